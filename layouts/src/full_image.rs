@@ -25,11 +25,12 @@ const CHUNK_BYTES_MIN: u64 = 8 << 10;
 const CHUNK_BYTES_MAX: u64 = 64 << 10;
 /// Bytes of records after which a page ends.
 const PAGE_BYTES: u64 = 256 << 10;
-/// Records after which a page ends, between these: as many of the shortest as fill a write buffer, whose last block is
-/// padded otherwise. Pages without a footer are two thirds as long.
+/// Records after which a page ends, between these: as many of the shortest as fill a write buffer,
+/// whose last block is padded otherwise. Pages without a footer are two thirds as long.
 const PAGE_RECORDS_MIN: u32 = 1 << 9;
 pub(crate) const PAGE_RECORDS_MAX: u32 = 1364;
-/// Bytes of the shortest record with its header and its entry in the footer, and of what is behind a footer.
+/// Bytes of the shortest record with its header and its entry in the footer, and of what is behind
+/// a footer.
 const RECORD_BYTES_MIN: usize = 48;
 const TRAILER_BYTES: usize = 64;
 /// What a checkpoint takes beside its buffers: the names of its segments.
@@ -55,8 +56,8 @@ pub fn write_entries<'a, K: Key, V: State>(
     Ok(writer.take_image())
 }
 
-/// How the records of a checkpoint are written in steps, of which there are so many at most: small state takes no more
-/// memory for that than it needs.
+/// How the records of a checkpoint are written in steps, of which there are so many at most: small
+/// state takes no more memory for that than it needs.
 pub(crate) fn pace<K: Key, V: State>(context: &StateContext, records: u64) -> Pace {
     pace_of(context, records, (K::NO_HEAP && V::NO_HEAP).then_some(size_of::<(K, V)>()))
 }
@@ -133,7 +134,7 @@ impl EntryWriter {
         self.paced.has_room()
     }
 
-    /// Adds an entry. If the batch has no room, this call first writes it.
+    /// Adds an entry. If the batch has no room, this call first has it written and waits for that.
     ///
     /// # Errors
     /// Those of encoding and of writing.
@@ -271,7 +272,8 @@ fn read_part(
     read
 }
 
-/// What [`read_placed`] takes of segments that end after so many bytes, beside lists of what has died.
+/// What [`read_placed`] takes of segments that end after so many bytes, beside lists of what has
+/// died.
 pub(crate) fn reading_bytes(context: &StateContext, segment_bytes: u64) -> u64 {
     let chunk_bytes = chunk_bytes(context);
     let footer = page_records(chunk_bytes) as usize * size_of::<FooterEntry>();
@@ -280,7 +282,8 @@ pub(crate) fn reading_bytes(context: &StateContext, segment_bytes: u64) -> u64 {
     (chunk_bytes + footer) as u64 + 2 * set + BLOCK_BYTES as u64
 }
 
-/// Memory that a checkpoint at this pace writes with, and that reads one of which no record is dead.
+/// Memory that a checkpoint at this pace writes with, and that reads one of which no record is
+/// dead.
 pub(crate) fn room_bytes(context: &StateContext, pace: &Pace) -> u64 {
     let footer = PAGE_RECORDS_MAX as usize * size_of::<FooterEntry>();
     let reading = (chunk_bytes(context) + footer) as u64 + pace.value_bytes;
@@ -292,8 +295,8 @@ pub(crate) fn writing_bytes(pace: &Pace) -> u64 {
     pace.memory_bytes() + BESIDE_BYTES
 }
 
-/// What has to stay free of a state in memory, so that it can be checkpointed at this pace, and be read
-/// again.
+/// What has to stay free of a state in memory, so that it can be checkpointed at this pace, and be
+/// read again.
 pub(crate) fn kept_free(context: &StateContext, pace: &Pace) -> u64 {
     let writing = writing_bytes(pace);
     let segment_bytes = segment_bytes(context.account.limit());

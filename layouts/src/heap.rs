@@ -183,8 +183,8 @@ impl<K: Key, V: State> Layout<K, V> for Heap {
 }
 
 impl<K: Key, V: State> HeapTable<K, V, Stored> {
-    /// Puts all entries of an image into the empty table, which remembers where they are if there is
-    /// room for that.
+    /// Puts all entries of an image into the empty table, which remembers where they are if there
+    /// is room for that.
     fn restore(&mut self, image: &StateImage, blobs: &BlobReader) -> Result<()> {
         self.core.begin_restore(image);
         let context = self.core.context.clone();

@@ -183,8 +183,8 @@ pub(crate) fn span(buckets: &Range<Time>) -> (Bound<Time>, Bound<Time>) {
     (Bound::Included(buckets.start), end)
 }
 
-/// What to fold for one bucket alone; `None` if that cannot be said, since a range that ends with the
-/// end of time has that bucket too.
+/// What to fold for one bucket alone; `None` if that cannot be said, since a range that ends with
+/// the end of time has that bucket too.
 pub(crate) fn span_of<K: Key, E>(lists: &impl Lists<K, E>, bucket: Time) -> Option<Range<Time>> {
     let end = bucket.plus(1);
     let has_both = bucket < Time::MAX && end == Time::MAX && lists.next_bucket(end).is_some();

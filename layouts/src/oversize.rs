@@ -49,7 +49,8 @@ impl Oversize {
         self.told
     }
 
-    /// What the longest value owns that a closure has made too large, with its key, and the key. It may be gone.
+    /// What the longest value owns that a closure has made too large, with its key, and the key. It
+    /// may be gone.
     pub(crate) fn longest(&self) -> Option<&(u64, String)> {
         self.longest.as_ref()
     }
@@ -87,8 +88,8 @@ impl Oversize {
         self.is_seen |= bytes > self.max_bytes;
     }
 
-    /// The most that a key and a value own of which an image has so long a record: `max_value`, unless it was
-    /// larger when the record was written, or a closure has made the value so.
+    /// The most that a key and a value own of which an image has so long a record: `max_value`,
+    /// unless it was larger when the record was written, or a closure has made the value so.
     pub(crate) fn most_of(max_value_bytes: u64, record_bytes: u64) -> u64 {
         // A record may be a little longer than its heap, and one of ours own none.
         let usual = max_value_bytes + max_value_bytes / 4 + OWN_RECORD_BYTES;

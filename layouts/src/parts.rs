@@ -168,7 +168,8 @@ impl Part {
         chunk_bytes(&self.context) as u64 + segment + Liveness::memory_bytes(part)
     }
 
-    /// Calls `visit` with what the footers tell of each live record, in the order written, part after part.
+    /// Calls `visit` with what the footers tell of each live record, in the order written, part
+    /// after part.
     fn read_records(&self, visit: Visit<'_>) -> Result<()> {
         let parts = self.image.parts_of(RECORDS);
         let parts = parts.map_err(|error| error.with("state", &self.context.name))?;

@@ -128,7 +128,8 @@ impl Recording<'_> {
         self.files.note_dead(place);
     }
 
-    /// A record is not live in this checkpoint: it has a newer one, or its entry was gone before the barrier.
+    /// A record is not live in this checkpoint: it has a newer one, or its entry was gone before
+    /// the barrier.
     ///
     /// # Errors
     /// [`ErrorKind::Overtaken`] if there is no room to note it.

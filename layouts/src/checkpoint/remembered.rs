@@ -1,17 +1,19 @@
-//! The driver of checkpoints of state in memory: begin, step, decide, give up. Each checkpoint writes what has come
-//! since the last one, and tells which records have died.
+//! The driver of checkpoints of state in memory: begin, step, decide, give up. Each checkpoint
+//! writes what has come since the last one, and tells which records have died.
 //!
 //! The state keeps a [place](Place) for each record: where it is, or none. What has a place is on
-//! storage as it is. So nothing is noted of an entry that comes and goes between two checkpoints, and of one that
-//! goes later that its record is dead. Segments of before are named again (see [`HeapFiles`]).
-//! The state says how to read its next stretch; in which order, and what is kept of entries that go before they were
-//! read, is left to it.
+//! storage as it is. So nothing is noted of an entry that comes and goes between two checkpoints,
+//! and of one that goes later that its record is dead. Segments of before are named again (see
+//! [`HeapFiles`]). The state says how to read its next stretch; in which order, and what is kept of
+//! entries that go before they were read, is left to it.
 //!
 //! What it keeps true:
 //! - An image has of each entry of the barrier one live record.
-//! - Nothing of a checkpoint counts before it is confirmed. If one is given up, the next one writes what it would have
-//!   written. If its outcome is not known, or a death could not be noted for want of memory, the next one writes all.
-//! - Places are of an [epoch](Remembered::epoch); those of another one are none. So all are forgotten at once.
+//! - Nothing of a checkpoint counts before it is confirmed. If one is given up, the next one writes
+//!   what it would have written. If its outcome is not known, or a death could not be noted for
+//!   want of memory, the next one writes all.
+//! - Places are of an [epoch](Remembered::epoch); those of another one are none. So all are
+//!   forgotten at once.
 
 use alluvium_pagestore::{
     BlobReader, BlobWriter, Error, ErrorKind, Key, MemoryKind, Result, SegmentInfo, State,
@@ -63,7 +65,8 @@ pub struct Remembered {
 struct Taking {
     /// At the barrier; not known of a state whose entries have several records.
     entries: Option<u64>,
-    /// Entries that have changed between the last barrier and this one, of a state that counts them.
+    /// Entries that have changed between the last barrier and this one, of a state that counts
+    /// them.
     changed: u64,
     stepped: Stepped,
     pace: Pace,
@@ -242,7 +245,8 @@ impl Remembered {
         self.files.break_off();
     }
 
-    /// By slot, whether the checkpoint being taken writes anew what is live in a segment. Empty if none is taken.
+    /// By slot, whether the checkpoint being taken writes anew what is live in a segment. Empty if
+    /// none is taken.
     pub(crate) fn anew(&self) -> &[bool] {
         self.taking.as_ref().map_or(&[], |taking| &taking.part.naming.anew)
     }
@@ -262,8 +266,8 @@ impl Remembered {
         self.begin_at(Some(entries), pace)
     }
 
-    /// [`begin`](Remembered::begin) at a pace. Without the number of entries, what the state counts as changed is
-    /// written, and the records are counted.
+    /// [`begin`](Remembered::begin) at a pace. Without the number of entries, what the state counts
+    /// as changed is written, and the records are counted.
     ///
     /// # Errors
     /// As for `begin`.
@@ -300,8 +304,8 @@ impl Remembered {
         self.taking.as_ref().is_some_and(|taking| !taking.is_planned)
     }
 
-    /// [`plan`](Remembered::plan) of a state that marks what has changed. Says how many records are written at most;
-    /// `None` if all are, as no place is remembered.
+    /// [`plan`](Remembered::plan) of a state that marks what has changed. Says how many records are
+    /// written at most; `None` if all are, as no place is remembered.
     pub(crate) fn plan_marked(&mut self, marked: Marked) -> Option<u64> {
         self.plan_begun(Some(marked))
     }
@@ -343,7 +347,8 @@ impl Remembered {
         records
     }
 
-    /// Takes back what the helper was lent for a checkpoint that was given up. If it has it still, the next one writes all.
+    /// Takes back what the helper was lent for a checkpoint that was given up. If it has it still,
+    /// the next one writes all.
     fn take_lent(&mut self) {
         if let Some(lent) = self.lent.take() {
             lent.take_back(&self.context.helper, &mut self.files);
@@ -380,8 +385,8 @@ impl Remembered {
         self.go_on(sealed, blobs)
     }
 
-    /// [`step`](Remembered::step) of a state whose batches the helper encodes: `give` takes back the one before, and gives
-    /// it the next.
+    /// [`step`](Remembered::step) of a state whose batches the helper encodes: `give` takes back
+    /// the one before, and gives it the next.
     ///
     /// # Errors
     /// Those of `give` and of writing; the checkpoint has to be begun again.
@@ -421,7 +426,8 @@ impl Remembered {
         self.tell_step(blobs)
     }
 
-    /// Reads entries beside the writer; `None` if no checkpoint is taken. If `read` fails or panics, the checkpoint is lost.
+    /// Reads entries beside the writer; `None` if no checkpoint is taken. If `read` fails or
+    /// panics, the checkpoint is lost.
     ///
     /// # Errors
     /// Those of `read`; the checkpoint has to be begun again.
@@ -436,8 +442,8 @@ impl Remembered {
         stepped.read_beside(|| read(to)).map(Some)
     }
 
-    /// Where an entry is noted that the stream is about to change, if a checkpoint is taken. A failure is for the caller to
-    /// [tell](Remembered::lose).
+    /// Where an entry is noted that the stream is about to change, if a checkpoint is taken. A
+    /// failure is for the caller to [tell](Remembered::lose).
     pub(crate) fn beside(&mut self) -> Option<Recording<'_>> {
         let Self { taking, files, epoch, changed, .. } = self;
         let part = &mut taking.as_mut()?.part;
@@ -530,8 +536,8 @@ impl Remembered {
         image
     }
 
-    /// Gives up the checkpoint that is being taken, if one is. Cost: in the number of segments. What it leaves may be
-    /// dropped a part at a time.
+    /// Gives up the checkpoint that is being taken, if one is. Cost: in the number of segments.
+    /// What it leaves may be dropped a part at a time.
     pub(crate) fn give_up(&mut self) -> Option<LeftSets> {
         let mut taking = self.taking.take()?;
         let again = taking.again();

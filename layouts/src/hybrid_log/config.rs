@@ -49,8 +49,8 @@ pub const CHECKPOINT_PACE: u32 = 96;
 pub const GENERATIONS: u32 = 1;
 /// Largest number of segment generations.
 const GENERATIONS_MAX: u32 = 2;
-/// A segment of the old generation ends after as many images as such a part of memory has room for what is known of,
-/// between these.
+/// A segment of the old generation ends after as many images as such a part of memory has room for
+/// what is known of, between these.
 const OLD_IMAGES_SHARE: u64 = 128;
 const OLD_IMAGES_MIN: u64 = 16;
 const OLD_IMAGES_MAX: u64 = 1024;
@@ -303,11 +303,12 @@ impl HybridLog {
     }
 }
 
-/// Segments up to so many bytes are many, and in less memory than that pages are few: then memory is left for
-/// reading them back.
+/// Segments up to so many bytes are many, and in less memory than that pages are few: then memory
+/// is left for reading them back.
 const RESTORED_SEGMENT_MAX: u64 = 32 << 10;
 const RESTORED_MEMORY_MAX: u64 = 192 << 10;
-/// Reading lists of the dead takes so many times their bytes at most: all of them twice, and the longest twice more.
+/// Reading lists of the dead takes so many times their bytes at most: all of them twice, and the
+/// longest twice more.
 const LISTS_READ_AS: u64 = 4;
 
 /// Bytes of lists in so much memory: few where it has no room to read them.
@@ -327,15 +328,15 @@ pub struct Sizes {
     /// A frame whose entries own more heap takes no more entries.
     pub frame_heap_bytes: u64,
     pub headroom_bytes: u64,
-    /// What reading a checkpoint takes that is not there when the log works: the set of a segment's live records, and
-    /// lists of the dead.
+    /// What reading a checkpoint takes that is not there when the log works: the set of a segment's
+    /// live records, and lists of the dead.
     pub restore_bytes: u64,
     /// Bytes of lists of the dead that a checkpoint has at most; sets take their place then.
     pub lists_max: u64,
     /// Frames that the memory has room for, and the tables for so many.
     pub frames_max: u64,
-    /// Empty frames kept for reuse, while memory suffices: a checkpoint copies many, whose memory would
-    /// be mapped anew for each.
+    /// Empty frames kept for reuse, while memory suffices: a checkpoint copies many, whose memory
+    /// would be mapped anew for each.
     pub spares_max: usize,
     /// Frames of which copies for a checkpoint are there at once.
     pub copies_max: usize,
@@ -387,8 +388,8 @@ impl Sizes {
         reads + Fetches::memory_bytes(self.queue_depth.saturating_sub(1))
     }
 
-    /// Memory for rewriting: a window, the footer entries of a page twice, and what the footer that is written takes
-    /// beyond that of a page of this log.
+    /// Memory for rewriting: a window, the footer entries of a page twice, and what the footer that
+    /// is written takes beyond that of a page of this log.
     pub fn rewrite_bytes(&self) -> u64 {
         let written = |records: u32| SegmentWriter::memory_bytes(0, records as usize, 0);
         let longer = written(self.page_records) - written(self.slots);
@@ -407,8 +408,8 @@ impl Sizes {
         self.kept_bytes() + WANT_FREE_MIN + growth
     }
 
-    /// What the index and tables leave at least: to a value that is read and to the least frames, and to reading a
-    /// checkpoint, when there are none of these yet.
+    /// What the index and tables leave at least: to a value that is read and to the least frames,
+    /// and to reading a checkpoint, when there are none of these yet.
     pub fn kept_bytes(&self) -> u64 {
         (FRAMES_MIN * self.frame_bytes + self.headroom_bytes).max(self.restore_bytes)
     }

@@ -31,8 +31,8 @@ impl Pace {
         gone.min(Self::WHOLE.into()) as u64
     }
 
-    /// What the stream has earned the checkpoint since the last share, when so much was `gone`; `None` if the checkpoint
-    /// does not follow the stream now.
+    /// What the stream has earned the checkpoint since the last share, when so much was `gone`;
+    /// `None` if the checkpoint does not follow the stream now.
     pub(crate) fn earned(self, gone: &mut u64) -> Option<Earned> {
         let since = self.gone - std::mem::replace(gone, self.gone).min(self.gone);
         let follows = self.calls > 0 && self.gone < Self::WHOLE;
@@ -48,8 +48,8 @@ pub(crate) struct Earned {
 }
 
 impl Earned {
-    /// What there is of a `credit` with this, `most` at most: so much for `each` call, or as large a part of `all` as
-    /// is over of the time, whichever says more.
+    /// What there is of a `credit` with this, `most` at most: so much for `each` call, or as large
+    /// a part of `all` as is over of the time, whichever says more.
     pub(crate) fn add(self, credit: Option<u64>, each: u64, all: u64, most: u64) -> Option<u64> {
         let by_time = u128::from(all) * u128::from(self.gone) / u128::from(Pace::WHOLE);
         let more = self.calls.saturating_mul(each).max(by_time as u64);
@@ -57,8 +57,8 @@ impl Earned {
     }
 }
 
-/// Takes what something costs from a `credit`, if there is as much, and says whether there was. Where there is none
-/// to be had, nothing costs anything.
+/// Takes what something costs from a `credit`, if there is as much, and says whether there was.
+/// Where there is none to be had, nothing costs anything.
 pub(crate) fn pay(credit: &mut Option<u64>, cost: u64) -> bool {
     let left = credit.map_or(Some(None), |credit| credit.checked_sub(cost).map(Some));
     *credit = left.unwrap_or(*credit);
