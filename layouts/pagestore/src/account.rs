@@ -430,8 +430,8 @@ mod tests {
         assert_eq!((store.kept_and_not_booked(), store.available()), (0, 60));
     }
 
-    /// Gives back what its account has, and asks for more while it is at it. It does not own the account, which is
-    /// below the one that owns it.
+    /// Gives back what its account has, and asks for more while it is at it. It does not own the
+    /// account, which is below the one that owns it.
     struct Spare(Weak<Account>, Cell<u64>);
 
     impl Reclaim for Rc<Spare> {

@@ -47,7 +47,8 @@ struct Writer {
     checkpoint: u64,
     /// Created for the first blob.
     file: Option<Appended>,
-    /// Its memory is taken by whoever appends first, which is a helper: a checkpoint's barrier makes the writer.
+    /// Its memory is taken by whoever appends first, which is a helper: a checkpoint's barrier
+    /// makes the writer.
     chunk: IoBuffer,
     chunk_bytes: usize,
 }

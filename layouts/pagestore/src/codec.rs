@@ -47,7 +47,8 @@ where
     }
 }
 
-/// From so many bytes on room for an archive is made at once: growing would take three times as much.
+/// From so many bytes on room for an archive is made at once: growing would take three times as
+/// much.
 const LONG_BYTES: usize = 16 << 10;
 
 /// Longest archive in bytes: references in an archive are signed 32-bit offsets. Only exports and

@@ -56,9 +56,9 @@ impl Framed {
         Ok(Some(self.read(device, name)?.0))
     }
 
-    /// Writes `body`, of this format, to a new file `name` and syncs it; the name is not durable yet.
-    /// Gives the checksum of the body. What an attempt before has left is removed: after a sync that
-    /// failed its bytes are doubtful.
+    /// Writes `body`, of this format, to a new file `name` and syncs it; the name is not durable
+    /// yet. Gives the checksum of the body. What an attempt before has left is removed: after a
+    /// sync that failed its bytes are doubtful.
     pub(crate) fn write(
         &self,
         device: &dyn Device,

@@ -31,7 +31,8 @@ const PART_OF_LIMIT: u64 = 4;
 const OPEN_MIN: u64 = 16;
 const OPEN_MAX: u64 = 16 << 10;
 
-/// Open files that are closed when the process has no descriptor left: one in so many, and one at least.
+/// Open files that are closed when the process has no descriptor left: one in so many, and one at
+/// least.
 const GIVEN_UP: usize = 4;
 
 /// Files that may be open at once; 0: not known yet.
@@ -207,8 +208,8 @@ impl Names {
         self.files.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Does what takes a name from its file, or gives it to another (`source`) if it succeeds. Files
-    /// with handles that lose their names are open before that, and stay so.
+    /// Does what takes a name from its file, or gives it to another (`source`) if it succeeds.
+    /// Files with handles that lose their names are open before that, and stay so.
     pub(super) fn change<T>(
         &self,
         lost: &str,

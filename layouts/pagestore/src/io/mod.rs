@@ -182,8 +182,8 @@ pub trait Device: Send + Sync + fmt::Debug {
     /// Removes a file. Open handles keep working until they are dropped.
     fn remove(&self, name: &str) -> Result<()>;
 
-    /// Makes creations, renames and removals survive a crash. After a failure those may be lost even
-    /// if a later sync succeeds: [`SureNames`] makes names again.
+    /// Makes creations, renames and removals survive a crash. After a failure those may be lost
+    /// even if a later sync succeeds: [`SureNames`] makes names again.
     fn sync_directory(&self) -> Result<()>;
 
     /// Lists the names of all files in unspecified order, without the lock.

@@ -15,8 +15,8 @@ pub const CLOSING_MAX: Duration = Duration::from_secs(20);
 /// Between two looks whether a thread has ended.
 const MOMENT: Duration = Duration::from_micros(20);
 
-/// Joins threads that are about to end, unless that takes longer than `most`: they go on alone then. Says
-/// whether all have ended.
+/// Joins threads that are about to end, unless that takes longer than `most`: they go on alone
+/// then. Says whether all have ended.
 pub(super) fn join_within(threads: impl Iterator<Item = JoinHandle<()>>, most: Duration) -> bool {
     let since = Instant::now();
     let mut all = true;

@@ -182,8 +182,8 @@ impl Device for Uring {
 }
 
 impl Drop for Uring {
-    /// Fails what waits, and waits for what the kernel holds; after [`CLOSING_MAX`] the ring's thread goes
-    /// on alone, with its buffers and files.
+    /// Fails what waits, and waits for what the kernel holds; after [`CLOSING_MAX`] the ring's
+    /// thread goes on alone, with its buffers and files.
     fn drop(&mut self) {
         if !self.directory.process().is_this() {
             // The ring and its thread are the parent's.

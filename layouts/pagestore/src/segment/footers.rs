@@ -30,13 +30,15 @@ pub struct Footer<'b>(Told<'b>);
 #[derive(Clone, Copy, Debug)]
 enum Told<'b> {
     Entries(&'b [u8]),
-    /// Records without a footer, the first of which begins at an offset, and the bytes of each payload.
+    /// Records without a footer, the first of which begins at an offset, and the bytes of each
+    /// payload.
     Records(&'b [u8], u64, u32),
     Listed(&'b [FooterEntry]),
 }
 
 impl<'b> Footer<'b> {
-    /// The footer of an image that was verified, of which `bytes` begin with what [tells](ImageInfo::told) its records.
+    /// The footer of an image that was verified, of which `bytes` begin with what
+    /// [tells](ImageInfo::told) its records.
     #[inline]
     pub(super) fn of(image: &ImageInfo, bytes: &'b [u8]) -> Self {
         let told = image.told();
@@ -193,8 +195,8 @@ impl FooterPass {
         Ok(())
     }
 
-    /// Begins to read a footer, if it fits into a buffer and one is free; also tells where what is read
-    /// begins.
+    /// Begins to read a footer, if it fits into a buffer and one is free; also tells where what is
+    /// read begins.
     fn start(
         &mut self,
         reader: &SegmentReader,
@@ -229,7 +231,8 @@ mod tests {
     const STATE: u64 = 9;
     const IMAGES: u32 = 20;
 
-    /// A segment whose images have 10 to 466 records, the last of them one; every third has no footer.
+    /// A segment whose images have 10 to 466 records, the last of them one; every third has no
+    /// footer.
     fn written(store: &SegmentStore) -> SegmentInfo {
         let mut writer = SegmentWriter::new(store.clone(), STATE, 16 << 10, 1 << 20);
         for image in 0..IMAGES {

@@ -13,7 +13,8 @@ use crate::{Error, ErrorKind, Result};
 
 /// Version of a store's files: the oldest that this build reads.
 pub const FORMAT_VERSION: u32 = 2;
-/// Version of segments. Those of [`FORMAT_VERSION`] are read as well: each of their images has a footer.
+/// Version of segments. Those of [`FORMAT_VERSION`] are read as well: each of their images has a
+/// footer.
 pub const SEGMENT_FORMAT_VERSION: u32 = 3;
 /// Unit of record offsets, and alignment of records.
 pub const GRAIN_BYTES: u64 = 16;
@@ -35,11 +36,11 @@ pub const BARE_RECORD_BYTES: usize = 32;
 /// Bytes of an image's trailer, of a directory entry and of the tail.
 pub const TRAILER_BYTES: usize = 64;
 
-/// The number of the schema that the records of a segment have among those of its state: that of the checkpoint that names
-/// it. No other one is written or read yet.
+/// The number of the schema that the records of a segment have among those of its state: that of
+/// the checkpoint that names it. No other one is written or read yet.
 const SCHEMA_OF_CHECKPOINT: u32 = 0;
-/// The number of the codec that the images of a segment are written with: none, bytes are as they are. No other one is
-/// written or read yet.
+/// The number of the codec that the images of a segment are written with: none, bytes are as they
+/// are. No other one is written or read yet.
 const CODEC_NONE: u32 = 0;
 
 const HEADER_MAGIC: &[u8; 8] = b"ALVSEG\0H";
@@ -321,8 +322,8 @@ pub struct Tail {
     pub images: u32,
     /// Records in all images.
     pub records: u64,
-    /// A checksum over those of all records: of two segments with one id, as copies of a directory may
-    /// have, it tells which is which. 0 in segments of before.
+    /// A checksum over those of all records: of two segments with one id, as copies of a directory
+    /// may have, it tells which is which. 0 in segments of before.
     pub digest: u32,
 }
 

@@ -133,7 +133,8 @@ impl Death {
 
 /// Bytes before a segment's deaths in a list: its id, and how many they are.
 const LIST_HEAD_BYTES: usize = 12;
-/// Beside how many they are: their bytes are told next, and are packed. Lists from before have words instead.
+/// Beside how many they are: their bytes are told next, and are packed. Lists from before have
+/// words instead.
 const PACKED: u32 = 1 << 31;
 
 /// What a list says of its first segment, and what follows it.

@@ -175,7 +175,8 @@ impl StateImage {
         }
     }
 
-    /// Gives parts of builds that did not tell it the layout of their files, which the layout of the state says.
+    /// Gives parts of builds that did not tell it the layout of their files, which the layout of
+    /// the state says.
     pub(crate) fn tell_layout(&mut self, state_layout: &str) {
         let own = matches!(state_layout, "append-log" | "window-segments");
         let layout = if own { state_layout } else { RECORDS };

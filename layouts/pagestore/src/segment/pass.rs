@@ -312,8 +312,8 @@ mod tests {
 
     const STATE: u64 = 7;
 
-    /// Writes segments of several images, some of them longer than a small buffer, and gives them; the
-    /// last is not sealed.
+    /// Writes segments of several images, some of them longer than a small buffer, and gives them;
+    /// the last is not sealed.
     fn written(store: &SegmentStore) -> (Vec<SegmentInfo>, SegmentWriter) {
         let mut writer = SegmentWriter::new(store.clone(), STATE, 16 << 10, 32 << 10);
         let (mut hash, mut open) = (1u64, None);

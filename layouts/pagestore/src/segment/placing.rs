@@ -162,7 +162,8 @@ mod tests {
     use crate::segment::{SegmentStore, SegmentWriter};
     use crate::{ErrorKind, hash_word};
 
-    /// Records of all lengths, in pages that end by bytes and by records, in segments of a few pages.
+    /// Records of all lengths, in pages that end by bytes and by records, in segments of a few
+    /// pages.
     #[test]
     fn places_are_those_of_the_writer() {
         let pages =

@@ -257,7 +257,8 @@ mod tests {
     use crate::io::{Faults, IoBuffer, Operation, Simulated, run_blocking};
     use std::sync::Arc;
 
-    /// A segment of several images with 60 records, of which every other has no footer, and its bytes.
+    /// A segment of several images with 60 records, of which every other has no footer, and its
+    /// bytes.
     fn sample() -> (SegmentInfo, Vec<u8>) {
         let store = SegmentStore::new(Arc::new(Simulated::new(1, Faults::none())), 1);
         let mut writer = SegmentWriter::new(store.clone(), 7, 8 << 10, 1 << 20);

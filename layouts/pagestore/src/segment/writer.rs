@@ -425,8 +425,8 @@ impl SegmentWriter {
         done
     }
 
-    /// Writes the filled part of the chunk, which is whole blocks, and starts it anew; of one in two
-    /// halves, begins to. What fails is told by the next call that writes.
+    /// Writes the filled part of the chunk, which is whole blocks, and starts it anew; of one in
+    /// two halves, begins to. What fails is told by the next call that writes.
     fn write_chunk(&mut self) -> Result<()> {
         if self.page.filled == 0 {
             return Ok(());

@@ -51,8 +51,9 @@ impl Disk {
         Self::of(&self.surviving(policy, in_flight))
     }
 
-    /// The same, of storage that lies about one of the writes: those that syncs vouch for, and those
-    /// that survive. `None` if there is no write. Only of a disk that [keeps](Self::keep_past) them.
+    /// The same, of storage that lies about one of the writes: those that syncs vouch for, and
+    /// those that survive. `None` if there is no write. Only of a disk that
+    /// [keeps](Self::keep_past) them.
     pub(super) fn crash_lying(
         &self,
         policy: CrashPolicy,

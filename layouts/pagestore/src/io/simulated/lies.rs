@@ -25,8 +25,8 @@ pub enum Lie {
 }
 
 impl Lie {
-    /// Tells it of one write to these files: half of the time one of the last of a file. Says whether
-    /// there was a write.
+    /// Tells it of one write to these files: half of the time one of the last of a file. Says
+    /// whether there was a write.
     pub(super) fn tell(self, files: &mut [Surviving], dice: &mut Dice) -> bool {
         let count = |file: &Surviving| file.past.len() + file.writes.len();
         let written: Vec<usize> = (0..files.len()).filter(|at| count(&files[*at]) > 0).collect();

@@ -252,7 +252,8 @@ impl Simulated {
         world.disk.truncate(file, len)
     }
 
-    /// What goes wrong with a call on the directory. Who is stuck waits in here, and holds nobody else up.
+    /// What goes wrong with a call on the directory. Who is stuck waits in here, and holds nobody
+    /// else up.
     fn fault_of_call(&self) -> Option<Fault> {
         let mut world = self.world();
         let fault = world.choose_fault(Aim::Directory, 0, 0);
