@@ -1,7 +1,7 @@
-//! State by ranges of hashes: what it takes for key groups to come and go.
+//! State in the order of key hashes, which moving key groups requires.
 //!
-//! A key group is a range of hashes. State that stands in their order finds what it has of a group without
-//! a look at the others: to give it to another store, to forget it, or to write all range by range.
+//! A key group is a range of hashes. State in their order finds the entries of one group without
+//! examining the others: to move the group, to drop it, or to write everything range by range.
 
 use std::ops::RangeInclusive;
 
@@ -9,32 +9,34 @@ use alluvium_pagestore::Result;
 
 use crate::table::Cursor;
 
-/// Takes what a key has, in runs: each with its key, how many of the key's values come before it, and its
-/// values, in order.
+/// Receives the values of a key in runs: the key, the number of its values before this run, and the
+/// values of the run in order.
 pub type VisitRun<'v, K, V> = &'v mut dyn FnMut(&K, u64, &[V]) -> Result<()>;
 
-/// State that stands in the order of its keys' hashes.
+/// State stored in the order of its keys' hashes.
 ///
-/// It is asked part by part: a [table](crate::Table) is one, `()`; of [panes](crate::Panes) the parts are
-/// slices, of [lists](crate::Lists) buckets. In a table or a slice a key has one value, which is a run.
+/// Calls name a part `P`. A [table](crate::Table) is one part, `()`; the parts of
+/// [panes](crate::Panes) are slices, those of [lists](crate::Lists) buckets. In a table or a slice,
+/// each key has one value, which is one run.
 pub trait ByHash<K, V, P = ()> {
-    /// Whether to visit everything range by range is about as fast as in any other order: nothing has to
-    /// be read for it. Not unless the state says so.
+    /// Returns whether visiting by ranges is about as fast as in any other order, because it needs
+    /// no reads. Default: `false`.
     fn is_fast_in_order(&self) -> bool {
         false
     }
 
-    /// Visits what keys with these hashes have in `part`. About `fuel` values are looked at; then the next
-    /// call goes on from `cursor`. No hash that a call visits is above one that a later call visits. The
-    /// values of a key come one run after the other; a list may go on in the next call, while all keys of a
-    /// table that have one hash come in one call. Between calls nothing of these keys may change; in a
-    /// table it may, as in a [scan](crate::Table::scan).
+    /// Visits the values in `part` of keys with these hashes. A call examines about `fuel` values;
+    /// the next call continues from `cursor`. Hashes never decrease from one call to the next. The
+    /// runs of a key follow each other. A list may continue in the next call; all keys of a table
+    /// with the same hash come in one call. Do not change these keys between calls; a table allows
+    /// it, as a [scan](crate::Table::scan) does.
     ///
-    /// Cost: that of the values there, and of the places in which `part` is kept at both ends of the range.
+    /// Cost: proportional to the values visited, plus the table parts that contain the ends of the
+    /// range.
     ///
     /// # Errors
-    /// Those of `visit` and of reading. The next call begins with the run at which this one failed, or,
-    /// in a table, where this call began.
+    /// Those of `visit` and of reading. The next call starts with the run that failed; in a table
+    /// it starts where this call did.
     fn visit_hashes(
         &mut self,
         part: P,
@@ -44,12 +46,13 @@ pub trait ByHash<K, V, P = ()> {
         visit: VisitRun<'_, K, V>,
     ) -> Result<()>;
 
-    /// Removes about `fuel` values that keys with these hashes have in `part`, whole lists, from `cursor`
-    /// on, and says how much of the fuel it took. Reads nothing from storage, unless the state says
-    /// so. Between calls nothing of these keys may come.
+    /// Removes about `fuel` values in `part` of keys with these hashes, from `cursor` on, lists
+    /// whole. Returns the fuel used. Reads nothing from storage, unless the layout documents it.
+    /// Add none of these keys between calls.
     ///
     /// # Errors
-    /// [`ErrorKind::OverBudget`](alluvium_pagestore::ErrorKind::OverBudget) without memory for a step.
+    /// [`ErrorKind::OverBudget`](alluvium_pagestore::ErrorKind::OverBudget) if there is no memory
+    /// for a step.
     fn remove_hashes(
         &mut self,
         part: P,

@@ -1,44 +1,44 @@
-//! Removing what has expired from a table that nobody asks for it.
+//! Removes expired entries that no call asks for.
 //!
-//! Each value knows when it was touched last; what was touched last before some time has expired.
-//! Whether an expired entry is seen is the caller's business, who looks at the time whenever it looks
-//! at a value. A [pass](ExpiryPass) over a table takes those out that nobody will look at again, some
-//! entries with each call.
+//! Each value records when it was last touched. It has expired if that was before a given time.
+//! Callers check the time whenever they read a value, and hide expired entries. A
+//! [pass](ExpiryPass) over a table removes entries that no call reads again, some with each step.
 
 use alluvium_pagestore::{ErrorKind, Key, Result, Time};
 
 use crate::table::{Cursor, Table};
 
-/// Tells when a value was touched last.
+/// Returns when a value was last touched.
 pub type Touched<V> = fn(&V) -> Time;
 
-/// A pass over a table that removes what has expired, and what it has come to know.
+/// A pass over a table that removes expired entries, and its results.
 #[derive(Debug)]
 pub struct ExpiryPass<V> {
-    /// When a value was touched last.
+    /// Returns when a value was last touched.
     pub touched: Touched<V>,
-    /// What was touched last before this has expired. [`Time::MIN`]: nothing.
+    /// Entries last touched before this time have expired. [`Time::MIN`] expires nothing.
     pub to: Time,
-    /// How far it is, in a meaning private to the layout.
+    /// Position of the pass. The layout defines its meaning.
     pub cursor: Cursor,
-    /// The least of the times of what it has left.
+    /// The earliest time of the entries that the pass kept.
     pub least: Time,
-    /// Whether it has seen all that was there throughout; if not, another pass finds the rest.
+    /// Whether the pass has seen every entry that was present throughout. If not, another pass
+    /// finds the rest.
     pub is_whole: bool,
-    /// Entries that it has looked at.
+    /// Entries examined.
     pub looked: u64,
-    /// Entries that it has removed.
+    /// Entries removed.
     pub removed: u64,
 }
 
 impl<V> ExpiryPass<V> {
-    /// The beginning of a pass.
+    /// Creates a pass that removes entries last touched before `to`.
     pub fn new(touched: Touched<V>, to: Time) -> Self {
         let (cursor, least) = (Cursor::default(), Time::MAX);
         Self { touched, to, cursor, least, is_whole: true, looked: 0, removed: 0 }
     }
 
-    /// Looks at a value: whether its entry is to be removed.
+    /// Examines a value and returns whether its entry has expired.
     #[inline]
     pub fn has_expired(&mut self, value: &V) -> bool {
         let touched = (self.touched)(value);

@@ -1,7 +1,8 @@
-//! Full checkpoints: every entry of a table written anew, and read back.
+//! Full checkpoints: write every entry of a table, and read them back.
 //!
-//! For layouts whose state is all in memory. A user's layout can use these too: [`write_entries`]
-//! in `Upkeep::checkpoint`, or [`EntryWriter`] in `Upkeep::continue_checkpoint`, [`read_entries`] in `Layout::open`, [`Images`] for what may go.
+//! For layouts that keep all state in memory. A layout of your own uses [`write_entries`] in
+//! `Upkeep::checkpoint` or [`EntryWriter`] in `Upkeep::continue_checkpoint`, [`read_entries`] in
+//! `Layout::open`, and [`Images`] to remove old segments.
 
 use std::collections::HashSet;
 
@@ -24,11 +25,12 @@ const CHUNK_BYTES_MIN: u64 = 8 << 10;
 const CHUNK_BYTES_MAX: u64 = 64 << 10;
 /// Bytes of records after which a page ends.
 const PAGE_BYTES: u64 = 256 << 10;
-/// Records after which a page ends, between these: as many of the shortest as fill a write buffer, whose last block is
-/// padded otherwise. Pages without a footer are two thirds as long.
+/// Records after which a page ends, between these: as many of the shortest as fill a write buffer,
+/// whose last block is padded otherwise. Pages without a footer are two thirds as long.
 const PAGE_RECORDS_MIN: u32 = 1 << 9;
 pub(crate) const PAGE_RECORDS_MAX: u32 = 1364;
-/// Bytes of the shortest record with its header and its entry in the footer, and of what is behind a footer.
+/// Bytes of the shortest record with its header and its entry in the footer, and of what is behind
+/// a footer.
 const RECORD_BYTES_MIN: usize = 48;
 const TRAILER_BYTES: usize = 64;
 /// What a checkpoint takes beside its buffers: the names of its segments.
@@ -36,11 +38,12 @@ const BESIDE_BYTES: u64 = 8 << 10;
 /// Bytes after which a segment ends.
 const SEGMENT_BYTES: u64 = 8 << 20;
 
-/// Writes all `entries` to new segments and describes them. Takes what an [`EntryWriter`] does, and the archive of the
-/// largest value, from the state's budget while it runs.
+/// Writes all `entries` to new segments and returns the image that describes them. While it runs,
+/// it reserves the memory of an [`EntryWriter`] and of the largest value's archive from the state's
+/// budget.
 ///
 /// # Errors
-/// Those of an `EntryWriter`.
+/// Those of [`EntryWriter`].
 pub fn write_entries<'a, K: Key, V: State>(
     context: &StateContext,
     mut entries: impl Iterator<Item = (&'a K, &'a V)>,
@@ -53,8 +56,8 @@ pub fn write_entries<'a, K: Key, V: State>(
     Ok(writer.take_image())
 }
 
-/// How the records of a checkpoint are written in steps, of which there are so many at most: small state takes no more
-/// memory for that than it needs.
+/// How the records of a checkpoint are written in steps, of which there are so many at most: small
+/// state takes no more memory for that than it needs.
 pub(crate) fn pace<K: Key, V: State>(context: &StateContext, records: u64) -> Pace {
     pace_of(context, records, (K::NO_HEAP && V::NO_HEAP).then_some(size_of::<(K, V)>()))
 }
@@ -93,9 +96,9 @@ pub(crate) fn chunk_bytes(context: &StateContext) -> usize {
     (context.account.limit() / 64).clamp(CHUNK_BYTES_MIN, CHUNK_BYTES_MAX) as usize / 4096 * 4096
 }
 
-/// Entries of a full checkpoint that are written a batch at a time: the owner adds some, and goes on
-/// while the helper writes them. What it takes is booked while it lives; what was written goes with
-/// it unless the [image](EntryWriter::take_image) is taken.
+/// Writes a full checkpoint in batches: the owner adds entries, a helper writes them, and the owner
+/// works on meanwhile. Its memory is reserved while it lives. Dropping it removes what was written,
+/// unless the caller took the [image](EntryWriter::take_image).
 #[derive(Debug)]
 pub struct EntryWriter {
     paced: Paced,
@@ -104,11 +107,11 @@ pub struct EntryWriter {
 }
 
 impl EntryWriter {
-    /// Writes entries of these types, and nothing yet.
+    /// Creates a writer for entries of these types. Writes nothing yet.
     ///
     /// # Errors
-    /// [`ErrorKind::OverBudget`] if there is no room for its buffers, and
-    /// [`ErrorKind::Unsupported`] in a store without a directory.
+    /// [`ErrorKind::OverBudget`] without memory for its buffers; [`ErrorKind::Unsupported`] in a
+    /// store without a directory.
     pub fn new<K: Key, V: State>(context: &StateContext) -> Result<Self> {
         let (pace, store) = (pace::<K, V>(context, u64::MAX), context.segment_store()?.clone());
         let (account, bytes) = (context.account.clone(), pace.memory_bytes());
@@ -118,26 +121,26 @@ impl EntryWriter {
         Ok(Self { paced, _booked: booked, entries: 0 })
     }
 
-    /// Whether entries can be added, which they cannot be while the helper writes.
+    /// Returns whether you can add entries. You cannot while the helper writes.
     ///
     /// # Errors
-    /// Why some could not be written; the checkpoint has to be begun again.
+    /// The error of an earlier write. Start the checkpoint again.
     pub fn is_ready(&mut self) -> Result<bool> {
         self.paced.is_ready()
     }
 
-    /// Whether the batch has room for another entry.
+    /// Returns whether the batch has room for another entry.
     pub fn has_room(&mut self) -> bool {
         self.paced.has_room()
     }
 
-    /// Adds an entry; if the batch has no room, that is written at once, by this call.
+    /// Adds an entry. If the batch has no room, this call first has it written and waits for that.
     ///
     /// # Errors
     /// Those of encoding and of writing.
     ///
     /// # Panics
-    /// If it is not [ready](EntryWriter::is_ready).
+    /// If the writer is not [ready](EntryWriter::is_ready).
     pub fn push<K: Key, V: State>(&mut self, key: &K, value: &V) -> Result<()> {
         let pushed = self.paced.push(key.key_hash(), key, value);
         pushed.map_err(|error| name_large(error, key))?;
@@ -145,39 +148,39 @@ impl EntryWriter {
         Ok(())
     }
 
-    /// Has the helper write what was added.
+    /// Hands the batch to the helper for writing.
     ///
     /// # Panics
-    /// If it is not [ready](EntryWriter::is_ready).
+    /// If the writer is not [ready](EntryWriter::is_ready).
     pub fn submit(&mut self) {
         self.paced.submit();
     }
 
-    /// Has the helper write what was added, and make all of it durable.
+    /// Hands the last batch to the helper, which writes it and makes the whole checkpoint durable.
     ///
     /// # Panics
-    /// If it is not [ready](EntryWriter::is_ready).
+    /// If the writer is not [ready](EntryWriter::is_ready).
     pub fn submit_end(&mut self) {
         self.paced.submit_end();
     }
 
-    /// Waits a moment for the helper.
+    /// Waits briefly for the helper.
     pub fn pause(&mut self) {
         self.paced.pause();
     }
 
-    /// Waits until entries can be added.
+    /// Waits until you can add entries.
     ///
     /// # Errors
-    /// As [`is_ready`](EntryWriter::is_ready).
+    /// Those of [`is_ready`](EntryWriter::is_ready).
     pub fn wait(&mut self) -> Result<()> {
         self.paced.wait()
     }
 
-    /// What was written, once it is durable.
+    /// Returns the image of the checkpoint, once it is durable.
     ///
     /// # Panics
-    /// If it is not [ready](EntryWriter::is_ready).
+    /// If the writer is not [ready](EntryWriter::is_ready).
     pub fn take_image(&mut self) -> StateImage {
         let segments = self.paced.take_sealed().iter().map(SegmentInfo::all_live).collect();
         StateImage::of(self.entries, ImagePart::new(RECORDS, segments, Vec::new()))
@@ -192,7 +195,7 @@ pub(crate) fn name_large<K: Key>(error: Error, key: &K) -> Error {
     }
 }
 
-/// Reads every entry of `image`, verified, in the order written, and gives it to `entry`.
+/// Reads and verifies every entry of `image`, in the order written, and passes each to `entry`.
 pub fn read_entries<K: Key, V: State>(
     context: &StateContext,
     image: &StateImage,
@@ -269,7 +272,8 @@ fn read_part(
     read
 }
 
-/// What [`read_placed`] takes of segments that end after so many bytes, beside lists of what has died.
+/// What [`read_placed`] takes of segments that end after so many bytes, beside lists of what has
+/// died.
 pub(crate) fn reading_bytes(context: &StateContext, segment_bytes: u64) -> u64 {
     let chunk_bytes = chunk_bytes(context);
     let footer = page_records(chunk_bytes) as usize * size_of::<FooterEntry>();
@@ -278,7 +282,8 @@ pub(crate) fn reading_bytes(context: &StateContext, segment_bytes: u64) -> u64 {
     (chunk_bytes + footer) as u64 + 2 * set + BLOCK_BYTES as u64
 }
 
-/// Memory that a checkpoint at this pace writes with, and that reads one of which no record is dead.
+/// Memory that a checkpoint at this pace writes with, and that reads one of which no record is
+/// dead.
 pub(crate) fn room_bytes(context: &StateContext, pace: &Pace) -> u64 {
     let footer = PAGE_RECORDS_MAX as usize * size_of::<FooterEntry>();
     let reading = (chunk_bytes(context) + footer) as u64 + pace.value_bytes;
@@ -290,8 +295,8 @@ pub(crate) fn writing_bytes(pace: &Pace) -> u64 {
     pace.memory_bytes() + BESIDE_BYTES
 }
 
-/// What has to stay free of a state in memory, so that it can be checkpointed at this pace, and be read
-/// again.
+/// What has to stay free of a state in memory, so that it can be checkpointed at this pace, and be
+/// read again.
 pub(crate) fn kept_free(context: &StateContext, pace: &Pace) -> u64 {
     let writing = writing_bytes(pace);
     let segment_bytes = segment_bytes(context.account.limit());
@@ -354,8 +359,8 @@ impl PassVisitor for LiveEntries<'_> {
     }
 }
 
-/// The segments of the committed checkpoint, and of the one being taken, with their bytes. Both may name
-/// the same.
+/// The segments of the committed checkpoint and of the running one, with their sizes. A segment may
+/// be in both.
 #[derive(Debug, Default)]
 pub struct Images {
     committed: Vec<(SegmentId, u64)>,
@@ -364,18 +369,19 @@ pub struct Images {
 }
 
 impl Images {
-    /// The table was restored from `image`.
+    /// Notes that the table was restored from `image`.
     pub fn restored(&mut self, image: &StateImage) {
         self.committed = segments_of(image).collect();
     }
 
-    /// A checkpoint wrote `image`, but for what the committed one names too.
+    /// Notes that a checkpoint produced `image`. Segments that the committed checkpoint names too
+    /// were not written again.
     pub fn taken(&mut self, image: &StateImage) {
         self.taken = segments_of(image).collect();
         self.written_bytes += sum(&without(&self.taken, &self.committed));
     }
 
-    /// Removes the segments that are of no use after this outcome.
+    /// Removes the segments that nothing needs after this outcome.
     pub fn decide(&mut self, outcome: CheckpointOutcome, store: Option<&SegmentStore>) {
         let taken = std::mem::take(&mut self.taken);
         let useless = match outcome {
@@ -396,7 +402,7 @@ impl Images {
         }
     }
 
-    /// Adds what the checkpoints take and took to a table's statistics.
+    /// Adds the checkpoints' bytes on storage and bytes written to `stats`.
     pub fn describe(&self, stats: &mut TableStats) {
         let bytes = sum(&self.committed) + sum(&without(&self.taken, &self.committed));
         stats.disk_bytes += bytes;
@@ -428,7 +434,10 @@ fn remove_segments(store: &SegmentStore, ids: impl Iterator<Item = SegmentId>) {
 }
 
 impl StateContext {
-    /// The segment store, or the error of a store without a directory.
+    /// Returns the segment store.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Unsupported`] in a store without a directory.
     pub fn segment_store(&self) -> Result<&SegmentStore> {
         self.segments.as_ref().ok_or_else(|| {
             let message = "the store has no directory for segments";

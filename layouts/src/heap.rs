@@ -1,13 +1,14 @@
-//! Plain heap state: a hash table of native keys and values, the honest baseline.
+//! Plain heap state: a hash table of native keys and values.
 //!
-//! Nothing is ever on storage but checkpoints, which are taken in steps while the table goes on changing
-//! (`heap/capture.rs`). They write what has changed since the last one, as far as the table remembers it: bits and
-//! places beside the entries (`heap/marks_unsafe.rs`), and the segments that are named again (`checkpoint/ledger.rs`). The
-//! table (`heap/raw_table_unsafe.rs`) grows in small steps, and is in the order of hashes, so that key groups can come
-//! and go. Its memory is booked before it grows, the heap of its values as soon as a call returns.
+//! Only checkpoints are on storage. A checkpoint runs in steps while the table changes
+//! (`heap/capture.rs`), and writes what has changed since the last one. For this the table keeps
+//! bits and places beside the entries (`heap/marks_unsafe.rs`) and a list of reused segments
+//! (`checkpoint/ledger.rs`). The table (`heap/raw_table_unsafe.rs`) grows in small steps and is in
+//! the order of hashes, which lets key groups move. It reserves memory before it grows, and the
+//! heap of its values when a call returns.
 //!
-//! Here is the record path, which is compiled for each type of keys and values; all else is `heap/core.rs`, which is
-//! compiled once.
+//! This file is the record path, compiled for each type of keys and values. The rest is
+//! `heap/core.rs`, compiled once.
 
 mod batches;
 mod capture;
@@ -54,58 +55,59 @@ pub struct Heap {
 }
 
 impl Heap {
-    /// A heap layout without a limit of its own.
+    /// Creates a heap layout without a memory limit of its own.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// The most memory this state may take, in bytes. Default: what the store has.
+    /// Sets the most memory that this state may take, in bytes. Default: the store's memory.
     #[must_use]
     pub fn memory(mut self, bytes: u64) -> Self {
         self.memory = Some(ByteSize(bytes));
         self
     }
 
-    /// The same layout for state whose key groups come and go; what any layout that is told at run time takes by
-    /// itself.
+    /// Returns this layout for state whose key groups move. A layout chosen at run time, such as
+    /// `AnyLayout`, does this by itself.
     pub fn in_order(self) -> SplitHeap {
         SplitHeap(self)
     }
 
-    /// The same layout for values that cannot be stored. A checkpoint refuses it.
+    /// Returns a layout for values that cannot be stored. Checkpoints fail.
     pub fn volatile() -> VolatileHeap {
         VolatileHeap
     }
 }
 
-/// [`Heap`] for state whose key groups [come and go](StateContext::movable): the same table.
+/// [`Heap`] for state whose key groups [move](StateContext::movable). Uses the same table.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SplitHeap(Heap);
 
-/// [`Heap`] for values that need not be [`State`]: never written, refused by checkpoints. Only
-/// the table itself is booked, not what values own.
+/// [`Heap`] for values that need not be [`State`]. It is never written, and checkpoints fail. The
+/// budget counts the table and the heap of keys, but not the heap of values.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct VolatileHeap;
 
 /// What a put says, or key and value.
 type OrBack<T, K, V> = std::result::Result<T, Rejected<(K, V)>>;
 
-/// How a heap table measures its entries, and whether they can be moved.
+/// How a heap table measures its entries, and whether it can move them.
 pub trait Kind<K, V>: Sized + 'static {
-    /// Heap that a value which a closure makes is expected to own, so that it is free: an allocation, if any.
+    /// Heap that a new value from a closure is expected to own, in bytes; kept free before the
+    /// call.
     const MADE_BYTES: u64;
 
-    /// Heap bytes of an entry, as booked.
+    /// Returns the heap bytes of an entry that the budget counts.
     fn heap_bytes(key: &K, value: &V) -> u64;
 
-    /// The table by ranges of hashes, if its entries can be moved.
+    /// Returns the table by ranges of hashes, if its entries can be moved.
     fn by_hash(table: &mut HeapTable<K, V, Self>) -> Option<&mut dyn ByHash<K, V>> {
         let _ = table;
         None
     }
 }
 
-/// The kind of [`Heap`]: measured and stored.
+/// The kind of [`Heap`]: keys and values are measured and stored.
 #[derive(Debug)]
 pub struct Stored;
 
@@ -142,7 +144,7 @@ pub struct HeapTable<K, V, M = Stored> {
     kind: PhantomData<M>,
 }
 
-/// What [`SplitHeap`] opens.
+/// The table that [`SplitHeap`] opens.
 pub type SplitHeapTable<K, V> = HeapTable<K, V, Stored>;
 
 impl<K: Key, V: State> Layout<K, V> for Heap {
@@ -181,8 +183,8 @@ impl<K: Key, V: State> Layout<K, V> for Heap {
 }
 
 impl<K: Key, V: State> HeapTable<K, V, Stored> {
-    /// Puts all entries of an image into the empty table, which remembers where they are if there is
-    /// room for that.
+    /// Puts all entries of an image into the empty table, which remembers where they are if there
+    /// is room for that.
     fn restore(&mut self, image: &StateImage, blobs: &BlobReader) -> Result<()> {
         self.core.begin_restore(image);
         let context = self.core.context.clone();

@@ -1,8 +1,9 @@
-//! Lists on the plain heap: per bucket a hash table of vectors, the honest baseline.
+//! Lists on the plain heap: a hash table of vectors per bucket.
 //!
-//! Nothing is ever on storage but checkpoints, which write what has come since the last one and are taken in steps (see
-//! `heap_lists_capture.rs` and `heap_lists_reading.rs`, and `heap_lists_records.rs` for what a list remembers of them). A vector is booked before it grows, twice for a moment, as its elements
-//! move; what they own, when they come. The table grows part by part.
+//! Only checkpoints are on storage. They run in steps and write what has come since the last one
+//! (`heap_lists_capture.rs`, `heap_lists_reading.rs`, and `heap_lists_records.rs` for what a list
+//! remembers of them). A vector reserves memory before it grows, twice for a moment while its
+//! elements move; the heap of elements is reserved on arrival. The table grows part by part.
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
@@ -161,8 +162,8 @@ pub(super) fn add_record(
 }
 
 impl<K: Key, E: State> HeapLists<K, E> {
-    /// Makes room for one more element of a key, and books it: the count of its bucket's elements, and
-    /// its list.
+    /// Makes room for one more element of a key, and books it: the count of its bucket's elements,
+    /// and its list.
     fn make_room<Q: Lookup<K> + ?Sized>(
         &mut self,
         time: Time,
@@ -257,8 +258,8 @@ impl<K: Key, E: State> HeapLists<K, E> {
         bucket.release(&self.context.account);
     }
 
-    /// Drops a part of what was purged and no checkpoint reads: its records are not live any more. Gives how many elements
-    /// that were, if there was something.
+    /// Drops a part of what was purged and no checkpoint reads: its records are not live any more.
+    /// Gives how many elements that were, if there was something.
     pub(super) fn drop_some_purged(&mut self) -> Option<u64> {
         let Self { purged, remembered, context, .. } = self;
         let epoch = remembered.epoch();
@@ -317,9 +318,9 @@ impl<K, E> Bucket<K, E> {
     }
 }
 
-/// Drops a part of the last of these buckets, of which no checkpoint reads anything, or what is left of one without any;
-/// shows the records of its lists. Gives how many elements they had; `None` if there are no buckets. What panics when it
-/// is dropped does so for nobody.
+/// Drops a part of the last of these buckets, of which no checkpoint reads anything, or what is
+/// left of one without any; shows the records of its lists. Gives how many elements they had;
+/// `None` if there are no buckets. What panics when it is dropped does so for nobody.
 pub(super) fn drop_part<K: Key, E: State>(
     buckets: &mut Vec<Bucket<K, E>>,
     account: &Account,
@@ -462,9 +463,9 @@ impl<K: Key, E: State> Lists<K, E> for HeapLists<K, E> {
         with_elements.next().map(|(time, _)| *time)
     }
 
-    /// The cursor's version is the number of the bucket among `buckets` and, in its lower half, a place
-    /// in the part of its table that is at the position. A key is visited with the first bucket that
-    /// has it.
+    /// The cursor's version is the number of the bucket among `buckets` and, in its lower half, a
+    /// place in the part of its table that is at the position. A key is visited with the first
+    /// bucket that has it.
     fn fold(
         &mut self,
         buckets: Range<Time>,

@@ -1,15 +1,15 @@
-//! Where the record of an entry of heap state is on storage, in four bytes.
+//! The place on storage of a heap entry's record, in four bytes.
 
 /// Bits of a place for the grain: those of the longest segment.
 const GRAIN_BITS: u32 = 21;
 
-/// Where the record of an entry is: the number of a segment that the last checkpoints have, and where in
-/// it. No record starts at the first grain of a segment.
+/// The place of an entry's record: the number of a segment in the last checkpoints, and the
+/// position in it. No record starts at the first grain of a segment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Place(u32);
 
 impl Place {
-    /// Of an entry that no checkpoint has.
+    /// The place of an entry that no checkpoint contains.
     pub const NONE: Self = Self(0);
     /// Slots that there can be.
     pub(crate) const SLOTS_MAX: usize = 1 << (u32::BITS - GRAIN_BITS);

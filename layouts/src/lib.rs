@@ -1,9 +1,10 @@
-//! Physical layouts of state, behind small traits: plain [`heap`](Heap) state, the hash-indexed
-//! [hybrid log](HybridLog), the [append-and-merge log](AppendLog) for lists, and
-//! [window segments](WindowSegments) for state by slices of time.
+//! Physical layouts of a state: the plain [heap](Heap), the hash-indexed [hybrid log](HybridLog),
+//! the [append log](AppendLog) for lists, and [window segments](WindowSegments) for accumulators by
+//! slice of event time.
 //!
-//! A layout opens a [`Table`]: one keyed state of one worker. The traits are public and small, so
-//! that a user can add a backend; [`write_entries`] and [`read_entries`] give it checkpoints.
+//! A layout opens a [`Table`], [`Lists`] or [`Panes`]: one state of one worker. These traits are
+//! public; users can implement them. [`write_entries`] and [`read_entries`] give a layout of your
+//! own checkpoints.
 
 mod append_log;
 mod booked;
@@ -70,7 +71,7 @@ pub use table_panes::TablePanes;
 pub use upkeep::{HasUpkeep, Upkeep};
 pub use window_segments::{IMAGE_BYTES_MAX, IMAGE_BYTES_MIN, SegmentPanes, WindowSegments};
 
-/// The hybrid log's index, for its benchmark. No part of the API.
+/// The hybrid log's index, exported for its benchmark. No part of the API.
 #[doc(hidden)]
 pub mod index_internals {
     pub use alluvium_pagestore::{Account, hash_word};

@@ -1,9 +1,9 @@
-//! What lists and windows that keep their elements need of a layout: elements by bucket and key,
-//! in order of arrival.
+//! Lists of elements by bucket and key, in order of arrival: what lists and holistic windows need
+//! of a layout.
 //!
-//! A bucket is what is dropped at once: a slice of event time, named by its start, for aligned
-//! windows; the time by which a session will have ended; [`Time::MAX`] for lists that stay. Everything is
-//! called by one thread.
+//! A bucket is the unit of purging. Its time is the start of a slice for aligned windows, the time
+//! by which a session has ended for sessions, and [`Time::MAX`] for lists that stay. One thread
+//! makes all calls.
 
 use std::ops::{Bound, Range};
 
@@ -13,20 +13,20 @@ use crate::by_hash::ByHash;
 use crate::table::{Cursor, StateContext};
 use crate::upkeep::Upkeep;
 
-/// The elements of one list, one after the other: never all of them in memory, unless they are
-/// anyway.
+/// The elements of one list, read one after the other. Elements on storage are never in memory all
+/// at once.
 pub trait Elements<E> {
-    /// The next element, in order; `None` after the last.
+    /// Returns the next element, `None` after the last.
     ///
     /// # Errors
-    /// Those of storage, or [`ErrorKind::Corrupt`](alluvium_pagestore::ErrorKind::Corrupt).
+    /// Those of storage, and [`ErrorKind::Corrupt`](alluvium_pagestore::ErrorKind::Corrupt).
     fn next(&mut self) -> Result<Option<&E>>;
 
-    /// The next elements, in order, as many as stand together; none after the last. Reads small
-    /// elements several times as fast as one by one. May be mixed with [`next`](Elements::next).
+    /// Returns the next elements, as many as are contiguous; an empty slice after the last. Reads
+    /// small elements several times as fast as [`next`](Elements::next). Both may be mixed.
     ///
     /// # Errors
-    /// As for [`next`](Elements::next).
+    /// Those of [`next`](Elements::next).
     fn next_chunk(&mut self) -> Result<&[E]> {
         Ok(self.next()?.map_or(&[], std::slice::from_ref))
     }
@@ -34,20 +34,20 @@ pub trait Elements<E> {
 
 /// A list of elements per bucket and key.
 ///
-/// Calls either happen in full or change nothing, unless they say otherwise.
+/// A call takes effect in full or changes nothing, unless its documentation says otherwise.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` keeps no lists of keys `{K}` and elements `{E}`",
     label = "`Lists<{K}, {E}>` is not implemented for `{Self}`"
 )]
 pub trait Lists<K: Key, E>: Upkeep {
-    /// Tells that buckets whose times are less than this apart are going to be folded together, so that memory for that
-    /// is left. The default does nothing.
+    /// Announces folds over buckets whose times differ by less than `span`. The layout keeps memory
+    /// for them. The default does nothing.
     fn fold_at_once(&mut self, span: i128) {
         let _ = span;
     }
 
-    /// Appends an element to the list of `key` in `bucket`. Never reads storage. On an error the
-    /// element comes back.
+    /// Appends an element to the list of `key` in `bucket`. Never reads from storage. An error
+    /// returns the element.
     fn append<Q: Lookup<K> + ?Sized>(
         &mut self,
         bucket: Time,
@@ -55,8 +55,8 @@ pub trait Lists<K: Key, E>: Upkeep {
         element: E,
     ) -> std::result::Result<(), Rejected<E>>;
 
-    /// [`append`](Lists::append) for each of `batch`, in order. What was not appended, because of
-    /// an error, is left in it.
+    /// Does [`append`](Lists::append) for each item of `batch`, in order, and leaves it empty.
+    /// After an error the items that were not appended remain in `batch`.
     fn append_batch(&mut self, batch: &mut Vec<(K, Time, E)>) -> Result<()> {
         let mut rest = batch.drain(..);
         while let Some((key, bucket, element)) = rest.next() {
@@ -69,8 +69,8 @@ pub trait Lists<K: Key, E>: Upkeep {
         Ok(())
     }
 
-    /// Hands the elements of `key` in `bucket` to `visit`, once, to be read one after the other; not
-    /// if there are none.
+    /// Calls `visit` once with a reader of the elements of `key` in `bucket`. Does not call it if
+    /// there are none.
     fn stream<Q: Lookup<K> + ?Sized>(
         &mut self,
         bucket: Time,
@@ -78,7 +78,7 @@ pub trait Lists<K: Key, E>: Upkeep {
         visit: &mut dyn FnMut(&mut dyn Elements<E>) -> Result<()>,
     ) -> Result<()>;
 
-    /// Visits the elements of `key` in `bucket`, and says how many there are.
+    /// Visits the elements of `key` in `bucket` and returns their number.
     fn read<Q: Lookup<K> + ?Sized>(
         &mut self,
         bucket: Time,
@@ -101,23 +101,22 @@ pub trait Lists<K: Key, E>: Upkeep {
         Ok(count)
     }
 
-    /// Removes all elements of `key` in `bucket`: memory at once, storage when its bucket goes or
-    /// is rewritten.
+    /// Removes all elements of `key` in `bucket`. Frees memory at once, and storage when the bucket
+    /// is purged or rewritten.
     fn clear_key<Q: Lookup<K> + ?Sized>(&mut self, bucket: Time, key: &Q) -> Result<()>;
 
-    /// Moves the elements of `key` in `from` to `to`, a later bucket, before those that it has
-    /// there. What is on storage stays there until `from` is prefetched, folded or purged.
+    /// Moves the elements of `key` from bucket `from` to the later bucket `to`, before the elements
+    /// already there. Elements on storage stay there until `from` is prefetched, folded or purged.
     fn relocate<Q: Lookup<K> + ?Sized>(&mut self, from: Time, to: Time, key: &Q) -> Result<()>;
 
-    /// The first bucket at or after `from` that has an element, or had one on storage that was
-    /// cleared or moved since. Cost: O(log buckets).
+    /// Returns the first bucket at or after `from` that has elements. It may also be a bucket whose
+    /// elements on storage were cleared or moved. Cost: O(log buckets).
     fn next_bucket(&self, from: Time) -> Option<Time>;
 
-    /// Visits the keys that have elements in one of `buckets`, each with these elements, those of
-    /// an earlier bucket first. About `fuel` elements are looked at (but a key is visited
-    /// whole); then the next call goes on from `cursor`. Between calls nothing may be changed in these
-    /// buckets. Elements that a visit leaves are skipped. A range that ends with [`Time::MAX`]
-    /// includes that bucket.
+    /// Visits each key with elements in `buckets`, with these elements, earlier buckets first. A
+    /// call examines about `fuel` elements, but visits a key whole; the next call continues from
+    /// `cursor`. Change nothing in these buckets between calls. Elements that `visit` does not read
+    /// are skipped. A range that ends with [`Time::MAX`] includes that bucket.
     fn fold(
         &mut self,
         buckets: Range<Time>,
@@ -126,55 +125,56 @@ pub trait Lists<K: Key, E>: Upkeep {
         visit: &mut dyn FnMut(&K, &mut dyn Elements<E>) -> Result<()>,
     ) -> Result<()>;
 
-    /// The lists by ranges of their keys' hashes, bucket by bucket, if they stand in their order.
+    /// Returns the lists by ranges of key hashes, bucket by bucket, if they are stored in the order
+    /// of hashes.
     fn by_hash(&mut self) -> Option<&mut dyn ByHash<K, E, Time>> {
         None
     }
 
-    /// Drops all buckets before `before`, whole, about `fuel` elements' worth of memory per
-    /// call, and says whether that is done. They are no longer seen after the first call.
+    /// Drops all buckets before `before`. A call frees the memory of about `fuel` elements and
+    /// returns whether the purge is complete. The first call hides the buckets.
     fn purge(&mut self, before: Time, fuel: usize) -> Result<bool>;
 
-    /// Tells that buckets before `until` will be read soon: their parts on storage are read back
-    /// in the background as far as there is memory. The default does nothing.
+    /// Announces reads of the buckets before `until`. The layout reads their parts on storage back
+    /// in the background, while there is memory. The default does nothing.
     fn prefetch(&mut self, until: Time) -> Result<()> {
         let _ = until;
         Ok(())
     }
 
-    /// Elements, in memory and on storage. Those that were cleared on storage count until they
-    /// are gone there, as without a read nobody knows how many they are.
+    /// Returns the number of elements in memory and on storage. Elements cleared on storage count
+    /// until they are removed there, since counting them would need a read.
     fn len(&self) -> u64;
 
-    /// Whether [`len`](Lists::len) is 0.
+    /// Returns whether [`len`](Lists::len) is 0.
     fn is_empty(&self) -> bool {
         self.len() == 0
     }
 }
 
-/// A description of a physical layout that opens [`Lists`].
+/// Describes a physical layout and opens [`Lists`].
 #[diagnostic::on_unimplemented(
     message = "`{Self}` keeps no lists of keys `{K}` and elements `{E}`",
     label = "`ListsLayout<{K}, {E}>` is not implemented for `{Self}`",
     note = "`AppendLog` and `Heap` take elements that are `State`"
 )]
 pub trait ListsLayout<K: Key, E>: Clone + 'static {
-    /// The opened form.
+    /// The opened lists.
     type Lists: Lists<K, E>;
 
-    /// Short name, as in configuration files and manifests.
+    /// Returns the layout's short name, used in configuration files and manifests.
     fn name(&self) -> &'static str;
 
-    /// The most memory this state may take, if less than what the store has.
+    /// Returns the most memory that this state may take, if less than the store's.
     fn memory_limit(&self) -> Option<u64> {
         None
     }
 
-    /// Opens the lists, restoring what the context says.
+    /// Opens the lists and restores the image in `context`.
     fn open_lists(&self, context: StateContext) -> Result<Self::Lists>;
 }
 
-/// The buckets that a fold visits.
+/// Returns the bounds of the buckets that a fold visits.
 pub(crate) fn span(buckets: &Range<Time>) -> (Bound<Time>, Bound<Time>) {
     let end = match buckets.end {
         Time::MAX => Bound::Included(Time::MAX),
@@ -183,21 +183,22 @@ pub(crate) fn span(buckets: &Range<Time>) -> (Bound<Time>, Bound<Time>) {
     (Bound::Included(buckets.start), end)
 }
 
-/// What to fold for one bucket alone; `None` if that cannot be said, since a range that ends with the
-/// end of time has that bucket too.
+/// What to fold for one bucket alone; `None` if that cannot be said, since a range that ends with
+/// the end of time has that bucket too.
 pub(crate) fn span_of<K: Key, E>(lists: &impl Lists<K, E>, bucket: Time) -> Option<Range<Time>> {
     let end = bucket.plus(1);
     let has_both = bucket < Time::MAX && end == Time::MAX && lists.next_bucket(end).is_some();
     (!has_both).then_some(bucket..end)
 }
 
-/// Takes the lists of all buckets: each with its bucket, key and elements.
+/// Receives one list: its bucket, key and elements.
 pub type VisitList<'v, K, E> = &'v mut dyn FnMut(Time, &K, &mut dyn Elements<E>) -> Result<()>;
 
 /// Visits all lists, bucket by bucket.
 ///
 /// # Errors
-/// Those of `visit` and of [`Lists::fold`].
+/// Those of `visit` and of [`Lists::fold`]. [`ErrorKind::Unsupported`] if lists are both in the
+/// bucket before [`Time::MAX`] and in that of `Time::MAX`.
 pub fn for_each_list<K: Key, E>(
     lists: &mut impl Lists<K, E>,
     visit: VisitList<'_, K, E>,

@@ -1,24 +1,24 @@
-//! What is large to drop and generic is dropped in one place.
+//! Drops large generic values in one function.
 //!
-//! The compiler makes the code that drops a value of a type anew in each part of a program that may drop one, also where
-//! a panic passes by. Of a [value out of line](OutOfLine) that is a call of one function; of tables and their checkpoints,
-//! for ten types of records, the copies were a tenth of a program's code.
+//! The compiler repeats the code that drops a value in each part of a program that may drop it,
+//! including panic paths. A [value out of line](OutOfLine) reduces each copy to a call. For tables
+//! and their checkpoints, with ten record types, the copies were a tenth of a program's code.
 
 use std::mem::ManuallyDrop;
 use std::ops::{Deref, DerefMut};
 
-/// A value whose drop is a call.
+/// A value that one function, never inlined, drops.
 #[derive(Debug)]
 pub struct OutOfLine<T>(ManuallyDrop<T>);
 
 impl<T> OutOfLine<T> {
-    /// A value that is dropped with this, out of line.
+    /// Wraps a value.
     #[inline]
     pub fn new(value: T) -> Self {
         Self(ManuallyDrop::new(value))
     }
 
-    /// The value.
+    /// Returns the value.
     pub fn into_inner(self) -> T {
         let mut this = ManuallyDrop::new(self);
         // SAFETY: `this` is neither dropped nor used again.

@@ -1,8 +1,9 @@
-//! The most heap that a key and its value may own, and the values that closures made larger.
+//! The limit on the heap that a key and its value own, and the values that closures enlarged beyond
+//! it.
 //!
-//! A call that brings a key or a value is refused. A closure has changed its value already: that is
-//! told at once, and the value changes no more until it is taken, replaced or removed. What it costs
-//! the record path is a flag, which is set while there may be such a value.
+//! A call that passes in a larger key or value is refused. A closure has already changed its value:
+//! the state reports it at once, and refuses further changes until the value is taken, replaced or
+//! removed. Cost on the record path: one flag, set while such a value may exist.
 
 use alluvium_pagestore::{Error, ErrorKind, Key, Result, key_text};
 
@@ -25,35 +26,36 @@ pub struct Oversize {
 }
 
 impl Oversize {
-    /// Of a state whose keys and values own `max_bytes` at most.
+    /// Creates the record of a state whose keys and values may own `max_bytes` together.
     pub fn new(state: &str, max_bytes: u64) -> Self {
         Self { state: state.into(), max_bytes, is_seen: false, told: 0, longest: None }
     }
 
-    /// The most bytes of heap.
+    /// Returns the most heap that a key and its value may own, in bytes.
     #[inline]
     pub fn max_bytes(&self) -> u64 {
         self.max_bytes
     }
 
-    /// Whether some value may be too large, so that each is to be [checked](Oversize::check) before
-    /// it is changed.
+    /// Returns whether a value may be too large. If so, [check](Oversize::check) each value before
+    /// you change it.
     #[inline(always)]
     pub fn is_seen(&self) -> bool {
         self.is_seen
     }
 
-    /// How often a closure made a value too large.
+    /// Returns the number of times that a closure made a value too large.
     pub fn told(&self) -> u64 {
         self.told
     }
 
-    /// What the longest value owns that a closure has made too large, with its key, and the key. It may be gone.
+    /// What the longest value owns that a closure has made too large, with its key, and the key. It
+    /// may be gone.
     pub(crate) fn longest(&self) -> Option<&(u64, String)> {
         self.longest.as_ref()
     }
 
-    /// A closure has made a value own more: with its key it owns so much now.
+    /// Notes that a closure changed a value, which owns `bytes` with its key now.
     #[inline(always)]
     pub fn grown<K: Key>(&mut self, key: &K, bytes: u64) {
         if bytes > self.max_bytes {
@@ -80,29 +82,29 @@ impl Oversize {
         );
     }
 
-    /// A value that owns so much with its key has come from storage.
+    /// Notes a value read from storage, which owns `bytes` with its key.
     #[inline]
     pub fn found(&mut self, bytes: u64) {
         self.is_seen |= bytes > self.max_bytes;
     }
 
-    /// The most that a key and a value own of which an image has so long a record: `max_value`, unless it was
-    /// larger when the record was written, or a closure has made the value so.
+    /// The most that a key and a value own of which an image has so long a record: `max_value`,
+    /// unless it was larger when the record was written, or a closure has made the value so.
     pub(crate) fn most_of(max_value_bytes: u64, record_bytes: u64) -> u64 {
         // A record may be a little longer than its heap, and one of ours own none.
         let usual = max_value_bytes + max_value_bytes / 4 + OWN_RECORD_BYTES;
         if record_bytes > usual { record_bytes } else { max_value_bytes }
     }
 
-    /// Nothing is there any more.
+    /// Notes that the state is empty.
     pub fn forget(&mut self) {
         (self.is_seen, self.longest) = (false, None);
     }
 
-    /// Whether a key and a value that own so much together may be in the state.
+    /// Checks that the state accepts a key and a value that own `bytes` together.
     ///
     /// # Errors
-    /// [`ErrorKind::ValueTooLarge`] naming state and key.
+    /// [`ErrorKind::ValueTooLarge`], which names state and key, if they own more than the limit.
     #[inline]
     pub fn check<K: Key>(&self, key: &K, bytes: u64) -> Result<()> {
         if bytes > self.max_bytes { Err(self.refused(key, bytes)) } else { Ok(()) }

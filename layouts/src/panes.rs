@@ -1,8 +1,7 @@
-//! What windowed state that is updated needs of a layout: accumulators by slice and key.
+//! Accumulators by slice and key: what windows that fold their events need of a layout.
 //!
-//! A slice is a stretch of event time, named by where it starts. Windows are made of slices, so
-//! that an event is written once, however many windows it is in. Everything is called by one
-//! thread.
+//! A slice is a stretch of event time, named by its start. Windows consist of slices, and an event
+//! is written once, however many windows contain it. One thread makes all calls.
 
 use std::ops::Range;
 use std::rc::Rc;
@@ -13,20 +12,20 @@ use crate::by_hash::ByHash;
 use crate::table::{BatchError, Cursor, StateContext};
 use crate::upkeep::Upkeep;
 
-/// Adds the second accumulator to the first, which has what came before. Associative.
+/// Merges the second accumulator into the first, which holds the earlier events. Must be
+/// associative.
 pub type Merge<A> = Rc<dyn Fn(&mut A, &A)>;
 
 /// One accumulator per slice and key.
 ///
-/// Calls either happen in full or change nothing, unless they say otherwise.
+/// A call takes effect in full or changes nothing, unless its documentation says otherwise.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` keeps no panes of keys `{K}` and accumulators `{A}`",
     label = "`Panes<{K}, {A}>` is not implemented for `{Self}`"
 )]
 pub trait Panes<K: Key, A>: Upkeep {
-    /// Applies `change` to the accumulator of `key` in `slice`, after putting `init()` there if
-    /// memory has none. Never reads storage: what an accumulator had when it was written to
-    /// storage is merged when it is read.
+    /// Applies `change` to the accumulator of `key` in `slice`. Inserts `init()` first if memory
+    /// has none. Never reads from storage: reads merge what is there.
     fn update<Q: Lookup<K> + ?Sized, R>(
         &mut self,
         slice: Time,
@@ -35,7 +34,7 @@ pub trait Panes<K: Key, A>: Upkeep {
         change: impl FnOnce(&mut A) -> R,
     ) -> Result<R>;
 
-    /// [`update`](Panes::update) for each item of `batch`, in order.
+    /// Does [`update`](Panes::update) for each item of `batch`, in order.
     fn update_batch<T, Q: Lookup<K> + ?Sized>(
         &mut self,
         batch: &[T],
@@ -51,44 +50,46 @@ pub trait Panes<K: Key, A>: Upkeep {
         Ok(())
     }
 
-    /// As [`Table::expect`](crate::Table::expect), of accumulators.
+    /// Announces about `panes` accumulators, as [`Table::expect`](crate::Table::expect) does for
+    /// keys.
     fn expect(&mut self, panes: u64) {
         let _ = panes;
     }
 
-    /// Until [`end_filling`](Panes::end_filling), accumulators only come, by [`update`](Panes::update) and
-    /// [`update_batch`](Panes::update_batch), and nothing is asked but how many there are. What leads to them
-    /// may be made in the end, all at once. The default does nothing.
+    /// Starts a bulk load. Until [`end_filling`](Panes::end_filling) the caller makes only the
+    /// calls [`update`](Panes::update), [`update_batch`](Panes::update_batch) and
+    /// [`len`](Panes::len). A layout may build its index at the end, all at once. The default does
+    /// nothing.
     fn begin_filling(&mut self) {}
 
-    /// All that was to come since [`begin_filling`](Panes::begin_filling) is there.
+    /// Ends a bulk load that [`begin_filling`](Panes::begin_filling) started.
     ///
     /// # Errors
-    /// Those of updating, of all that has come: then none of it is there.
+    /// Those of updating. Then the whole load is discarded.
     fn end_filling(&mut self) -> Result<()> {
         Ok(())
     }
 
-    /// The accumulator of `key` in `slice`, with what is on storage.
+    /// Returns the accumulator of `key` in `slice`, merged with its parts on storage.
     fn get<Q: Lookup<K> + ?Sized>(&mut self, slice: Time, key: &Q) -> Result<Option<A>>;
 
-    /// Removes the accumulator of `key` in `slice`, wherever it is.
+    /// Removes the accumulator of `key` in `slice`, in memory and on storage.
     fn remove<Q: Lookup<K> + ?Sized>(&mut self, slice: Time, key: &Q) -> Result<()>;
 
-    /// The first slice at or after `from` that has an accumulator. Cost: O(log slices).
+    /// Returns the first slice at or after `from` that has an accumulator. Cost: O(log slices).
     fn next_slice(&self, from: Time) -> Option<Time>;
 
-    /// Visits the keys that have an accumulator in one of `slices`, each with what they have
-    /// there, merged in the order of slices. The order of keys is unspecified. About `fuel`
-    /// accumulators are looked at, and up to 112 of each slice at the least; then the next call goes
-    /// on from `cursor`. Between calls nothing may be changed in these slices.
+    /// Visits each key with an accumulator in `slices`, with its accumulators merged in the order
+    /// of slices. The order of keys is unspecified. A call examines about `fuel` accumulators,
+    /// though it may examine up to 112 of each slice; the next call continues from `cursor`. Change
+    /// nothing in these slices between calls.
     ///
     /// # Errors
-    /// Those of `visit`, and of reading. The next call goes on with the key at which this one
-    /// failed; what was visited before is not visited again. If that cannot be told any more, since
-    /// the slices went to storage between the two calls, the next one visits nothing and fails with
-    /// [`ErrorKind::Unsupported`](alluvium_pagestore::ErrorKind::Unsupported): the fold is to be
-    /// begun anew, with a new cursor.
+    /// Those of `visit` and of reading. The next call continues with the key that failed, and
+    /// visits no key again. If the slices went to storage between the two calls, that key may be
+    /// unknown; then the next call visits nothing and fails with
+    /// [`ErrorKind::Unsupported`](alluvium_pagestore::ErrorKind::Unsupported). Start the fold again
+    /// with a new cursor.
     fn fold(
         &mut self,
         slices: Range<Time>,
@@ -97,51 +98,52 @@ pub trait Panes<K: Key, A>: Upkeep {
         visit: &mut dyn FnMut(&K, A) -> Result<()>,
     ) -> Result<()>;
 
-    /// Drops all slices before `before`, whole, about `fuel` accumulators' worth of memory per
-    /// call, and says whether that is done. They are no longer seen after the first call. A checkpoint that is
-    /// begun before it is done may have what is left of them: who opens that looks at no slice before the bound that it
-    /// has purged to, and purges to it again.
+    /// Drops all slices before `before`. A call frees the memory of about `fuel` accumulators and
+    /// returns whether the purge is complete. The first call hides the slices. A checkpoint started
+    /// before the purge is complete may contain their rest. After restoring it, read no slice
+    /// before the bound, and purge to the bound again.
     fn purge(&mut self, before: Time, fuel: usize) -> Result<bool>;
 
-    /// The panes by ranges of their keys' hashes, slice by slice, if they stand in their order.
+    /// Returns the panes by ranges of key hashes, slice by slice, if they are stored in the order
+    /// of hashes.
     fn by_hash(&mut self) -> Option<&mut dyn ByHash<K, A, Time>> {
         None
     }
 
-    /// Tells that slices before `until` will be read soon: their parts on storage are read back in
-    /// the background as far as there is memory. The default does nothing.
+    /// Announces reads of the slices before `until`. The layout reads their parts on storage back
+    /// in the background, while there is memory. The default does nothing.
     fn prefetch(&mut self, until: Time) -> Result<()> {
         let _ = until;
         Ok(())
     }
 
-    /// Accumulators in memory, and pieces of such on storage.
+    /// Returns the number of accumulators in memory and of their parts on storage.
     fn len(&self) -> u64;
 
-    /// Whether there is none.
+    /// Returns whether [`len`](Panes::len) is 0.
     fn is_empty(&self) -> bool {
         self.len() == 0
     }
 }
 
-/// A description of a physical layout that opens [`Panes`].
+/// Describes a physical layout and opens [`Panes`].
 #[diagnostic::on_unimplemented(
     message = "`{Self}` keeps no panes of keys `{K}` and accumulators `{A}`",
     label = "`PanesLayout<{K}, {A}>` is not implemented for `{Self}`",
     note = "`WindowSegments`, `Heap` and `HybridLog` take accumulators that are `State`"
 )]
 pub trait PanesLayout<K: Key, A>: Clone + 'static {
-    /// The opened form.
+    /// The opened panes.
     type Panes: Panes<K, A>;
 
-    /// Short name, as in configuration files and manifests.
+    /// Returns the layout's short name, used in configuration files and manifests.
     fn name(&self) -> &'static str;
 
-    /// The most memory this state may take, if less than what the store has.
+    /// Returns the most memory that this state may take, if less than the store's.
     fn memory_limit(&self) -> Option<u64> {
         None
     }
 
-    /// Opens the panes, restoring what the context says.
+    /// Opens the panes and restores the image in `context`.
     fn open_panes(&self, context: StateContext, merge: Merge<A>) -> Result<Self::Panes>;
 }

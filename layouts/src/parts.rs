@@ -1,10 +1,10 @@
-//! Reading what the checkpoint of another store has of some key groups of a state.
+//! Reads the records of some key groups from the checkpoint of another store.
 //!
-//! What it keeps true: nothing of the other store changes. Footers have the hashes of keys, so that
-//! of state by key only what is wanted is decoded; timers and other state whose records have the key
-//! inside a larger one are decoded to be told apart. Memory is one window, the footer of one image
-//! and the live records of one segment, booked, and buffers to read ahead with, where they can be
-//! had; what a layout needs beside that it books itself.
+//! It never changes the other store. Footers contain key hashes, and state by key decodes only the
+//! wanted records. Timers and other state whose records contain the key inside a larger one are
+//! decoded to find the group. It reserves memory for one window, the footer of one image and the
+//! live records of one segment, plus read-ahead buffers if they fit. A layout reserves its own
+//! memory.
 
 use std::ops::Range;
 
@@ -20,32 +20,32 @@ use crate::passing::pass_over;
 use crate::table::StateContext;
 use crate::window_segments::for_each_part_of_a_pane;
 
-/// One state in the checkpoint of another store, and the key groups that are wanted of it.
+/// One state in another store's checkpoint, and the key groups wanted from it.
 #[derive(Clone, Debug)]
 pub struct Part {
-    /// The state as the other store had it open: its segments, on a device that is only read, and the
-    /// key groups its table is for. Memory is booked on this account.
+    /// The state as the other store opened it: its segments, on a read-only device, and its key
+    /// groups. Memory is reserved on this account.
     pub context: StateContext,
-    /// The layout that wrote it.
+    /// Name of the layout that wrote the state.
     pub layout: String,
-    /// Where its records are.
+    /// The image: where the records are.
     pub image: StateImage,
-    /// The key groups that it has.
+    /// The key groups that the other store owns.
     pub has: KeyGroups,
-    /// Those it does not have any more, though it may have records of them.
+    /// Key groups that the other store gave away. It may still have records of them.
     pub going: KeyGroups,
     /// The key groups that are wanted.
     pub wanted: Range<u16>,
-    /// Whether a key of no group that it has, or had, is an error. Else it is passed over.
+    /// Whether a key outside `has` and `going` is an error. Otherwise it is skipped.
     pub strict: bool,
 }
 
 impl Part {
-    /// Whether a key with this hash is wanted.
+    /// Returns whether a key with this hash is wanted.
     ///
     /// # Errors
-    /// [`ErrorKind::Mismatch`] if the other store never had its key group: then no store that takes key
-    /// groups over would get it.
+    /// [`ErrorKind::Mismatch`] if the part is strict and the other store never owned the key's
+    /// group. No store that takes over key groups would receive such a key.
     pub fn takes(&self, hash: u64) -> Result<bool> {
         let group = KeyGroup::of(hash, self.context.key_groups);
         let is_there = self.has.contains(group);
@@ -60,21 +60,21 @@ impl Part {
         Ok(is_there && self.wanted.contains(&group.0))
     }
 
-    /// Gives the records of a table that are wanted, as [`codec`] encodes them.
+    /// Passes the wanted records of a table to `record`, as [`codec`] encodes them.
     ///
     /// # Errors
-    /// Those of `record` and of reading; [`ErrorKind::Corrupt`] for what is damaged.
+    /// Those of `record` and of reading; [`ErrorKind::Corrupt`] for damage.
     pub fn for_each_record(&self, mut record: impl FnMut(&[u8]) -> Result<()>) -> Result<()> {
         self.read_records(&mut |entry, reader| {
             if self.takes(entry.hash)? { record(reader.payload(entry)?) } else { Ok(()) }
         })
     }
 
-    /// Gives the records whose keys contain the key that tells the group, which `hash_of` gives the
-    /// hash of.
+    /// Passes each wanted entry to `entry`, where a record's key contains the key that decides the
+    /// group. `hash_of` returns the hash of the inner key.
     ///
     /// # Errors
-    /// As for [`for_each_record`](Part::for_each_record).
+    /// Those of [`for_each_record`](Part::for_each_record).
     pub fn for_each_entry<K: State, V: State>(
         &self,
         hash_of: impl Fn(&K) -> u64,
@@ -86,11 +86,11 @@ impl Part {
         })
     }
 
-    /// Gives the elements of lists that are wanted: of each bucket and key in their order.
+    /// Passes the wanted elements of lists to `element`, in order per bucket and key.
     ///
     /// # Errors
-    /// As for [`for_each_record`](Part::for_each_record); [`ErrorKind::Unsupported`] if no layout of
-    /// ours wrote them.
+    /// Those of [`for_each_record`](Part::for_each_record); [`ErrorKind::Unsupported`] if no
+    /// built-in layout for lists wrote them.
     pub fn for_each_element<K: Key, E: State>(
         &self,
         mut element: impl FnMut(Time, &K, &E) -> Result<()>,
@@ -112,11 +112,12 @@ impl Part {
         }
     }
 
-    /// Gives the accumulators of slices that are wanted. One may come in parts, which are to be
-    /// merged in the order in which they come.
+    /// Passes the wanted accumulators to `pane`. One accumulator may come in several parts: merge
+    /// them in the order of the calls.
     ///
     /// # Errors
-    /// As for [`for_each_element`](Part::for_each_element).
+    /// Those of [`for_each_record`](Part::for_each_record); [`ErrorKind::Unsupported`] if no
+    /// built-in layout for panes wrote them.
     pub fn for_each_pane<K: Key, A: State>(
         &self,
         mut pane: impl FnMut(Time, K, A) -> Result<()>,
@@ -131,10 +132,10 @@ impl Part {
         }
     }
 
-    /// Gives all entries, whatever their keys: of what is a store's and not a key's.
+    /// Passes all entries to `entry`, whatever their key groups: for state of the whole store.
     ///
     /// # Errors
-    /// As for [`for_each_record`](Part::for_each_record).
+    /// Those of [`for_each_record`](Part::for_each_record).
     pub fn for_each_of_all<K: State, V: State>(
         &self,
         mut entry: impl FnMut(K, V) -> Result<()>,
@@ -145,13 +146,14 @@ impl Part {
         })
     }
 
-    /// How many entries are likely to be wanted: the share of the key groups.
+    /// Returns the estimated number of wanted entries, by the share of key groups.
     pub fn entries_likely(&self) -> u64 {
         let wanted = self.has.count_in(&self.wanted) as u64;
         self.image.entries * wanted / self.has.len().max(1) as u64
     }
 
-    /// Memory that reading takes at the least: a window, the footers and live records of a segment.
+    /// Returns the least memory for reading: a window, and the footers and live records of a
+    /// segment.
     pub fn reading_bytes(&self) -> u64 {
         let of_part = |part| self.memory_bytes(part, &part.segments);
         let parts = self.image.parts.iter().map(of_part);
@@ -166,7 +168,8 @@ impl Part {
         chunk_bytes(&self.context) as u64 + segment + Liveness::memory_bytes(part)
     }
 
-    /// Calls `visit` with what the footers tell of each live record, in the order written, part after part.
+    /// Calls `visit` with what the footers tell of each live record, in the order written, part
+    /// after part.
     fn read_records(&self, visit: Visit<'_>) -> Result<()> {
         let parts = self.image.parts_of(RECORDS);
         let parts = parts.map_err(|error| error.with("state", &self.context.name))?;

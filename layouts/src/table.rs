@@ -1,8 +1,8 @@
-//! What a layout can do: the traits a backend implements, ours and a user's.
+//! The traits of a keyed layout, built in or of your own.
 //!
-//! A [`Layout`] is a description that opens a [`Table`]; a `Table` is one keyed state of one
-//! worker. `get`, `update`, `modify`, `put`, `take`, `len`, `clear` and `scan` are required;
-//! batches have defaults that loop. Everything is called by one thread.
+//! A [`Layout`] describes a physical layout and opens a [`Table`]; a `Table` is one keyed state of
+//! one worker. Required: `len`, `get`, `peek`, `update`, `modify`, `put`, `take`, `clear`, `scan`
+//! and [`Upkeep`]. The batch calls have defaults that loop. One thread makes all calls.
 
 pub(crate) mod pace;
 mod stats;
@@ -25,29 +25,29 @@ use crate::upkeep::Upkeep;
 pub use pace::Pace;
 pub use stats::TableStats;
 
-/// What [`Table::peek`] can say without I/O.
+/// The answer of [`Table::peek`], given without I/O.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Peek<'a, V> {
-    /// The value, in memory.
+    /// The value is in memory.
     Resident(&'a V),
-    /// The key is not there.
+    /// The key is absent.
     Absent,
-    /// Only storage can tell.
+    /// Only a read from storage can tell.
     Unknown,
 }
 
-/// A batch stopped early.
+/// A batch that an error stopped.
 #[derive(Debug)]
 pub struct BatchError {
-    /// Items of the batch, from its start, that were applied in full. The rest is unchanged.
+    /// Number of items, from the start of the batch, that took full effect. The others changed
+    /// nothing.
     pub applied: usize,
-    /// Why it stopped.
+    /// The error.
     pub error: alluvium_pagestore::Error,
 }
 
 impl BatchError {
-    /// Takes the items that were applied out of their batch, which is left with those that a retry
-    /// has to apply.
+    /// Removes the applied items from `batch`, and leaves the items that a retry has to apply.
     pub fn leave_rest<T>(self, batch: &mut Vec<T>) -> alluvium_pagestore::Error {
         batch.drain(..self.applied);
         self.error
@@ -72,53 +72,54 @@ impl From<BatchError> for alluvium_pagestore::Error {
     }
 }
 
-/// What became of a checkpoint.
+/// The outcome of a checkpoint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CheckpointOutcome {
-    /// It is the one a reopen restores; older segments that nothing else needs may go.
+    /// The checkpoint is committed: opening restores it. Segments that only older checkpoints need
+    /// may be removed.
     Committed,
-    /// It will never be restored; what only it needs may go.
+    /// The checkpoint will never be restored. Segments that only it needs may be removed.
     Abandoned,
-    /// The device failed so that nobody can tell; neither the old nor the new may go.
+    /// The device failed and the outcome is unknown. Keep the segments of both checkpoints.
     Unknown,
 }
 
-/// Position of a [`Table::scan`]; start with `Cursor::default()`.
+/// The position of a [`Table::scan`]; start with `Cursor::default()`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Cursor {
-    /// Where the next step starts, in a meaning private to the layout.
+    /// Start of the next step. The layout defines its meaning.
     pub position: u64,
-    /// What the position is relative to, in a meaning private to the layout.
+    /// The version that the position refers to. The layout defines its meaning.
     pub version: u64,
-    /// Whether everything was visited.
+    /// Whether the scan has visited everything.
     pub done: bool,
 }
 
 /// One keyed state in one physical layout.
 ///
-/// Calls either happen in full or change nothing, unless they say otherwise. References that a
-/// call returns live until the next call.
+/// A call takes effect in full or changes nothing, unless its documentation says otherwise. A
+/// reference that a call returns lives until the next call.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is no table of keys `{K}` and values `{V}`",
     label = "`Table<{K}, {V}>` is not implemented for `{Self}`"
 )]
 pub trait Table<K: Key, V>: Upkeep {
-    /// Keys present. Cost: O(1).
+    /// Returns the number of keys. Cost: O(1).
     fn len(&self) -> u64;
 
-    /// Whether no key is present.
+    /// Returns whether there is no key.
     fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// The value of `key`. May read from storage and may move records in memory.
+    /// Returns the value of `key`. May read from storage, and may move records in memory.
     fn get<Q: Lookup<K> + ?Sized>(&mut self, key: &Q) -> Result<Option<&V>>;
 
-    /// The value of `key` if memory can tell.
+    /// Returns the value of `key` if it is in memory. Never reads from storage.
     fn peek<Q: Lookup<K> + ?Sized>(&self, key: &Q) -> Peek<'_, V>;
 
-    /// Read-modify-write: applies `change` to the value of `key` in place, after putting
-    /// `init()` there if the key is absent.
+    /// Applies `change` to the value of `key` in place: a read-modify-write. Inserts `init()` first
+    /// if the key is absent.
     fn update<Q: Lookup<K> + ?Sized, R>(
         &mut self,
         key: &Q,
@@ -126,15 +127,16 @@ pub trait Table<K: Key, V>: Upkeep {
         change: impl FnOnce(&mut V) -> R,
     ) -> Result<R>;
 
-    /// Applies `change` to the value of `key` in place; does nothing if the key is absent.
+    /// Applies `change` to the value of `key` in place. Does nothing if the key is absent.
     fn modify<Q: Lookup<K> + ?Sized, R>(
         &mut self,
         key: &Q,
         change: impl FnOnce(&mut V) -> R,
     ) -> Result<Option<R>>;
 
-    /// [`modify`](Table::modify) for a change that takes no heap, such as noting when the value was
-    /// read: also of a value that is larger than `max_value`. The default is `modify`.
+    /// Applies a `change` that allocates no heap, for instance one that notes when the value was
+    /// read. Works also on a value that is larger than `max_value`. The default is
+    /// [`modify`](Table::modify).
     fn touch<Q: Lookup<K> + ?Sized, R>(
         &mut self,
         key: &Q,
@@ -143,18 +145,19 @@ pub trait Table<K: Key, V>: Upkeep {
         self.modify(key, change)
     }
 
-    /// Sets the value of `key`; on an error key and value come back. Says whether the key was
-    /// there before.
+    /// Sets the value of `key` and returns whether the key was present. An error returns key and
+    /// value.
     fn put(&mut self, key: K, value: V) -> std::result::Result<bool, Rejected<(K, V)>>;
 
-    /// Tells that about so many keys are going to be there, so that they may come in any order, that
-    /// of their hashes too. Takes no memory. The default does nothing.
+    /// Announces that the table will hold about `keys` keys. They may then arrive in any order,
+    /// including the order of their hashes. Allocates nothing. The default does nothing.
     fn expect(&mut self, keys: u64) {
         let _ = keys;
     }
 
-    /// [`put`](Table::put) for each entry of `batch`, in order, leaving it empty. Layouts overlap the
-    /// memory accesses of a batch. What was not put, because of an error, is left in it.
+    /// Does [`put`](Table::put) for each entry of `batch`, in order, and leaves it empty. Layouts
+    /// overlap the memory accesses of a batch. After an error the entries that were not put remain
+    /// in `batch`.
     fn put_batch(&mut self, batch: &mut Vec<(K, V)>) -> Result<()> {
         let mut rest = batch.drain(..);
         while let Some((key, value)) = rest.next() {
@@ -170,16 +173,16 @@ pub trait Table<K: Key, V>: Upkeep {
     /// Removes `key` and returns its value.
     fn take<Q: Lookup<K> + ?Sized>(&mut self, key: &Q) -> Result<Option<V>>;
 
-    /// Removes `key` and says whether it was there.
+    /// Removes `key` and returns whether it was present.
     fn remove<Q: Lookup<K> + ?Sized>(&mut self, key: &Q) -> Result<bool> {
         Ok(self.take(key)?.is_some())
     }
 
-    /// Removes all keys. The memory of what was there may come back later, a part with each call.
+    /// Removes all keys. A layout may free their memory step by step, with later calls.
     fn clear(&mut self) -> Result<()>;
 
-    /// Visits about `fuel` entries from `cursor` on. Entries that are present from the first step
-    /// to the last are visited exactly once; others may or may not be. Order is unspecified.
+    /// Visits about `fuel` entries from `cursor` on. A scan visits each entry once that is present
+    /// from its first step to its last, and may visit others. The order is unspecified.
     fn scan(
         &mut self,
         cursor: &mut Cursor,
@@ -187,11 +190,11 @@ pub trait Table<K: Key, V>: Upkeep {
         visit: &mut dyn FnMut(&K, &V) -> Result<()>,
     ) -> Result<()>;
 
-    /// Visits all entries once, in one call and in no useful order: as a [`scan`](Table::scan) does to
-    /// the end, which is the default, or in an order that is faster to read.
+    /// Visits each entry once, in one call and in no useful order. The default is a whole
+    /// [`scan`](Table::scan); a layout may choose an order that it reads faster.
     ///
     /// # Errors
-    /// Those of `visit` and of `scan`; some entries were visited then.
+    /// Those of `visit` and of `scan`, after some entries were visited.
     fn visit_all(&mut self, visit: &mut dyn FnMut(&K, &V) -> Result<()>) -> Result<()> {
         let mut cursor = Cursor::default();
         while !cursor.done {
@@ -200,13 +203,13 @@ pub trait Table<K: Key, V>: Upkeep {
         Ok(())
     }
 
-    /// The table by ranges of its keys' hashes, if it stands in their order.
+    /// Returns the table by ranges of key hashes, if it is stored in the order of hashes.
     fn by_hash(&mut self) -> Option<&mut dyn ByHash<K, V>> {
         None
     }
 
-    /// [`update`](Table::update) for each item of `batch`, in order per key. Layouts overlap the
-    /// memory and storage accesses of a batch; batches of 64 and more pay.
+    /// Does [`update`](Table::update) for each item of `batch`, in order per key. Layouts overlap
+    /// the memory and storage accesses of a batch; use batches of 64 items or more.
     fn update_batch<T, Q: Lookup<K> + ?Sized>(
         &mut self,
         batch: &[T],
@@ -221,7 +224,7 @@ pub trait Table<K: Key, V>: Upkeep {
         Ok(())
     }
 
-    /// [`get`](Table::get) for each item of `batch`, in order.
+    /// Calls `read` with the value of each item's key, in order.
     fn read_batch<T, Q: Lookup<K> + ?Sized>(
         &mut self,
         batch: &[T],
@@ -235,119 +238,122 @@ pub trait Table<K: Key, V>: Upkeep {
         Ok(())
     }
 
-    /// Whether records can be on storage at all, so that calls may have to read them.
+    /// Returns whether records can be on storage, where calls have to read them.
     fn has_storage(&self) -> bool {
         false
     }
 
-    /// Whether no call has to wait for a read: nothing is on storage. Cost: a load.
+    /// Returns whether everything is in memory: no call waits for a read. Cost: one load.
     fn is_resident(&self) -> bool {
         true
     }
 
-    /// Starts reading the record of `key`, if it is on storage only, and does not wait. What was
-    /// read keeps a buffer until a call for the key uses it or its ticket is released; a read that
-    /// failed fails that call. The default is always ready, as for a layout in memory.
+    /// Starts reading the record of `key` if it is only on storage. Does not wait. The data
+    /// occupies a buffer until a call for the key uses it or [`release`](Table::release) gives up
+    /// its ticket. If the read fails, the next call for the key fails. The default returns
+    /// [`Fetch::Ready`], for layouts in memory.
     fn fetch<Q: Lookup<K> + ?Sized>(&mut self, key: &Q) -> Fetch {
         let _ = key;
         Fetch::Ready
     }
 
-    /// Tells the tickets whose reads have ended since the last time, each once.
+    /// Calls `tell` with the ticket of each read that has ended, once per read.
     fn fetched(&mut self, tell: &mut dyn FnMut(Ticket)) {
         let _ = tell;
     }
 
-    /// Gives up a read that was started; nothing happens if it was used already.
+    /// Gives up a read. Does nothing if a call has used its data already.
     fn release(&mut self, ticket: Ticket) {
         let _ = ticket;
     }
 
-    /// Wakes `waker` whenever a read that [`fetch`](Table::fetch) starts from now on has ended.
+    /// Wakes `waker` at the end of each read that [`fetch`](Table::fetch) starts from now on.
     fn wake_with(&mut self, waker: Arc<Waker>) {
         let _ = waker;
     }
 
-    /// Tells when a value was touched last, of a table whose entries expire: once, before any other
-    /// call. What is there already was not touched after `now`. A layout that writes segments notes
-    /// the latest time in each, so that one whose records have all expired can go as a whole. The
-    /// default does nothing.
+    /// Gives a table with expiring entries the function that tells when a value was last touched.
+    /// Called once, before any other call; the entries already present were not touched after
+    /// `now`. A layout that writes segments notes the latest time in each, and drops a segment
+    /// whole once all its records have expired. The default does nothing.
     fn stamp_with(&mut self, touched: Touched<V>, now: Time) {
         let _ = (touched, now);
     }
 
-    /// Goes on with a pass over the table for about `fuel` entries, and removes those that have
-    /// expired; what is on storage may be left to [`rewriter`](Upkeep::rewriter). The default scans.
+    /// Continues a pass over the table for about `fuel` entries and removes the expired ones. A
+    /// layout may leave records on storage to its [`rewriter`](Upkeep::rewriter). The default
+    /// scans.
     ///
     /// # Errors
-    /// Those of [`scan`](Table::scan) and [`take`](Table::take); the pass can go on.
+    /// Those of [`scan`](Table::scan) and [`take`](Table::take). The pass can be continued.
     fn expire(&mut self, pass: &mut ExpiryPass<V>, fuel: usize) -> Result<()> {
         expiry::by_scan(self, pass, fuel)
     }
 }
 
-/// What a [`Layout`] gets to open a table.
+/// What the store gives a layout to open a state.
 #[derive(Clone, Debug)]
 pub struct StateContext {
-    /// Name of the state, for errors.
+    /// Name of the state, for error messages.
     pub name: String,
-    /// The state's part of the budget.
+    /// The state's account of the memory budget.
     pub account: Rc<Account>,
-    /// Where segments live; `None` for a store without a directory.
+    /// Storage for segments; `None` in a store without a directory.
     pub segments: Option<SegmentStore>,
     /// Threads for background work.
     pub helper: Helper,
-    /// No value may own more heap than this, together with its key.
+    /// Most heap that a key and its value may own together, in bytes.
     pub max_value_bytes: u64,
-    /// Key groups of the job.
+    /// Number of key groups of the job.
     pub key_groups: u16,
     /// The key groups this table owns.
     pub owned: Range<u16>,
-    /// Whether key groups are to come and go, so that the table must find them by themselves
-    /// ([`Table::by_hash`]). `owned` is all of them then, however few are here.
+    /// Whether key groups will move in and out, which requires [`Table::by_hash`]. Then `owned`
+    /// names all groups, even if the store has few of them now.
     pub movable: bool,
-    /// What the last checkpoint says of this state, and its file of live records.
+    /// The state's image in the checkpoint to restore, and the reader of its live sets.
     pub restored: Option<(StateImage, BlobReader)>,
 }
 
 impl StateContext {
-    /// Bytes of the longest record that the last checkpoint says of, 0 if there is none.
+    /// Returns the bytes of the longest record in the restored checkpoint, 0 without one.
     pub(crate) fn longest_record(&self) -> u64 {
         let segments = self.restored.iter().flat_map(|(image, _)| image.segments());
         segments.map(|segment| segment.max_record_bytes).max().unwrap_or(0)
     }
 }
 
-/// A description of a physical layout that opens a table for keys `K` and values `V`.
+/// Describes a physical layout and opens a table of keys `K` and values `V`.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is no layout for keys `{K}` and values `{V}`",
     label = "`Layout<{K}, {V}>` is not implemented for `{Self}`",
     note = "`Heap`, `HybridLog` and `AnyLayout` take values that are `State`; `Heap::volatile()` takes any"
 )]
 pub trait Layout<K: Key, V>: Clone + 'static {
-    /// The opened form.
+    /// The opened table.
     type Table: Table<K, V>;
 
-    /// Short name, as in configuration files and manifests.
+    /// Returns the layout's short name, used in configuration files and manifests.
     fn name(&self) -> &'static str;
 
-    /// What a checkpoint says the value type is; another text is refused when it is opened. State of
-    /// a layout that has a [`codec`](Layout::codec) moves to layouts that say `description_of::<V>()`.
+    /// Returns the description of the value type that checkpoints record. Opening refuses a state
+    /// whose recorded description differs. State moves only between layouts with a
+    /// [`codec`](Layout::codec) whose description is `description_of::<V>()`.
     fn value_description(&self) -> String {
         std::any::type_name::<V>().into()
     }
 
-    /// The most memory this state may take, if less than what the store has.
+    /// Returns the most memory that this state may take, if less than the store's.
     fn memory_limit(&self) -> Option<u64> {
         None
     }
 
-    /// How keys and values become bytes. State of a layout without that, which is the default, can
-    /// neither be exported and imported nor restored by key groups.
+    /// Returns the encoding of keys and values. Without one, which is the default, the state cannot
+    /// be exported, imported, or restored by key groups.
     fn codec(&self) -> Option<EntryCodec<K, V>> {
         None
     }
 
-    /// Opens the table, restoring what the context says.
+    /// Opens the table and restores the image in `context`.
     fn open(&self, context: StateContext) -> Result<Self::Table>;
 }

@@ -1,15 +1,15 @@
-//! Panes kept in a plain table under keys of slice and key: so that layouts can be compared.
+//! Panes kept in a plain table under composite keys of slice and key, to compare layouts.
 //!
 //! The keys of each slice stand in a set in memory beside the table, which is how a slice is found
-//! whole. What it keeps true: a key is in the set of its slice if the table has its accumulator, but
-//! while panes are [filled](Panes::begin_filling), and what is being purged is in no such set. A checkpoint that is
-//! taken in steps has what is left of it, as whole slices or what the table has of them yet: who opens it purges
-//! again. The composite key's hash decides only the place inside the
-//! table, which therefore owns all key groups; who owns a key is decided by the key alone, before it
-//! comes here.
+//! whole. What it keeps true: a key is in the set of its slice if the table has its accumulator,
+//! but while panes are [filled](Panes::begin_filling), and what is being purged is in no such set.
+//! A checkpoint that is taken in steps has what is left of it, as whole slices or what the table
+//! has of them yet: who opens it purges again. The composite key's hash decides only the place
+//! inside the table, which therefore owns all key groups; who owns a key is decided by the key
+//! alone, before it comes here.
 //!
-//! Not for speed: every call clones its key, and restoring reads everything. Keys of a range of hashes
-//! are found in the sets of keys; to remove one looks it up in the table, which may read it.
+//! Not for speed: every call clones its key, and restoring reads everything. Keys of a range of
+//! hashes are found in the sets of keys; to remove one looks it up in the table, which may read it.
 
 mod batches;
 mod filling;
@@ -239,8 +239,8 @@ impl<K: Key, A: State, T: Table<(Time, K), A>> TablePanes<K, A, T> {
         Ok(0)
     }
 
-    /// The keys of the part at `place` in a slice, from `place` to `last`, in the order of places, and
-    /// where the next part begins.
+    /// The keys of the part at `place` in a slice, from `place` to `last`, in the order of places,
+    /// and where the next part begins.
     fn keys_at(&self, slice: Time, place: u64, last: u64) -> (Vec<Placed<K>>, Option<u64>) {
         let (keys, next) = self.slices[&slice].table_at(place);
         let place_of = |key: &K| self.range.place(key.key_hash());

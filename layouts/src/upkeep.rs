@@ -1,76 +1,77 @@
-//! What the store does with an open state between calls, whatever the state keeps.
+//! Background work, checkpoints, statistics and memory of an open state.
 
 use alluvium_pagestore::{BlobWriter, Result, Rewrite, StateImage};
 
 use crate::table::{CheckpointOutcome, Pace, TableStats};
 
-/// An open state apart from what it keeps: work in the background, memory that others need,
+/// The calls that the store makes on any open state: background work, freeing memory for others,
 /// checkpoints and statistics.
 ///
-/// Calls either happen in full or change nothing, unless they say otherwise.
+/// A call takes effect in full or changes nothing, unless its documentation says otherwise.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` has no checkpoints and statistics",
     label = "`Upkeep` is not implemented for `{Self}`"
 )]
 pub trait Upkeep: 'static {
-    /// Does up to `work` units of background work (a unit touches a few records) and says how
-    /// many it did. Calls do their own share; this is for idle time.
+    /// Does up to `work` units of background work and returns the number done. A unit touches a few
+    /// records. Calls do their own share; use this for idle time.
     fn tick(&mut self, work: usize) -> Result<usize> {
         let _ = work;
         Ok(0)
     }
 
-    /// Gives up about `bytes` of memory that another state of the store needs, and says how many
-    /// it gave up; called between calls only. May wait for storage. The default gives up nothing.
+    /// Frees about `bytes` of memory for another state of the store and returns the bytes freed.
+    /// Called only between calls. May wait for storage. The default frees nothing.
     ///
     /// # Errors
-    /// Those of storage. The state stays as it was, but for what it gave up before.
+    /// Those of storage. Memory freed before the error stays free; nothing else has changed.
     fn reclaim(&mut self, bytes: u64) -> Result<u64> {
         let _ = bytes;
         Ok(0)
     }
 
-    /// The state as a log of segments that can be rewritten, if it is one: the store pairs it with
-    /// a compaction policy.
+    /// Returns the state as a log of segments that compaction can rewrite, if it is one.
     fn rewriter(&mut self) -> Option<&mut dyn Rewrite> {
         None
     }
 
-    /// Makes everything in the state durable and describes where it is. The state stays usable.
-    /// Synchronous; cost proportional to what is not durable yet, plus a bit per stored record.
+    /// Makes the whole state durable and returns the image that describes it. The state stays
+    /// usable. Runs to the end before it returns. Cost: proportional to what is not durable yet,
+    /// plus a bit per stored record.
     fn checkpoint(&mut self, blobs: &mut BlobWriter) -> Result<StateImage>;
 
-    /// Begins a checkpoint of what the state is now; the image, if that is all. Else the state can be
-    /// used, and the image comes from [`continue_checkpoint`](Upkeep::continue_checkpoint). The
-    /// default takes it as a whole.
+    /// Starts a checkpoint of the current contents. Returns the image if it completed at once, else
+    /// `None`: call [`continue_checkpoint`](Upkeep::continue_checkpoint), and use the state
+    /// meanwhile. The default takes the whole checkpoint.
     fn begin_checkpoint(&mut self, blobs: &mut BlobWriter) -> Result<Option<StateImage>> {
         self.checkpoint(blobs).map(Some)
     }
 
-    /// How far the stream has come since the last share of the checkpoint that was begun: work that nothing
-    /// waits for may follow it.
+    /// Reports the progress of the stream since the checkpoint's last step. A layout may pace work
+    /// by it that nothing waits for.
     fn pace_checkpoint(&mut self, _pace: Pace) {}
 
-    /// Does a bounded share of the checkpoint that was begun; the image, once that is durable. After
-    /// an error it is given up.
+    /// Does a bounded step of the running checkpoint. Returns the image once it is durable. An
+    /// error gives the checkpoint up.
     fn continue_checkpoint(&mut self, blobs: &mut BlobWriter) -> Result<Option<StateImage>> {
         self.checkpoint(blobs).map(Some)
     }
 
-    /// Tells what became of the last [`checkpoint`](Upkeep::checkpoint)'s image.
+    /// Reports the outcome of the last checkpoint.
     fn checkpointed(&mut self, outcome: CheckpointOutcome);
 
-    /// Counters and gauges. Cost: O(1), or O(n) in the number of segments.
+    /// Returns counters and gauges. Cost: O(1), or O(n) in the number of segments.
     fn stats(&self) -> TableStats;
 
-    /// The memory that the state holds and that no eviction frees, with the least that it works with;
-    /// and the most that it may hold. The store warns before the first fills the second. Cost: O(1).
-    /// The default says nothing.
+    /// Returns two numbers of bytes: memory that eviction cannot free plus the least memory that
+    /// the state works with, and the most memory that it may hold. The store warns before the first
+    /// reaches the second. Cost: O(1). The default returns 0 and no limit.
     fn fixed_bytes(&self) -> (u64, u64) {
         (0, u64::MAX)
     }
 
-    /// The state that does all this: another one, where this one [leaves](HasUpkeep) it to that.
+    /// Returns the state that does this work. A state that [delegates](HasUpkeep) returns its inner
+    /// one.
     fn innermost(&self) -> &dyn Upkeep
     where
         Self: Sized,
@@ -78,7 +79,7 @@ pub trait Upkeep: 'static {
         self
     }
 
-    /// [`innermost`](Upkeep::innermost), to be worked on.
+    /// Returns [`innermost`](Upkeep::innermost), mutable.
     fn innermost_mut(&mut self) -> &mut dyn Upkeep
     where
         Self: Sized,
@@ -87,12 +88,13 @@ pub trait Upkeep: 'static {
     }
 }
 
-/// What leaves its upkeep to the state that it holds: one of several, chosen at run time.
+/// A state that delegates [`Upkeep`] to an inner one, for instance to one of several layouts chosen
+/// at run time.
 pub trait HasUpkeep: 'static {
-    /// The state.
+    /// Returns the inner state.
     fn upkeep(&self) -> &dyn Upkeep;
 
-    /// The state, to be worked on.
+    /// Returns the inner state, mutable.
     fn upkeep_mut(&mut self) -> &mut dyn Upkeep;
 }
 

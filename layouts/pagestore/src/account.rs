@@ -1,9 +1,9 @@
-//! The memory budget, as an account that every byte is booked on before it is used.
+//! The memory budget: an account reserves every byte before it is allocated.
 //!
-//! A store has one root [`Account`]; each of its states has an account below it. A reservation
-//! must fit both. Before one is refused for lack of room in the store, the root's [`Reclaim`] is
-//! asked to have other states give memory up. Accounts belong to one thread: the record path books
-//! on plain cells. Memory handed to helper threads stays booked by its owner until it comes back.
+//! A store has one root [`Account`], and each state has an account below it. A reservation must fit
+//! both. Before the root refuses one, its [`Reclaim`] asks other states to free memory. Accounts
+//! belong to one thread, because the record path counts in plain cells. Memory handed to a helper
+//! thread stays reserved by its owner until it comes back.
 
 use std::cell::{Cell, RefCell};
 use std::fmt;
@@ -187,7 +187,7 @@ impl Account {
         self.kept_for_pages.set(bytes);
     }
 
-    /// Bytes that are kept for pages and values below the root, and not booked.
+    /// Returns the bytes kept for pages and values below the root that are not reserved yet.
     pub fn kept_and_not_booked(&self) -> u64 {
         if let Some(parent) = &self.parent {
             return parent.kept_and_not_booked();
@@ -199,7 +199,8 @@ impl Account {
         self.below.borrow().iter().filter_map(Weak::upgrade).map(lacking).sum()
     }
 
-    /// [`available`](Account::available) to a state that is opened, and not kept for the pages of others. Cost: O(states).
+    /// Returns the bytes available to a state that is opened now: without the memory kept for the
+    /// pages of others. Cost: O(states).
     pub fn available_to_open(&self) -> u64 {
         let own = self.limit.saturating_sub(self.used.get());
         match &self.parent {
@@ -269,7 +270,8 @@ impl Account {
         asked
     }
 
-    /// Makes the error for `bytes` that do not fit: who holds the memory, and how much would do.
+    /// Makes the error for `bytes` that do not fit. It names the states that hold the memory and
+    /// the memory that would suffice.
     pub fn over_budget(&self, bytes: u64, what: &str) -> Error {
         let (limit, free) = (self.limit(), self.available());
         let message = format!(
@@ -332,7 +334,7 @@ impl Account {
     /// Returns `bytes`.
     ///
     /// # Panics
-    /// If more is returned than was reserved: an accounting bug of ours.
+    /// If more is returned than was reserved, which is an accounting bug of the store.
     #[inline]
     pub fn release(&self, kind: MemoryKind, bytes: u64) {
         let of_kind = &self.by_kind[kind as usize];
@@ -355,7 +357,7 @@ impl Account {
         }
     }
 
-    /// Bytes booked for one kind.
+    /// Returns the bytes reserved for one kind.
     pub fn used_for(&self, kind: MemoryKind) -> u64 {
         self.by_kind[kind as usize].get()
     }
@@ -428,8 +430,8 @@ mod tests {
         assert_eq!((store.kept_and_not_booked(), store.available()), (0, 60));
     }
 
-    /// Gives back what its account has, and asks for more while it is at it. It does not own the account, which is
-    /// below the one that owns it.
+    /// Gives back what its account has, and asks for more while it is at it. It does not own the
+    /// account, which is below the one that owns it.
     struct Spare(Weak<Account>, Cell<u64>);
 
     impl Reclaim for Rc<Spare> {

@@ -1,8 +1,7 @@
-//! Checkpoint files: checksummed byte strings, appended while a checkpoint is taken.
+//! Checkpoint files: checksummed byte strings (blobs), appended while a checkpoint runs.
 //!
-//! A checkpoint that has something to say of single records says it in one file of its own; later
-//! checkpoints refer to what is in there. The writer keeps one chunk in memory; a reader reads one
-//! blob at a time.
+//! A checkpoint stores facts about single records in one file of its own, and later checkpoints
+//! refer to its blobs. The writer keeps one chunk in memory; a reader reads one blob at a time.
 
 use serde::{Deserialize, Serialize};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -29,10 +28,10 @@ pub fn blobs_name(checkpoint: u64) -> String {
     format!("live-{checkpoint:016x}")
 }
 
-/// Writes the blobs of one checkpoint. Clones write to the same file, also from helper threads.
+/// Writes the blobs of one checkpoint. Clones write to the same file, from helper threads too.
 ///
-/// After [`close`](BlobWriter::close) nothing more is written: later jobs of the checkpoint fail,
-/// and no removed file comes back.
+/// After [`close`](BlobWriter::close) it writes nothing more. Later jobs of the checkpoint fail,
+/// and a removed file does not reappear.
 #[derive(Clone, Debug)]
 pub struct BlobWriter(Arc<Shared>);
 
@@ -48,13 +47,15 @@ struct Writer {
     checkpoint: u64,
     /// Created for the first blob.
     file: Option<Appended>,
-    /// Its memory is taken by whoever appends first, which is a helper: a checkpoint's barrier makes the writer.
+    /// Its memory is taken by whoever appends first, which is a helper: a checkpoint's barrier
+    /// makes the writer.
     chunk: IoBuffer,
     chunk_bytes: usize,
 }
 
 impl BlobWriter {
-    /// A writer for the file of a checkpoint, with `chunk_bytes` of memory from the first blob on. Cost: O(1), no I/O.
+    /// Creates a writer for the file of a checkpoint. It allocates `chunk_bytes` with the first
+    /// blob. Cost: O(1), no I/O.
     pub fn new(device: Arc<dyn Device>, checkpoint: u64, chunk_bytes: usize) -> Self {
         let (chunk, chunk_bytes) = (IoBuffer::empty(), chunk_bytes.max(BLOCK_BYTES));
         let writer = Writer { device, checkpoint, file: None, chunk, chunk_bytes };
@@ -67,8 +68,8 @@ impl BlobWriter {
         self.0.writer.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The checkpoint is given up, or has all that it needs: nothing is appended any more, from the next part of what is
-    /// being written on. Waits for nothing.
+    /// Stops all appends, because the checkpoint is given up or complete. An append in progress
+    /// stops at its next chunk. Does not wait.
     pub fn close(&self) {
         self.0.is_closed.store(true, Ordering::Release);
     }
@@ -115,10 +116,10 @@ impl BlobWriter {
         self.writer().file.as_ref().map_or(0, Appended::end)
     }
 
-    /// Makes all blobs durable, but for the file's name.
+    /// Makes all blobs durable, but not the file's name.
     ///
     /// # Errors
-    /// Those of the device. After a sync that failed, the next call writes the file again.
+    /// Those of the device. After a failed sync the next call writes the file again.
     pub fn finish(&self) -> Result<()> {
         let Writer { device, file, chunk, .. } = &mut *self.writer();
         file.as_mut().map_or(Ok(()), |file| file.sync(&**device, chunk))
@@ -146,7 +147,7 @@ impl BlobReader {
         Self { device }
     }
 
-    /// Reads and verifies one blob. Takes memory for it.
+    /// Reads and verifies one blob. Allocates memory for it.
     pub fn read(&self, blob: &BlobRef) -> Result<Vec<u8>> {
         let name = blobs_name(blob.file);
         let corrupt = |what: &str| {

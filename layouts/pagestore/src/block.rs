@@ -1,7 +1,7 @@
-//! Blocks of lists as bytes: one rkyv archive of several keys, each with elements of its list.
+//! Encodes blocks of lists: one rkyv archive of several keys, each with elements of its list.
 //!
-//! A block is the payload of one record of a segment, so that one checksum covers it. It is
-//! written from borrowed elements and read back whole: what it takes in memory is about its size.
+//! A block is the payload of one record of a segment, and one checksum covers it. The encoder
+//! borrows its elements. The decoder reads a block whole and takes about its size in memory.
 
 use rkyv::api::high::to_bytes_in;
 use rkyv::rancor::{Error as RkyvError, Fallible};
@@ -19,7 +19,7 @@ use crate::{Error, ErrorKind, Result, State};
 pub struct BlockEntry<K, E> {
     /// The key.
     pub key: K,
-    /// Where these elements stand among those of the key: after all with a lower rank.
+    /// Position of these elements among the key's: after all elements with a lower rank.
     pub rank: i64,
     /// The elements, in order.
     pub elements: Vec<E>,
@@ -87,7 +87,7 @@ pub fn encode<'a, K: State, E: State, I: ExactSizeIterator<Item = &'a E> + Clone
 /// Decodes a block.
 ///
 /// # Errors
-/// [`ErrorKind::Corrupt`] if the bytes are no block of these types.
+/// [`ErrorKind::Corrupt`] if the bytes are not a block of these types.
 pub fn decode<K: State, E: State>(payload: &[u8]) -> Result<Vec<BlockEntry<K, E>>> {
     let failed =
         |e: RkyvError| Error::new(ErrorKind::Corrupt, "a block does not decode").caused_by(e);

@@ -1,7 +1,7 @@
-//! Records as bytes: one rkyv archive per record, checked before it is read.
+//! Encodes records: one rkyv archive per record, checked before it is read.
 //!
-//! Each record is an archive of its own, so that one record can be read and verified alone. The
-//! payload of key and value is `ArchivedRecord { key, value }`, 16-aligned, root at the end.
+//! One record can be read and verified alone. The payload of key and value is `ArchivedRecord {
+//! key, value }`, aligned to 16 bytes, with the root at the end.
 
 use rkyv::api::high::{HighValidator, to_bytes_in, to_bytes_in_with_alloc};
 use rkyv::bytecheck::CheckBytes;
@@ -47,11 +47,12 @@ where
     }
 }
 
-/// From so many bytes on room for an archive is made at once: growing would take three times as much.
+/// From so many bytes on room for an archive is made at once: growing would take three times as
+/// much.
 const LONG_BYTES: usize = 16 << 10;
 
-/// The longest archive: references in one are 32 bits with a sign. What is longer than any record of a segment, and
-/// still encoded, is of an export or a move.
+/// Longest archive in bytes: references in an archive are signed 32-bit offsets. Only exports and
+/// moves encode archives longer than a segment's records.
 pub const ARCHIVE_BYTES_MAX: usize = i32::MAX as usize;
 
 /// Refuses what owns more heap than an archive has room for.
@@ -59,7 +60,7 @@ fn check_heap(bytes: usize) -> Result<()> {
     if bytes <= ARCHIVE_BYTES_MAX { Ok(()) } else { Err(too_long(bytes)) }
 }
 
-/// The error for a key or a value of so many bytes.
+/// Makes the error for a key or a value of `bytes`.
 #[cold]
 pub fn too_long(bytes: usize) -> Error {
     let message = format!(
@@ -69,11 +70,12 @@ pub fn too_long(bytes: usize) -> Error {
     Error::new(ErrorKind::ValueTooLarge, message)
 }
 
-/// Encodes a record into `scratch`, replacing what it holds. Of long ones it is hardly longer than
-/// the archive.
+/// Encodes a record into `scratch`, replacing its contents. For long records `scratch` grows little
+/// beyond the archive.
 ///
 /// # Errors
-/// [`ErrorKind::ValueTooLarge`] for more than [`ARCHIVE_BYTES_MAX`]; [`ErrorKind::Config`] if the types refuse.
+/// [`ErrorKind::ValueTooLarge`] for more than [`ARCHIVE_BYTES_MAX`]; [`ErrorKind::Config`] if a
+/// type's serializer fails.
 pub fn encode<K: State, V: State>(scratch: &mut AlignedVec, key: &K, value: &V) -> Result<()> {
     scratch.clear();
     let bytes = key.heap_bytes() + value.heap_bytes() + size_of::<(K, V)>();
@@ -96,7 +98,7 @@ where
         .map_err(|e| Error::new(ErrorKind::Corrupt, "a record does not decode").caused_by(e))
 }
 
-/// Decodes key and value.
+/// Decodes a record's key and value.
 pub fn decode<K: State, V: State>(payload: &[u8]) -> Result<(K, V)> {
     let archived = checked::<K, V>(payload)?;
     let failed =
@@ -106,7 +108,7 @@ pub fn decode<K: State, V: State>(payload: &[u8]) -> Result<(K, V)> {
     Ok((key, value))
 }
 
-/// Encodes one key or value alone into `scratch`, replacing what it holds.
+/// Encodes one key or value alone into `scratch`, replacing its contents.
 pub fn encode_one<T: State>(scratch: &mut AlignedVec, one: &T) -> Result<()> {
     with_arena(|arena| encode_one_in(arena, scratch, one))
 }
@@ -129,13 +131,13 @@ pub(crate) fn encode_one_in<T: State>(
     Ok(())
 }
 
-/// Decodes what [`encode_one`] encoded.
+/// Decodes the bytes of [`encode_one`].
 pub fn decode_one<T: State>(bytes: &[u8]) -> Result<T> {
     rkyv::from_bytes::<T, RkyvError>(bytes)
         .map_err(|e| Error::new(ErrorKind::Corrupt, "a key or value does not decode").caused_by(e))
 }
 
-/// Decodes the key only.
+/// Decodes only a record's key.
 pub fn decode_key<K: State, V: State>(payload: &[u8]) -> Result<K> {
     let archived = checked::<K, V>(payload)?;
     rkyv::deserialize::<K, RkyvError>(&archived.key)

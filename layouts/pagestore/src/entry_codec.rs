@@ -1,5 +1,5 @@
-//! How the entries of a table become bytes and come back: what a state is exported, imported and
-//! moved between stores with, whatever its layout.
+//! Encodes and decodes a table's entries, for any layout. Exports, imports and moves between stores
+//! use it.
 
 use rkyv::util::{AlignedVec, with_arena};
 
@@ -26,11 +26,11 @@ pub struct Encoded {
 }
 
 impl Encoded {
-    /// Replaces the bytes by those of these two.
+    /// Encodes `key` and `value`, replacing the contents.
     ///
     /// # Errors
-    /// [`ErrorKind::ValueTooLarge`] naming the key if they are longer than an archive can be; those of
-    /// encoding.
+    /// [`ErrorKind::ValueTooLarge`], which names the key, if they exceed the longest archive; those
+    /// of encoding.
     pub fn set<K: Key, V: State>(&mut self, key: &K, value: &V) -> Result<()> {
         // Once for both: to look for what the thread has takes as long as a short entry.
         with_arena(|arena| {
@@ -45,14 +45,14 @@ impl Encoded {
         self.trials.1.try_one::<V>(&self.value)
     }
 
-    /// Key and value again.
+    /// Decodes a key and a value.
     pub fn get<K: State, V: State>(key: &[u8], value: &[u8]) -> Result<(K, V)> {
         Ok((codec::decode_one(key)?, codec::decode_one(value)?))
     }
 }
 
 impl<K: Key, V: State> EntryCodec<K, V> {
-    /// That of these types.
+    /// Creates the codec of these types.
     pub fn new() -> Self {
         Self { encode: Encoded::set, decode: Encoded::get, decode_record: codec::decode }
     }

@@ -12,24 +12,24 @@ const HEADER_BYTES: usize = 32;
 /// No such file is longer.
 const BYTES_MAX: u64 = 1 << 30;
 
-/// A kind of such files: its magic, and what messages call one.
+/// A kind of framed files: its magic, and its name in messages.
 #[derive(Clone, Copy, Debug)]
 pub struct Framed {
-    /// The first bytes of each.
+    /// The first bytes of a file of this kind.
     pub magic: &'static [u8; 8],
-    /// What messages call one.
+    /// The name of such a file in messages.
     pub what: &'static str,
-    /// The newest format of such files that is read; the oldest is [`FORMAT_VERSION`].
+    /// Newest format version that this build reads; the oldest is [`FORMAT_VERSION`].
     pub newest: u32,
 }
 
 impl Framed {
-    /// Replaces the file `name` by one with `body`, by way of the file `new`: a crash leaves the old
-    /// one or the new, never a mixture.
+    /// Replaces the file `name` by one with `body`. Writes the file `new` first and renames it: a
+    /// crash leaves the old file or the new one, never a mixture.
     ///
     /// # Errors
-    /// Those of the device. The old file is in its place, unless the last step failed: then it may
-    /// be either.
+    /// Those of the device. The old file is in place, unless the last step failed: then either file
+    /// may be.
     pub fn replace(
         &self,
         device: &dyn Device,
@@ -44,10 +44,11 @@ impl Framed {
         device.sync_directory()
     }
 
-    /// Reads and verifies the file `name`; `None` if there is none.
+    /// Reads and verifies the file `name`. Returns `None` if it does not exist.
     ///
     /// # Errors
-    /// [`ErrorKind::Corrupt`] and [`ErrorKind::FormatVersion`], naming the file; those of the device.
+    /// [`ErrorKind::Corrupt`] and [`ErrorKind::FormatVersion`], which name the file; those of the
+    /// device.
     pub fn load<T: DeserializeOwned>(&self, device: &dyn Device, name: &str) -> Result<Option<T>> {
         if !device.list()?.iter().any(|found| found == name) {
             return Ok(None);
@@ -55,9 +56,9 @@ impl Framed {
         Ok(Some(self.read(device, name)?.0))
     }
 
-    /// Writes `body`, of this format, to a new file `name` and syncs it; the name is not durable yet.
-    /// Gives the checksum of the body. What an attempt before has left is removed: after a sync that
-    /// failed its bytes are doubtful.
+    /// Writes `body`, of this format, to a new file `name` and syncs it; the name is not durable
+    /// yet. Gives the checksum of the body. What an attempt before has left is removed: after a
+    /// sync that failed its bytes are doubtful.
     pub(crate) fn write(
         &self,
         device: &dyn Device,
@@ -134,7 +135,7 @@ impl Framed {
         Ok((parsed, u32_at(12)))
     }
 
-    /// Where the body of such a file ends and padding begins; `None` if the file is shorter.
+    /// Returns the offset where the body ends and padding starts; `None` if the file is shorter.
     pub fn end_of(bytes: &[u8]) -> Option<usize> {
         let len = u64::from_le_bytes(bytes.get(16..24)?.try_into().expect("eight"));
         let end = usize::try_from(len).ok()?.checked_add(HEADER_BYTES)?;

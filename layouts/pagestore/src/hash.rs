@@ -1,14 +1,14 @@
 //! The portable hash of keys, and key groups.
 //!
-//! A key's hash is part of the file format and decides which worker owns the key, so it is our
-//! own, versioned ([`HASH_VERSION`]) and pinned by test vectors: `std::hash::Hash` is stable
-//! neither across machines nor across releases. Integers take one folded multiplication, bytes
-//! and strings XXH3 (64 bits, seed 0), composites fold their parts in order, enums the index of
-//! their variant first. `usize` and `isize` have no hash, as they differ between machines, and
-//! neither have floats, which are not `Eq`.
+//! A key's hash is part of the file format and decides which worker owns the key. Its algorithm is
+//! therefore ours, versioned ([`HASH_VERSION`]) and pinned by test vectors: `std::hash::Hash`
+//! differs between machines and releases. Integers take one folded multiplication; bytes and
+//! strings XXH3 (64 bits, seed 0); composites fold their parts in order; enums start with the
+//! variant's index. `usize` and `isize` have no hash, because they differ between machines. Floats
+//! have none, because they are not `Eq`.
 //!
-//! The hash's most significant 16 bits choose the [`KeyGroup`]; the layouts' indexes use the bits
-//! that remain distinct within the key groups they own.
+//! The top 16 bits of the hash choose the [`KeyGroup`]. The layouts' indexes use the bits that
+//! differ within the key groups they own.
 
 use std::marker::PhantomData;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
@@ -239,7 +239,7 @@ tuples!(
     (A 0, B 1, C 2, D 3, E 4, F 5, G 6, H 7),
 );
 
-/// The smallest set of keys that is assigned, checkpointed and moved together.
+/// A key group: the smallest set of keys that is assigned, checkpointed and moved together.
 ///
 /// ```
 /// use alluvium_pagestore::{KeyGroup, KeyHash};

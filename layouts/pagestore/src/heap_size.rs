@@ -1,19 +1,20 @@
-//! Heap memory that values own, in the bytes an allocator really takes for it.
+//! Heap memory that values own, in the bytes that an allocator takes for it.
 //!
 //! A general-purpose allocator rounds: on the common 64-bit allocators a request of `n` bytes takes
-//! `max(24, n + 8)` rounded up to 16. Capacities alone are about a quarter low for short strings,
-//! so the budget counts [`rounded`] bytes.
+//! `max(24, n + 8)` rounded up to 16. Capacities alone are about a quarter too low for short
+//! strings. The budget therefore counts [`rounded`] bytes.
 //!
-//! Strings, vectors, deques, heaps, lists and boxes are exact. Maps do not show what they allocated:
-//! - B-trees count the most nodes their length allows, so they are never low: about a fifth high
-//!   when keys arrived in order (also when read from a page), a half when in any order, and more
-//!   when they were collected at once. Where that matters, a sorted vector is exact.
-//! - Hash tables count the least table their capacity allows. That is exact until entries are
-//!   removed from a nearly full table, whose slots then count for nothing until it is rehashed.
+//! Strings, vectors, deques, heaps, lists and boxes are exact. Maps hide their allocations and are
+//! estimated:
+//! - B-trees count the most nodes that their length allows, which is never too low. The estimate is
+//!   about a fifth high when keys arrived in order (also when read from a page), a half in any
+//!   other order, and more when collected at once. A sorted vector is exact.
+//! - Hash tables count the smallest table that their capacity allows. This is exact until entries
+//!   are removed from a nearly full table: their slots are not counted until it is rehashed.
 
 //!
-//! What is shared ([`Rc`](std::rc::Rc), [`Arc`](std::sync::Arc)) has no heap size on purpose: nobody
-//! could say which of its owners it is counted for.
+//! Shared values ([`Rc`](std::rc::Rc), [`Arc`](std::sync::Arc)) have no heap size on purpose: no
+//! owner is the one to count them for.
 
 use std::borrow::Cow;
 use std::cmp::Reverse;
@@ -27,7 +28,7 @@ use std::ops::{Bound, Range, RangeFrom, RangeInclusive, RangeTo, RangeToInclusiv
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
-/// Bytes an allocator takes for a request of `bytes`; 0 for an empty request.
+/// Returns the bytes that an allocator takes for a request of `bytes`; 0 for an empty request.
 pub const fn rounded(bytes: usize) -> usize {
     if bytes == 0 {
         return 0;
@@ -37,7 +38,7 @@ pub const fn rounded(bytes: usize) -> usize {
     least.div_ceil(16) * 16
 }
 
-/// Heap bytes that a value owns, rounded as the allocator rounds them.
+/// The heap that a value owns, in bytes as the allocator rounds them.
 ///
 /// The store calls [`heap_bytes`](HeapSize::heap_bytes) before and after each closure that may
 /// change a value. If [`NO_HEAP`](HeapSize::NO_HEAP) is true, the accounting compiles to nothing.
@@ -56,11 +57,11 @@ pub const fn rounded(bytes: usize) -> usize {
     note = "what is shared, borrowed or changed from behind (`Rc`, `Arc`, `&`, `Cell`, `RefCell`, `Mutex`) cannot be state: keep the value itself"
 )]
 pub trait HeapSize {
-    /// True if no value of this type ever owns heap memory.
+    /// Whether no value of this type ever owns heap memory.
     const NO_HEAP: bool;
 
-    /// Heap bytes owned by this value, not counting its own size. Cost: O(1) for strings and
-    /// vectors of plain data, O(n) for vectors of values that own heap.
+    /// Returns the heap bytes that this value owns, without its own size. Cost: O(1) for strings
+    /// and vectors of plain data, O(n) for vectors of values that own heap.
     fn heap_bytes(&self) -> usize;
 }
 

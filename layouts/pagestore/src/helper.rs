@@ -1,12 +1,12 @@
 //! Helper threads for work that must not run on the record path.
 //!
-//! A store hands pages to be written or dropped to its [`Helper`]; results come back on the
-//! channel that the job was given. An inline helper runs jobs only when it is driven, in order,
-//! on the calling thread: where no helper threads are wanted, and in deterministic tests.
+//! A store hands pages to its [`Helper`] to be written or dropped, and results come back on the
+//! channel given to the job. An inline helper runs jobs in order on the calling thread, when that
+//! thread drives it: for stores without helper threads and for deterministic tests.
 //!
-//! What it keeps true: all that was given to a helper is done, also after its last handle is gone. Who
-//! drops that waits for it while the device does something, and then no more; the thread goes on alone, and
-//! keeps what it was made with, such as a directory's lock, until it ends.
+//! Invariant: a helper runs every job it was given, even after its last handle is dropped. Dropping
+//! that handle waits while the device makes progress. After that the thread continues alone and
+//! keeps the objects it was created with, such as a directory's lock, until it ends.
 
 use crossbeam_channel::{Sender, unbounded};
 use std::collections::VecDeque;
@@ -22,17 +22,19 @@ use crate::process::Process;
 use crate::turns::Turns;
 use crate::{Error, Result};
 
-/// What a helper does.
+/// A job for a helper.
 pub type Job = Box<dyn FnOnce() + Send>;
 
 /// Between two looks whether a thread has ended.
 const MOMENT: Duration = Duration::from_micros(50);
 
-/// Runs jobs off the record path. Clones share the same threads; the last clone joins them.
+/// Runs jobs off the record path. Clones share the same threads. Dropping the last clone joins
+/// them.
 #[derive(Clone)]
 pub struct Helper(Arc<Mode>);
 
-/// A helper that is there as long as others have it. For who may be on its thread.
+/// A weak handle: it does not keep the helper alive. For code that may run on the helper's own
+/// thread.
 #[derive(Clone, Debug)]
 pub struct WeakHelper {
     mode: Weak<Mode>,
@@ -40,15 +42,15 @@ pub struct WeakHelper {
     thread: Option<ThreadId>,
 }
 
-/// What a helper works for.
+/// The device that a helper serves, and how its end is awaited.
 pub struct Served {
-    /// The device it uses.
+    /// The device that the helper's jobs use.
     pub device: Arc<dyn Device>,
-    /// How long the device may do nothing while the helper's end is waited for.
+    /// How long the last clone waits for a device without progress.
     pub patience: Duration,
-    /// Is kept as long as the helper's thread runs.
+    /// An object kept until the helper's thread ends, such as a lock.
     pub lock: Arc<dyn Send + Sync>,
-    /// Called if the end is not waited for any more.
+    /// Called when the last clone stops waiting for the thread.
     pub left_alone: fn(),
 }
 
@@ -65,7 +67,7 @@ enum Mode {
 }
 
 impl Helper {
-    /// A helper with one thread. A job that panics loses its own result only.
+    /// Creates a helper with one thread. A job that panics loses only its own result.
     ///
     /// # Errors
     /// If the operating system refuses a thread.
@@ -73,7 +75,8 @@ impl Helper {
         Self::with_thread(None)
     }
 
-    /// The same, for who uses a device that may do nothing: the last clone does not wait for ever.
+    /// Creates a helper with one thread, for a device that may stop making progress: dropping the
+    /// last clone waits for a limited time.
     ///
     /// # Errors
     /// If the operating system refuses a thread.
@@ -99,29 +102,30 @@ impl Helper {
         Ok(Self(Arc::new(Mode::Thread { jobs, thread, served, is_left, process })))
     }
 
-    /// A helper without threads: jobs run in [`drive`](Helper::drive).
+    /// Creates a helper without threads: [`drive`](Helper::drive) runs its jobs.
     pub fn inline() -> Self {
         Self(Arc::new(Mode::Inline(Mutex::default())))
     }
 
-    /// A helper whose thread takes turns with its owner, for tests in which a seed is a history.
+    /// Creates a helper whose thread takes turns with its owner, for tests where a seed determines
+    /// the order.
     ///
     /// # Errors
     /// If the operating system refuses a thread.
     ///
     /// # Panics
-    /// If there is another helper that takes these.
+    /// If another helper takes these turns.
     pub fn in_turns(turns: &Turns) -> Result<Self> {
         turns.begin()?;
         Ok(Self(Arc::new(Mode::InTurns(turns.clone()))))
     }
 
-    /// Whether jobs run only when driven, on the thread that does.
+    /// Returns whether jobs run only in [`drive`](Helper::drive), on the calling thread.
     pub fn is_inline(&self) -> bool {
         matches!(*self.0, Mode::Inline(_))
     }
 
-    /// The same helper, for who must not keep it.
+    /// Returns a weak handle to this helper.
     pub fn weak(&self) -> WeakHelper {
         let thread = match &*self.0 {
             Mode::Thread { thread, .. } => thread.as_ref().map(|thread| thread.thread().id()),
@@ -131,15 +135,16 @@ impl Helper {
         WeakHelper { mode: Arc::downgrade(&self.0), thread }
     }
 
-    /// Nobody is to wait any more for its answers, nor for its end: the device does nothing.
+    /// Stops all waiting for the helper's answers and for its end, because the device makes no
+    /// progress.
     pub fn leave_alone(&self) {
         if let Mode::Thread { is_left, .. } = &*self.0 {
             is_left.store(true, Ordering::Relaxed);
         }
     }
 
-    /// Whether it is [left alone](Helper::leave_alone), or has no thread in this process, a forked
-    /// child of its own.
+    /// Returns whether the helper is [left alone](Helper::leave_alone), or has no thread in this
+    /// process, which is then a forked child.
     pub fn is_left_alone(&self) -> bool {
         match &*self.0 {
             Mode::Thread { is_left, process, .. } => {
@@ -149,7 +154,7 @@ impl Helper {
         }
     }
 
-    /// Hands over one job. Jobs start in order.
+    /// Submits one job. Jobs start in order.
     pub fn submit(&self, job: impl FnOnce() + Send + 'static) {
         self.submit_boxed(Box::new(job));
     }
@@ -166,8 +171,8 @@ impl Helper {
         }
     }
 
-    /// Runs at most one waiting job of an inline helper and says whether there was one. One that takes
-    /// turns gets its turn, most often. A helper with threads needs no driving.
+    /// Runs at most one waiting job of an inline helper and returns whether there was one. A helper
+    /// that takes turns usually gets its turn. A helper with a thread needs no driving.
     pub fn drive(&self) -> bool {
         match &*self.0 {
             Mode::Thread { .. } => false,
@@ -215,12 +220,12 @@ fn end(thread: JoinHandle<()>, served: Option<&Served>, mut is_left: bool) {
 }
 
 impl WeakHelper {
-    /// Whether this is the helper's thread.
+    /// Returns whether the caller runs on the helper's thread.
     pub fn is_here(&self) -> bool {
         self.thread == Some(std::thread::current().id())
     }
 
-    /// Hands over a job; it comes back if the helper is gone, or this is its thread.
+    /// Submits a job. Returns the job if the helper is gone or the caller runs on its thread.
     pub fn submit(&self, job: impl FnOnce() + Send + 'static) -> Option<Job> {
         // On its own thread it must not be kept, not for a moment: who has it last waits for its end.
         match if self.is_here() { None } else { self.mode.upgrade() } {

@@ -1,7 +1,7 @@
-//! Sets of key groups, as files tell them.
+//! Sets of key groups, as files store them.
 //!
-//! What it keeps true: ranges stand in order, none is empty, and no two touch, so that equal sets are
-//! equal; also those that were read.
+//! Invariant: ranges are in order, none is empty, and no two touch. Equal sets are therefore equal
+//! as values, including sets read from files.
 
 use std::fmt;
 use std::ops::Range;
@@ -61,7 +61,7 @@ impl From<Range<u16>> for KeyGroups {
     }
 }
 
-/// Of groups that come in order.
+/// Collects groups that come in order.
 impl FromIterator<KeyGroup> for KeyGroups {
     fn from_iter<I: IntoIterator<Item = KeyGroup>>(groups: I) -> Self {
         let mut ranges: Vec<Range<u16>> = Vec::new();
@@ -93,7 +93,7 @@ impl From<KeyGroups> for Vec<(u16, u16)> {
     }
 }
 
-/// As in `0..4, 7..8`.
+/// Formats the ranges, as in `0..4, 7..8`.
 impl fmt::Display for KeyGroups {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.0.is_empty() {

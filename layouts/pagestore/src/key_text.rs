@@ -7,7 +7,8 @@ use crate::Key;
 /// Characters of a text that a message shows.
 const SHOWN: usize = 64;
 
-/// A key as a message names it: numbers and texts, and pairs of them, as they are; others by hash.
+/// Returns a key's text for messages: numbers, strings and pairs of them as they are, others by
+/// hash.
 pub fn key_text<K: Key>(key: &K) -> String {
     of(key).unwrap_or_else(|| format!("with hash {:#018x}", key.key_hash()))
 }

@@ -1,7 +1,7 @@
-//! Pages, codecs, I/O, memory budget, segments, manifest and errors: the ground floor of Alluvium.
+//! The lowest layer of Alluvium: pages, codecs, I/O, the memory budget, segments, the manifest and
+//! errors.
 //!
-//! Nothing here knows a layout. See `docs/design.md` for the reasons and `docs/format.md` for the
-//! bytes.
+//! It depends on no layout. `docs/design.md` has the reasons, `docs/format.md` the bytes.
 
 mod account;
 mod blob;
@@ -60,7 +60,7 @@ pub use time::{MILLISECOND, SECOND, Time, count_nanos, nanos};
 pub use trial::Trials;
 pub use turns::Turns;
 
-/// What code emitted by the derive macros names. No part of the API.
+/// Names for the code that the derive macros emit. No part of the API.
 #[doc(hidden)]
 pub mod derived {
     pub use crate::schema::describe_refused;

@@ -1,8 +1,8 @@
-//! Mailboxes: how a helper's jobs answer the owner of a state.
+//! Mailboxes: a helper's jobs answer the owner of a state through them.
 //!
-//! The channel underneath carries boxed messages of any type, so that its code is compiled once,
-//! and not again for each state type in each user's program. A message costs one allocation, made
-//! by the thread that sends it; messages are sent per page or per checkpoint, never per record.
+//! The channel underneath carries boxed messages of any type, and its code is compiled once for all
+//! state types. A message costs one allocation on the sending thread. Messages are sent per page or
+//! per checkpoint, never per record.
 
 use std::any::Any;
 use std::fmt;
@@ -14,7 +14,7 @@ pub use crossbeam_channel::{RecvTimeoutError, TryRecvError};
 
 type Message = Box<dyn Any + Send>;
 
-/// Makes a mailbox and the end that posts to it.
+/// Creates a mailbox and the handle that posts to it.
 pub fn mailbox<T: Send + 'static>() -> (Post<T>, Mailbox<T>) {
     let (sender, receiver) = channel();
     (Post { sender, of: PhantomData }, Mailbox { receiver, of: PhantomData })
@@ -32,7 +32,7 @@ pub struct Post<T> {
 }
 
 impl<T: Send + 'static> Post<T> {
-    /// Posts a message. Drops it if the mailbox is gone: nobody waits for it.
+    /// Posts a message. Drops it if the mailbox is gone.
     pub fn send(&self, message: T) {
         send(&self.sender, Box::new(message));
     }
@@ -55,7 +55,7 @@ impl<T> fmt::Debug for Post<T> {
     }
 }
 
-/// Receives what its [`Post`]s send, in order.
+/// Receives the messages of its [`Post`]s, in order.
 pub struct Mailbox<T> {
     receiver: Receiver<Message>,
     of: PhantomData<fn() -> T>,
@@ -65,23 +65,23 @@ impl<T: 'static> Mailbox<T> {
     /// Takes the next message, without waiting.
     ///
     /// # Errors
-    /// `Empty` if there is none yet; `Disconnected` if there is none and every post is gone, as when
-    /// the job that should have answered panicked.
+    /// `Empty` if there is none yet. `Disconnected` if there is none and every post is gone, for
+    /// instance because the job panicked.
     pub fn try_recv(&self) -> Result<T, TryRecvError> {
         try_recv(&self.receiver).map(unboxed)
     }
 
-    /// Takes the next message; waits for it up to `timeout`.
+    /// Takes the next message, and waits for it up to `timeout`.
     ///
     /// # Errors
-    /// `Timeout` if none came; `Disconnected` as for [`try_recv`](Mailbox::try_recv).
+    /// `Timeout` if none came; `Disconnected` as in [`try_recv`](Mailbox::try_recv).
     pub fn recv_timeout(&self, timeout: Duration) -> Result<T, RecvTimeoutError> {
         recv_timeout(&self.receiver, timeout).map(unboxed)
     }
 }
 
 impl<T> Mailbox<T> {
-    /// Whether there is no message now.
+    /// Returns whether there is no message now.
     pub fn is_empty(&self) -> bool {
         self.receiver.is_empty()
     }

@@ -1,8 +1,8 @@
-//! The manifest: which checkpoints a directory has.
+//! The manifest: the list of a directory's checkpoints.
 //!
-//! Each checkpoint is a file of its own, written once. The manifest lists those that can be
-//! restored, each with its checksum. It is written beside the old one, synced, and renamed over it:
-//! a crash leaves the old list or the new, never a mixture.
+//! Each checkpoint is a file of its own, written once. The manifest lists the checkpoints that can
+//! be restored, each with its checksum. A new manifest is written to another file, synced, and
+//! renamed over the old one: a crash leaves the old list or the new one, never a mixture.
 
 use rkyv::primitive::{ArchivedU32, ArchivedUsize};
 use serde::{Deserialize, Serialize};
@@ -17,9 +17,10 @@ pub const MANIFEST: &str = "MANIFEST";
 /// Name of a manifest being written.
 pub const MANIFEST_NEW: &str = "MANIFEST.new";
 
-/// What rkyv's format depends on, as rkyv was compiled here; a directory written with another one
-/// is refused. Features add up over all dependencies of a program: one that asks rkyv for
-/// `pointer_width_64` or `unaligned` changes the format of all state of the program.
+/// The features that rkyv's format depends on, as this build compiled rkyv. A directory written
+/// with other features is refused. Cargo unifies features over all dependencies of a program: one
+/// that enables rkyv's `pointer_width_64` or `unaligned` changes the format of all state in the
+/// program.
 pub const CODEC: &str = codec_of(size_of::<ArchivedUsize>(), align_of::<ArchivedUsize>());
 
 /// The codec whose archived `usize` has this size and alignment.
@@ -68,39 +69,40 @@ const CHECKPOINT_FILE: Framed =
 /// The checkpoints of a directory.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Manifest {
-    /// Those that can be restored. The last is what an open restores: the one that was confirmed
-    /// last, or restored by its number since. The others are in the order of their numbers.
+    /// The checkpoints that can be restored. Opening restores the last: it was confirmed last, or
+    /// has since been restored by its number. The others are in the order of their numbers.
     pub checkpoints: Vec<CheckpointFile>,
 }
 
-/// What the manifest says of one checkpoint.
+/// The manifest's entry for one checkpoint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CheckpointFile {
-    /// Its number, from 1.
+    /// Number of the checkpoint, from 1.
     pub number: u64,
-    /// CRC-32C of the body of its file.
+    /// CRC-32C of the body of the checkpoint's file.
     pub crc: u32,
 }
 
-/// What a checkpoint consists of: the body of its file.
+/// The contents of a checkpoint: the body of its file.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CheckpointImage {
-    /// Its number, from 1; greater than that of any checkpoint before it in the directory.
+    /// Number of the checkpoint, from 1; greater than that of every earlier checkpoint in the
+    /// directory.
     pub number: u64,
-    /// Every segment id given so far is below this.
+    /// All segment ids given so far are below this.
     pub next_segment: u64,
     /// Version of the key hash.
     pub hash_version: u32,
-    /// What records are encoded with: [`CODEC`].
+    /// The encoding of records: [`CODEC`].
     pub codec: String,
-    /// Key groups of the job.
+    /// Number of key groups of the job.
     pub key_groups: u16,
-    /// The first key group of this store and the one after its last.
+    /// First key group of this store, and the one after its last.
     pub owned: (u16, u16),
-    /// The checkpoint that was confirmed last when it was taken; 0 if none was.
+    /// The checkpoint confirmed last when this one was taken; 0 if there was none.
     #[serde(default, skip_serializing_if = "is_none")]
     pub after: u64,
-    /// A position the caller gave, such as how much of the input the state reflects.
+    /// A position that the caller gave, for instance in the input.
     pub position: u64,
     /// The states, by name.
     pub states: Vec<StateManifest>,
@@ -110,60 +112,60 @@ fn is_none(number: &u64) -> bool {
     *number == 0
 }
 
-/// What a checkpoint says of one state.
+/// A checkpoint's entry for one state.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StateManifest {
     /// The state's name.
     pub name: String,
     /// The primitive: `map`, `count`, `value`, `timers`.
     pub primitive: String,
-    /// The layout that wrote it.
+    /// Name of the layout that wrote the state.
     pub layout: String,
     /// Description of the key type.
     pub key: String,
     /// Description of the value type.
     pub value: String,
-    /// What its answers depend on beside its types, such as the length of windows. A build from before
-    /// there was any recorded none.
+    /// Parameters that the state's answers depend on beside its types, such as the length of
+    /// windows. Builds before this field recorded none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub definition: Option<serde_json::Value>,
-    /// The unit of states that it moves with, if its key groups come and go. Checkpoints of builds
-    /// from before do not say it.
+    /// The unit of states that this state moves with, if its key groups move. Builds before this
+    /// field recorded none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub unit: Option<String>,
-    /// Of the time of a state whose entries expire: those touched last before this are over for good,
-    /// whatever the time to live becomes.
+    /// The expiry bound of a state with expiring entries: those last touched before this time stay
+    /// expired, whatever the time to live becomes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub over: Option<Time>,
-    /// The key groups that it has, if they come and go; else they are those of the store.
+    /// The key groups that the state has, if they move; otherwise they are the store's.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub groups: Option<KeyGroups>,
-    /// Key groups that it does not have any more; some of their entries may be among its records.
+    /// Key groups that the state gave away. Its records may still contain their entries.
     #[serde(default, skip_serializing_if = "KeyGroups::is_empty")]
     pub going: KeyGroups,
-    /// Where its records are.
+    /// The image: where the records are.
     pub image: StateImage,
 }
 
-/// Name of the file of a checkpoint.
+/// Returns the name of a checkpoint's file.
 pub fn checkpoint_name(number: u64) -> String {
     format!("checkpoint-{number:016x}")
 }
 
-/// The number of the checkpoint whose file this is.
+/// Returns the number of the checkpoint with this file name.
 pub fn checkpoint_of_file(name: &str) -> Option<u64> {
     let number = u64::from_str_radix(name.strip_prefix("checkpoint-")?, 16).ok()?;
     (checkpoint_name(number) == name).then_some(number)
 }
 
 impl Manifest {
-    /// Replaces the directory's manifest by this one. The files of its checkpoints, and what they
-    /// name, must be durable, but for their names.
+    /// Replaces the directory's manifest by this one. The files of its checkpoints and the files
+    /// they name must be durable first, apart from their names.
     pub fn commit(&self, device: &dyn Device) -> Result<()> {
         MANIFEST_FILE.replace(device, MANIFEST, MANIFEST_NEW, self)
     }
 
-    /// Reads the directory's manifest; `None` if there is none.
+    /// Reads the directory's manifest. Returns `None` if there is none.
     pub fn load(device: &dyn Device) -> Result<Option<Manifest>> {
         MANIFEST_FILE.load(device, MANIFEST)
     }
@@ -175,7 +177,7 @@ impl Manifest {
 }
 
 impl CheckpointImage {
-    /// Writes the checkpoint's file, durable with its name.
+    /// Writes the checkpoint's file and makes it and its name durable.
     pub fn write(&self, device: &dyn Device) -> Result<CheckpointFile> {
         let name = checkpoint_name(self.number);
         let crc = CHECKPOINT_FILE.write(device, &name, FORMAT_OF_CHECKPOINTS, self)?;
@@ -183,7 +185,8 @@ impl CheckpointImage {
         Ok(CheckpointFile { number: self.number, crc })
     }
 
-    /// Reads the file of the checkpoint `number`, which has this checksum if the manifest lists it.
+    /// Reads the file of the checkpoint `number`. If the manifest lists the checkpoint, the file
+    /// must have the listed checksum.
     pub fn load(
         device: &dyn Device,
         number: u64,
@@ -226,14 +229,14 @@ impl CheckpointImage {
         Ok(())
     }
 
-    /// Names of all files that the checkpoint needs, its own not among them; some twice.
+    /// Returns the names of all files that the checkpoint needs, without its own; some twice.
     pub fn files(&self) -> impl Iterator<Item = String> + '_ {
         self.states.iter().flat_map(StateManifest::files)
     }
 }
 
 impl StateManifest {
-    /// Names of all files that the state needs; some twice.
+    /// Returns the names of all files that the state needs; some twice.
     pub fn files(&self) -> impl Iterator<Item = String> + '_ {
         let segments = self.image.segments().map(|segment| segment.id.file_name());
         segments.chain(self.image.blob_files().map(crate::blob::blobs_name))

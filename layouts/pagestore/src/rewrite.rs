@@ -1,13 +1,12 @@
-//! What a log shows of its segments, and how it lets them be rewritten in bounded steps.
+//! The view of a log that compaction has: its segments, and how to rewrite them in bounded steps.
 //!
-//! Layouts implement [`Rewrite`], compaction drives it, neither knows the other. Which segment,
-//! and when, is the caller's business; that no live record is lost, that a record written while
-//! its older copy is being moved wins, and that a copy is never served before it is whole, is the
-//! implementor's.
+//! Layouts implement [`Rewrite`] and compaction drives it; neither depends on the other. The caller
+//! chooses the segment and the time. The implementor guarantees three things: no live record is
+//! lost; a record written while its older copy moves wins; a copy is served only once it is whole.
 
 use crate::Result;
 
-/// What a policy may know of one segment.
+/// What a policy knows about one segment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SegmentMeta {
     /// Unique id, never reused.
@@ -18,23 +17,22 @@ pub struct SegmentMeta {
     pub bytes: u64,
     /// Records in it.
     pub records: u64,
-    /// Records that cannot be missed: the newest of their keys, and tombstones that still hide an
-    /// older record in this or a retained image. At most `records`; of a sealed segment it never
-    /// rises.
+    /// Live records: the newest of their keys, and tombstones that still hide an older record in
+    /// this or a retained image. At most `records`. Never rises once the segment is sealed.
     pub live_records: u64,
-    /// True once the segment is durable and never changes again.
+    /// Whether the segment is durable and never changes again.
     pub sealed: bool,
-    /// True while something else needs the file: a retained checkpoint names it, a read or an
-    /// export is under way. A dead segment that is not pinned stays so.
+    /// Whether something else needs the file: a retained checkpoint names it, or a read or an
+    /// export is in progress. A dead segment that is not pinned stays so.
     pub pinned: bool,
-    /// True once the time of all of its records is over: nobody sees them any more, but those that
-    /// count as live are still indexed. Rewriting it copies nothing.
+    /// Whether all records have expired. No call returns them any more, but the index still has
+    /// those that count as live. Rewriting the segment copies nothing.
     pub expired: bool,
 }
 
 impl SegmentMeta {
-    /// Estimated bytes of the live records: `bytes * live_records / records`, as if all records
-    /// had one size.
+    /// Returns the estimated bytes of the live records, `bytes * live_records / records`: all
+    /// records count as equally long.
     #[inline]
     pub fn live_bytes(&self) -> u64 {
         if self.live_records >= self.records {
@@ -43,72 +41,73 @@ impl SegmentMeta {
         (self.bytes as f64 * (self.live_records as f64 / self.records as f64)) as u64
     }
 
-    /// True for a sealed segment without live records.
+    /// Returns whether the segment is sealed and has no live record.
     #[inline]
     pub fn is_dead(&self) -> bool {
         self.sealed && self.live_records == 0
     }
 }
 
-/// How far one [`Rewrite::step`] came.
+/// The progress of one [`Rewrite::step`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Progress {
-    /// More is to do. `spent` counts the records looked at or moved; 0 means that the target
-    /// waits (for a read, for memory) and that calling again at once is of no use.
+    /// More is to do. `spent` counts the records examined or moved. At 0 the rewrite waits for a
+    /// read or for memory; calling again at once achieves nothing.
     Working {
         /// Fuel used.
         spent: usize,
     },
-    /// No record of the segment is live any more; or the rest is put off until something is over that
-    /// lasts, such as a checkpoint: until then the segment is shown as if it were not sealed.
+    /// No record of the segment is live any more. Or the rest is postponed until something long
+    /// ends, such as a checkpoint; until then [`segments`](Rewrite::segments) reports the segment
+    /// as not sealed.
     Done {
         /// Fuel used.
         spent: usize,
     },
 }
 
-/// Whoever has so much fuel to spend lets steps [wait](Rewrite::be_patient): it is behind, or has the time.
+/// Fuel from which a caller lets steps [wait](Rewrite::be_patient): it is behind, or has time.
 pub const PATIENT_FUEL: usize = 4096;
 
-/// A log whose sealed segments can be rewritten: its live records appended anew, its file removed.
+/// A log whose sealed segments can be rewritten: it appends their live records again and removes
+/// the file.
 ///
-/// One unit of fuel is one record looked at or moved.
+/// One unit of fuel is one record examined or moved.
 pub trait Rewrite {
-    /// The first of these segments is begun next, and after it the others, in this order, as things are now. What
-    /// costs as much for one as for all of them is best done once, in the steps of the first. Cost: O(their
-    /// number), no I/O.
+    /// Announces the segments that will be rewritten next, in this order. An implementation can do
+    /// work for all of them in the steps of the first. Cost: O(segments announced), no I/O.
     fn foresee(&mut self, segments: &[u64]) {
         let _ = segments;
     }
 
-    /// Starts to rewrite a sealed segment. An unfinished rewrite of another one is given up: what
-    /// it moved stays moved. Cost: O(1) and at most one read. After an error nothing has begun.
+    /// Starts to rewrite a sealed segment. Gives up an unfinished rewrite of another; records it
+    /// moved stay moved. Cost: O(1) and at most one read. An error means that nothing started.
     fn begin(&mut self, segment: u64) -> Result<()>;
 
-    /// Whether steps may wait from now on, for up to about a millisecond, until a helper has answered.
+    /// Sets whether steps may wait for a helper's answer, for up to about a millisecond.
     fn be_patient(&mut self, patient: bool) {
         let _ = patient;
     }
 
-    /// Goes on with the segment begun last, using about `fuel`. An error loses nothing and may be
-    /// followed by another `step`, which takes up where this one failed.
+    /// Continues with the segment started last, using about `fuel`. An error loses nothing; another
+    /// `step` continues where this one failed.
     fn step(&mut self, fuel: usize) -> Result<Progress>;
 
-    /// Removes a dead segment that is not pinned, and gives up a rewrite of it that is under way.
-    /// A segment that is gone already is no error.
+    /// Removes a dead segment that is not pinned. Gives up a running rewrite of it. Succeeds if the
+    /// segment is gone already.
     fn unlink(&mut self, segment: u64) -> Result<()>;
 
     /// Appends all segments, in any order, to `out`. Cost: O(segments), no I/O.
     fn segments(&self, out: &mut Vec<SegmentMeta>);
 
-    /// Sealed segments of fewer bytes are small: many of them are merged. None unless a log says
-    /// otherwise.
+    /// Returns the bytes below which a sealed segment is small: compaction merges many small ones.
+    /// Default: 0, no segment.
     fn small_bytes(&self) -> u64 {
         0
     }
 
-    /// Estimated bytes that the live records which no segment has would take in one: they are in
-    /// memory alone. Cost: as [`segments`](Rewrite::segments). None unless a log says otherwise.
+    /// Returns the estimated bytes on storage that the live records which are only in memory would
+    /// take. Cost: as [`segments`](Rewrite::segments). Default: 0.
     fn unstored_bytes(&self) -> u64 {
         0
     }

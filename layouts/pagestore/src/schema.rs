@@ -1,7 +1,7 @@
 //! Names and fingerprints of state types.
 //!
-//! A checkpoint stores, for each state, the text that [`Schema::describe`] gives for its key and
-//! value types. Opening it with other types is refused, naming both texts.
+//! A checkpoint stores the text of [`Schema::describe`] for each state's key and value types.
+//! Opening with other types fails with an error that names both texts.
 
 use std::borrow::Cow;
 use std::cell::{Cell, RefCell};
@@ -19,8 +19,8 @@ use crate::hash::hash_bytes;
 
 /// A description of a type that changes whenever its stored form does.
 ///
-/// One that is written by hand names a `HashMap<…>` or `HashSet<…>` that the type contains: equal
-/// values have different bytes then, which trials and canonical files have to know.
+/// A description written by hand must name each `HashMap<…>` or `HashSet<…>` in the type. Equal
+/// values of such types have different bytes, which trials and canonical files take into account.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` cannot be state: its stored form has no description",
     label = "`Schema` is not implemented for `{Self}`",
@@ -31,8 +31,8 @@ pub trait Schema {
     /// `Name@version|Variant{field:type,…}|…|` for enums.
     fn describe(out: &mut String);
 
-    /// For the derive macro: appends `head`, and then `body` unless this type is being described
-    /// already further out, so that a type which contains itself has a finite description.
+    /// For the derive macro. Appends `head`, and then `body` unless an outer call is describing
+    /// this type already: a type that contains itself has a finite description.
     #[doc(hidden)]
     fn describe_once(out: &mut String, head: &str, body: impl FnOnce(&mut String)) {
         out.push_str(head);
@@ -52,15 +52,15 @@ thread_local! {
     static OPEN: RefCell<Vec<&'static str>> = const { RefCell::new(Vec::new()) };
 }
 
-/// The description of `T` as a string.
+/// Returns the description of `T`.
 pub fn description_of<T: Schema + ?Sized>() -> String {
     let mut out = String::new();
     T::describe(&mut out);
     out
 }
 
-/// Whether equal values of the described type may have different bytes: it contains a `HashMap` or a
-/// `HashSet`, whose order is no part of it.
+/// Returns whether equal values of the described type may have different bytes: it contains a
+/// `HashMap` or a `HashSet`, which have no order.
 pub fn has_no_order(description: &str) -> bool {
     let is_in_a_name = |c: char| c.is_alphanumeric() || c == '_';
     let begins_a_name =
@@ -85,8 +85,8 @@ pub(crate) fn describe_within_serde(out: &mut String, inner: impl FnOnce(&mut St
     BY_SERDE.set(BY_SERDE.get() - 1);
 }
 
-/// For the derive macro: appends what `inner` appends. If the type stands in one by serde, its
-/// attributes stand before that: they make it write something else than it reads.
+/// For the derive macro. Appends the output of `inner`. Inside a type stored by serde, it puts the
+/// type's attributes first, because they make the type write something else than it reads.
 #[doc(hidden)]
 pub fn describe_refused(out: &mut String, attributes: &str, inner: impl FnOnce(&mut String)) {
     if BY_SERDE.get() > 0 {
@@ -97,14 +97,14 @@ pub fn describe_refused(out: &mut String, attributes: &str, inner: impl FnOnce(&
     inner(out);
 }
 
-/// The type in a description that is stored by serde and has attributes that make it write something
-/// else than it reads, with these.
+/// Finds a type in `description` that is stored by serde and has attributes that make it write
+/// something else than it reads. Returns the type with these attributes.
 pub fn refused_attributes(description: &str) -> Option<&str> {
     let found = &description[description.find(REFUSED)?..];
     Some(&found[..found.find('@').unwrap_or(found.len())])
 }
 
-/// 64-bit fingerprint of a description.
+/// Returns the 64-bit fingerprint of a description.
 pub fn fingerprint(description: &str) -> u64 {
     hash_bytes(description.as_bytes())
 }

@@ -1,18 +1,18 @@
-//! Values by serde: [postcard](https://postcard.jamesmunns.com/wire-format) bytes inside a record's
-//! archive, for types that rkyv does not know.
+//! Stores values by serde: [postcard](https://postcard.jamesmunns.com/wire-format) bytes inside a
+//! record's archive, for types without rkyv traits.
 //!
-//! A record stays one checked rkyv archive; a key or value by serde is a byte string in it. So pages,
-//! checksums and the codec know nothing of serde, and one of the two may be by serde and the other
-//! not. Postcard is used because its wire format is written down and does not change within a
-//! major version, it is compact, and it needs no names or types in the bytes.
+//! A record stays one checked rkyv archive; a key or value by serde is a byte string in it. Pages,
+//! checksums and the codec do not depend on serde, and key and value may differ in this. Postcard's
+//! wire format is documented, stable within a major version and compact, and has no names or types
+//! in the bytes.
 //!
-//! The bytes do not tell their type, so the schema does: [`SERDE_CODEC`] is part of it, and so are
-//! the fields, from the type's own [`Schema`].
+//! The bytes do not contain their type. The schema does: it includes [`SERDE_CODEC`] and the fields
+//! from the type's own [`Schema`].
 //!
-//! What it costs against rkyv: nothing while a value is in memory, where it is native either way.
-//! When one is written or read, each number takes a branch per byte (rkyv copies numbers and plain
-//! vectors as they are), and nothing can be looked at without decoding all of it; the bytes are
-//! fewer, as small numbers are short and nothing is aligned.
+//! Cost compared with rkyv: nothing in memory, where a value is native either way. Writing and
+//! reading take a branch per byte of each number, while rkyv copies numbers and plain vectors. No
+//! part can be read without decoding the whole value. The bytes are fewer, since small numbers are
+//! short and nothing is aligned.
 
 use std::fmt;
 use std::ops::{Deref, DerefMut};
@@ -30,16 +30,16 @@ use crate::hash::KeyHash;
 use crate::heap_size::HeapSize;
 use crate::schema::{Schema, describe_within_serde, has_no_order};
 
-/// What the schema of a type by serde begins with: the format of its bytes.
+/// Prefix of the schema of a type stored by serde: the format of its bytes.
 pub const SERDE_CODEC: &str = "postcard-1";
 
-/// The archived form of every type by serde: its postcard bytes.
+/// The archived form of every type stored by serde: its postcard bytes.
 #[derive(Debug, Portable, CheckBytes)]
 #[bytecheck(crate = rkyv::bytecheck)]
 #[repr(transparent)]
 pub struct SerdeBytes(ArchivedVec<u8>);
 
-/// Where the bytes of a value by serde were written.
+/// The position of a written value's bytes.
 #[derive(Debug)]
 pub struct SerdeResolver {
     position: usize,
@@ -47,12 +47,12 @@ pub struct SerdeResolver {
 }
 
 impl SerdeResolver {
-    /// Writes a value's bytes. Cost: one pass over the value, into the serializer's own buffer. Debug
-    /// builds also read the bytes and write them once more.
+    /// Writes a value's bytes. Cost: one pass over the value, into the serializer's buffer. Debug
+    /// builds also read the bytes and write them again.
     ///
     /// # Errors
-    /// The value's `Serialize` refused. In debug builds, too: its `Deserialize` does not read what
-    /// it wrote, as with `#[serde(untagged)]`, `flatten` or `skip_serializing_if`.
+    /// If the value's `Serialize` fails. In debug builds also if its `Deserialize` does not read
+    /// what it wrote, for instance with `#[serde(untagged)]`, `flatten` or `skip_serializing_if`.
     pub fn write<T, S>(value: &T, serializer: &mut S) -> Result<Self, S::Error>
     where
         T: serde::Serialize + DeserializeOwned + Schema,
@@ -73,7 +73,7 @@ impl SerdeResolver {
         }
     }
 
-    /// Puts the archived form in its place.
+    /// Writes the archived form to `out`.
     pub fn resolve(self, out: Place<SerdeBytes>) {
         rkyv::munge::munge!(let SerdeBytes(bytes) = out);
         ArchivedVec::resolve_from_len(self.length, VecResolver::from_pos(self.position), bytes);
@@ -81,11 +81,11 @@ impl SerdeResolver {
 }
 
 impl SerdeBytes {
-    /// Decodes the value. Memory that a damaged length asks for is bounded, as serde's own types
-    /// ask for 1 MiB at most before elements are there; how deep a type may contain itself is not.
+    /// Decodes the value. A damaged length allocates a bounded amount, because serde's own types
+    /// request at most 1 MiB before elements exist. The depth of a recursive type is not bounded.
     ///
     /// # Errors
-    /// The bytes are not those of a `T`, or there are more of them.
+    /// If the bytes are not those of a `T`, or more bytes follow.
     pub fn read<T: DeserializeOwned, E: Source>(&self) -> Result<T, E> {
         decode(&self.0).map_err(E::new)
     }
@@ -158,7 +158,7 @@ impl fmt::Display for SerdeError {
 
 impl std::error::Error for SerdeError {}
 
-/// Appends the schema of a type by serde whose own is `inner`.
+/// Appends the schema of a type stored by serde, whose own schema is `inner`.
 #[doc(hidden)]
 pub fn describe_by_serde(out: &mut String, inner: impl FnOnce(&mut String)) {
     out.push_str(SERDE_CODEC);
@@ -167,10 +167,10 @@ pub fn describe_by_serde(out: &mut String, inner: impl FnOnce(&mut String)) {
     out.push(')');
 }
 
-/// Makes a type of another kind state: stored by serde, whatever rkyv knows of it.
+/// Wraps a type to store it by serde.
 ///
-/// For types that implement serde's traits, [`HeapSize`], [`Schema`] and `Clone`; a type of one's
-/// own is better marked with `#[state(serde)]`, which does the same without a wrapper:
+/// For types that implement serde's traits, [`HeapSize`], [`Schema`] and `Clone`. For a type of
+/// your own, prefer `#[state(serde)]`, which needs no wrapper:
 ///
 /// ```
 /// # use alluvium_pagestore::{Serde, State, description_of};
@@ -179,13 +179,13 @@ pub fn describe_by_serde(out: &mut String, inner: impl FnOnce(&mut String)) {
 /// assert_eq!(description_of::<Serde<(u8, String)>>(), "postcard-1((u8,String,))");
 /// ```
 ///
-/// Not every type that implements serde's traits can be read back: the bytes are positional, so
-/// `#[serde(untagged)]`, `#[serde(tag)]`, `flatten` and `skip_serializing_if` do not work, nor does
-/// anything else that needs a self-describing format. A skipped variant gives those behind it
-/// another number when they are read. The derive macro refuses these attributes. Of types without
-/// it, debug builds try each value when it is written; release builds try some of each writer (see
-/// [`Trials`](crate::Trials)). What a type's `Serialize` and `Deserialize` do is not in its schema:
-/// raise the version when that changes.
+/// Not every such type can be read back. The bytes are positional: `#[serde(untagged)]`,
+/// `#[serde(tag)]`, `flatten`, `skip_serializing_if` and everything else that needs a
+/// self-describing format do not work. A skipped variant changes the numbers of the later ones on
+/// reading. The derive macro refuses these attributes. Other types are tested when they are
+/// written: every value in debug builds, some values per writer in release builds (see
+/// [`Trials`](crate::Trials)). The schema does not cover a type's `Serialize` and `Deserialize`:
+/// raise the version when they change.
 #[derive(
     Clone,
     Copy,

@@ -51,7 +51,7 @@ pub trait IntoByteSize {
     /// Returns the number of bytes.
     ///
     /// # Errors
-    /// [`ErrorKind::Config`] for text that is no size.
+    /// [`ErrorKind::Config`] for text that is not a size.
     fn into_byte_size(self) -> Result<ByteSize>;
 }
 

@@ -1,4 +1,4 @@
-//! What a type needs to be kept as state.
+//! The traits of a type that is stored as state.
 
 use rkyv::api::high::{HighDeserializer, HighSerializer, HighValidator};
 use rkyv::bytecheck::CheckBytes;
@@ -11,15 +11,15 @@ use crate::hash::KeyHash;
 use crate::heap_size::HeapSize;
 use crate::schema::Schema;
 
-/// Serializer that [`State`] values are written with.
+/// The serializer of [`State`] values.
 pub type RecordSerializer<'a> = HighSerializer<AlignedVec, ArenaHandle<'a>, rancor::Error>;
 
-/// A value that a store can keep: native in memory, rkyv (checked) on a page, with a heap size for
-/// the budget and a schema for the manifest.
+/// A value that a store can keep: native in memory, a checked rkyv archive on a page, with a heap
+/// size for the budget and a schema for the manifest.
 ///
 /// Every type with the supertraits implements it. Get them with `#[derive(Clone, rkyv::Archive,
 /// rkyv::Serialize, rkyv::Deserialize, alluvium::State)]`. Values must not share mutable parts
-/// (`Arc<Mutex<_>>`): helper threads read them while a page is written, and a clone must be deep.
+/// (`Arc<Mutex<_>>`): helper threads read them while a page is written. A clone must be deep.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` cannot be state",
     label = "`State` is not implemented for `{Self}`",

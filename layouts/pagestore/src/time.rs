@@ -51,7 +51,8 @@ pub const fn nanos(nanos: i64) -> Duration {
     Duration::from_nanos(nanos as u64)
 }
 
-/// Converts a duration to nanoseconds; `None` for 292 years or more, which [`Time`] cannot count.
+/// Converts a duration to nanoseconds. Returns `None` for 292 years or more, which [`Time`] cannot
+/// count.
 pub const fn count_nanos(stretch: Duration) -> Option<i64> {
     let nanos = stretch.as_nanos();
     if nanos > i64::MAX as u128 { None } else { Some(nanos as i64) }

@@ -1,16 +1,16 @@
-//! Trials: some records are decoded again as soon as they are encoded, and encoded once more.
+//! Trials: decode some records again right after encoding, encode the result, and compare.
 //!
-//! A type may write something else than it reads. Serde's attributes can make it so, and so can a
-//! conversion written by hand. Its records would have sound checksums and come back as other
-//! values. A trial finds that before anything refers to the record.
+//! A type may write something else than it reads, by serde's attributes or by a conversion written
+//! by hand. Its records would have sound checksums and decode to other values. A trial finds that
+//! before anything refers to the record.
 //!
 //! What it keeps true:
-//! - The first [`FIRST`] records of a writer are tried, then those whose number is a power of two.
-//!   After one has failed, each is.
-//! - A trial takes at most [`TRIED_BYTES_MAX`] of archive, what is decoded from it, and that again.
-//!   Longer records are not tried.
-//! - Bytes are compared, not lengths. Values that contain a `HashMap` or `HashSet` have no order:
-//!   of these a trial only says whether they decode.
+//! - A writer tries its first [`FIRST`] records, then those whose number is a power of two. After a
+//!   failure it tries every record.
+//! - A trial takes memory for at most [`TRIED_BYTES_MAX`] of archive, its decoded value, and a
+//!   second archive. Longer records are not tried.
+//! - A trial compares bytes, not lengths. Values with a `HashMap` or `HashSet` have no order; a
+//!   trial only checks that they decode.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -25,7 +25,7 @@ const FIRST: u64 = 16;
 /// The longest archive that is tried.
 const TRIED_BYTES_MAX: usize = 4 << 10;
 
-/// Which records of a writer are tried, and whether one has failed.
+/// Chooses the records of a writer to try, and notes failures.
 #[derive(Clone, Debug, Default)]
 pub struct Trials {
     records: u64,
@@ -36,11 +36,11 @@ pub struct Trials {
 type Again<'a> = &'a mut dyn FnMut(&[u8], &mut AlignedVec) -> Result<()>;
 
 impl Trials {
-    /// [`codec::encode`], and a trial if one is due.
+    /// Encodes with [`codec::encode`], and tries the record if it is its turn.
     ///
     /// # Errors
-    /// Those of encoding; [`ErrorKind::Config`] naming the types if the record does not come back
-    /// as it was written.
+    /// Those of encoding; [`ErrorKind::Config`], which names the types, if the record does not
+    /// decode to what was written.
     pub fn encode<K: State, V: State>(
         &mut self,
         scratch: &mut AlignedVec,
@@ -57,10 +57,10 @@ impl Trials {
         self.run(scratch, &mut again, names::<K, V>, lacks_order::<K, V>)
     }
 
-    /// [`block::encode`], and a trial if one is due.
+    /// Encodes with [`block::encode`], and tries the block if it is its turn.
     ///
     /// # Errors
-    /// As for [`encode`](Trials::encode).
+    /// Those of [`encode`](Trials::encode).
     pub fn encode_block<'a, K: State, E: State, I: ExactSizeIterator<Item = &'a E> + Clone>(
         &mut self,
         scratch: &mut AlignedVec,

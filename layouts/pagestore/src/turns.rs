@@ -1,13 +1,13 @@
-//! A helper's thread and its owner, one at a time, so that a seed is a history.
+//! Runs a helper's thread and its owner one at a time: a seed then determines the order.
 //!
-//! Whose turn it is changes only where either of them uses a simulated device, where the owner drives
-//! its helper, and at the end of a job; whether it does is seeded chance. So a job of the helper stops at
-//! any step of the device while its owner goes on, and jobs begin late; but the same seed and the same
-//! calls give the same order, whatever the threads' speed.
+//! The turn may change where either uses a simulated device, where the owner drives its helper, and
+//! at the end of a job; seeded chance decides. A job can thus stop at any step of the device while
+//! its owner continues, and jobs start late. The same seed and calls give the same order, whatever
+//! the threads' speed.
 //!
-//! What it keeps true: never do both run. A panic on the helper's thread comes up on the owner's. Who
-//! holds a lock of the other's while its turn ends stops both for ever: that is a wait without an end in
-//! what is tested, too.
+//! Invariant: the two never run at once. A panic on the helper's thread continues on the owner's.
+//! If a thread ends its turn while it holds a lock that the other wants, both stop for ever: the
+//! tested code has such a deadlock too.
 
 use std::any::Any;
 use std::collections::VecDeque;
@@ -26,9 +26,9 @@ const HELPER_STAYS: u64 = 3;
 /// Of so many calls that drive the helper one does not: it is late.
 const LATE: u64 = 4;
 
-/// Who takes turns with a helper that is [made so](crate::Helper::in_turns), one helper after the other;
-/// clones share it. [`Simulated::take_turns`](crate::io::Simulated::take_turns) makes the steps of a device
-/// moments at which turns change.
+/// The turns of an owner and a [helper](crate::Helper::in_turns). One helper after another can use
+/// them; clones share them. [`Simulated::take_turns`](crate::io::Simulated::take_turns) lets turns
+/// change at the steps of a device.
 #[derive(Clone)]
 pub struct Turns(Arc<Shared>);
 
@@ -63,7 +63,7 @@ impl State {
 }
 
 impl Turns {
-    /// Turns in an order of this seed.
+    /// Creates turns in the order of a seed.
     pub fn new(seed: u64) -> Self {
         let state = State {
             chance: seed,
@@ -78,7 +78,7 @@ impl Turns {
         Self(Arc::new(Shared { state: Mutex::new(state), changed: Condvar::new() }))
     }
 
-    /// Times that a job of the helper was stopped, and its owner went on.
+    /// Returns how often a job of the helper was stopped while its owner continued.
     pub fn interrupted(&self) -> u64 {
         self.state().interrupted
     }

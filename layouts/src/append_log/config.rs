@@ -1,4 +1,4 @@
-//! Options of an append log, and the sizes that follow from its memory.
+//! Options of an append log, and the sizes computed from its memory.
 
 use std::time::Duration;
 
@@ -8,11 +8,11 @@ use serde::{Deserialize, Serialize};
 
 use super::arena_unsafe::PIECE_BYTES_MAX;
 
-/// Keeps lists per bucket and key in memory as long as there is room, and beyond that on storage:
-/// the buckets that are due last, as sorted runs.
+/// Keeps lists by bucket and key in memory while there is room. Beyond that it writes the buckets
+/// that are due last to storage, as sorted runs.
 ///
-/// For lists that are appended to and read seldom: windows that keep their elements, sessions,
-/// lists that stay.
+/// Use it for lists that are appended to and seldom read: holistic windows, sessions, lists that
+/// stay.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default, rename_all = "kebab-case")]
 pub struct AppendLog {
@@ -23,54 +23,56 @@ pub struct AppendLog {
     patience_ms: Option<u64>,
 }
 
-/// Most bytes of a block chosen by default, before what the last element adds.
+/// Largest block size chosen by default, in bytes, without the last element.
 pub const BLOCK_BYTES_MAX: u64 = 16 << 10;
-/// Runs of a bucket before they are merged, by default.
+/// Default number of runs of a bucket before they are merged.
 pub const RUNS_MAX: usize = 8;
-/// A call waits so long for storage to take what was given to it, by default.
+/// Default time that a call waits for storage.
 pub const LIST_PATIENCE: Duration = Duration::from_secs(20);
 
 impl AppendLog {
-    /// An append log with default options.
+    /// Creates an append log with default options.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// The most memory this state may take, in bytes. Default: what the store has.
+    /// Sets the most memory that this state may take, in bytes. Default: the store's memory.
     #[must_use]
     pub fn memory(mut self, bytes: u64) -> Self {
         self.memory = Some(ByteSize(bytes));
         self
     }
 
-    /// Bytes of a block, which is what a read of one list reads of a run. Larger blocks make a
-    /// smaller index and smaller files, smaller ones make reads of single lists cheaper. Default: a
-    /// 256th of the memory, between 4 KiB and [`BLOCK_BYTES_MAX`].
+    /// Sets the bytes of a block: the amount that a read of one list reads from a run. Larger
+    /// blocks make the index and files smaller; smaller blocks make reads of single lists cheaper.
+    /// Default: 1/256 of the memory, between 4 KiB and [`BLOCK_BYTES_MAX`].
     #[must_use]
     pub fn block(mut self, bytes: u64) -> Self {
         self.block = Some(ByteSize(bytes));
         self
     }
 
-    /// Bytes after which a run goes on in another file. Default and at most 16 MiB.
+    /// Sets the bytes after which a run continues in another file. Default and largest: 16 MiB.
     #[must_use]
     pub fn segment(mut self, bytes: u64) -> Self {
         self.segment = Some(ByteSize(bytes));
         self
     }
 
-    /// Runs that a bucket may have before some are merged. More of them save writing, fewer save
-    /// reads of single lists. A bucket of which no list was read or cleared alone may have eight
-    /// times as many, as far as memory has room to read them together. Default: [`RUNS_MAX`].
+    /// Sets the number of runs that a bucket may have before some are merged. More runs save
+    /// writes; fewer save reads of single lists. A bucket may have eight times as many while no
+    /// single list of it was read or cleared, if memory has room to read them together. Default:
+    /// [`RUNS_MAX`].
     #[must_use]
     pub fn runs_max(mut self, runs: usize) -> Self {
         self.runs_max = Some(runs);
         self
     }
 
-    /// How long a call that needs memory waits for storage to take what was given to it, or one that reads
-    /// for storage that does nothing, before it gives up with [`ErrorKind::Backpressure`]. In whole milliseconds; in a file `patience-ms`.
-    /// Default: [`LIST_PATIENCE`].
+    /// Sets how long a call waits for storage before it fails with [`ErrorKind::Backpressure`]. A
+    /// call that needs memory waits for storage to complete writes; a call that reads waits while
+    /// storage makes no progress at all. In whole milliseconds; `patience-ms` in a configuration
+    /// file. Default: [`LIST_PATIENCE`].
     #[must_use]
     pub fn patience(mut self, patience: Duration) -> Self {
         self.patience_ms = Some(u64::try_from(patience.as_millis()).unwrap_or(u64::MAX));

@@ -1,8 +1,8 @@
-//! The append-and-merge log: lists that are appended to and read seldom.
+//! The append log: lists that are appended to and seldom read.
 //!
 //! Elements are native, in [chains](chain_unsafe) of chunks, by bucket and key. When memory is
-//! short, whole [buckets](bucket), those that are due last, are frozen and [written](jobs) as sorted
-//! [runs](run); a read or a [fold] merges what is in memory with the runs, in order of arrival.
+//! short, the log freezes whole [buckets](bucket), those due last, and [writes](jobs) them as
+//! sorted [runs](run). A read or a [fold] merges memory with the runs, in order of arrival.
 //! `docs/design/append-log.md` has the design and its reasons.
 
 mod append;

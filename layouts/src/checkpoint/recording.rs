@@ -1,5 +1,5 @@
-//! Where a layout's records go while a checkpoint is taken: into the batch being filled, or beside the writer. And what it
-//! reports of those that stay, have changed or have died.
+//! Where a layout's records go during a checkpoint: into the batch being filled, or beside the
+//! writer. Also reports the records that stay, have changed or have died.
 
 use std::rc::Rc;
 
@@ -32,7 +32,7 @@ impl Part {
     }
 }
 
-/// Where a checkpoint's records go.
+/// Takes the records of a checkpoint.
 #[derive(Debug)]
 pub struct Recording<'a> {
     /// The batch being filled; none beside the writer.
@@ -44,7 +44,7 @@ pub struct Recording<'a> {
 }
 
 impl Recording<'_> {
-    /// Whether there is room for another record, without waiting for the helper.
+    /// Returns whether another record fits without waiting for the helper.
     pub fn has_room(&mut self) -> bool {
         self.batch().has_room()
     }
@@ -98,13 +98,14 @@ impl Recording<'_> {
         self.part.naming.is_first
     }
 
-    /// Whether an entry at a place is to be [written](Recording::write); else it [stays](Recording::keep) there.
+    /// Returns whether the checkpoint must [write](Recording::write) an entry at this place.
+    /// Otherwise the entry [stays](Recording::keep).
     pub fn is_due(&self, place: Place) -> bool {
         self.part.is_due(place)
     }
 
-    /// Writes an entry, whose record was at `before`: where it is from now on, or no place if there is no memory to
-    /// remember it.
+    /// Writes an entry whose last record is at `before`. Returns its new place, or [`Place::NONE`]
+    /// if there is no memory to remember it.
     ///
     /// # Errors
     /// Those of encoding and of writing.
@@ -116,17 +117,19 @@ impl Recording<'_> {
         Ok(part.naming.place_of(at, files))
     }
 
-    /// An entry of the barrier is at this place, and stays there.
+    /// Notes that an entry present at the barrier stays at this place.
     pub fn keep(&mut self, place: Place) {
         self.part.naming.sets.insert_at(place);
     }
 
-    /// The entry that was [written](Recording::write) there is gone since the barrier.
+    /// Notes that the entry [written](Recording::write) at this place was removed since the
+    /// barrier.
     pub fn note_dead(&mut self, place: Place) {
         self.files.note_dead(place);
     }
 
-    /// A record is not live in this checkpoint: it has a newer one, or its entry was gone before the barrier.
+    /// A record is not live in this checkpoint: it has a newer one, or its entry was gone before
+    /// the barrier.
     ///
     /// # Errors
     /// [`ErrorKind::Overtaken`] if there is no room to note it.

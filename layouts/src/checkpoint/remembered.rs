@@ -1,17 +1,19 @@
-//! The driver of checkpoints of state in memory: begin, step, decide, give up. Each checkpoint writes what has come
-//! since the last one, and tells which records have died.
+//! The driver of checkpoints of state in memory: begin, step, decide, give up. Each checkpoint
+//! writes what has come since the last one, and tells which records have died.
 //!
 //! The state keeps a [place](Place) for each record: where it is, or none. What has a place is on
-//! storage as it is. So nothing is noted of an entry that comes and goes between two checkpoints, and of one that
-//! goes later that its record is dead. Segments of before are named again (see [`HeapFiles`]).
-//! The state says how to read its next stretch; in which order, and what is kept of entries that go before they were
-//! read, is left to it.
+//! storage as it is. So nothing is noted of an entry that comes and goes between two checkpoints,
+//! and of one that goes later that its record is dead. Segments of before are named again (see
+//! [`HeapFiles`]). The state says how to read its next stretch; in which order, and what is kept of
+//! entries that go before they were read, is left to it.
 //!
 //! What it keeps true:
 //! - An image has of each entry of the barrier one live record.
-//! - Nothing of a checkpoint counts before it is confirmed. If one is given up, the next one writes what it would have
-//!   written. If its outcome is not known, or a death could not be noted for want of memory, the next one writes all.
-//! - Places are of an [epoch](Remembered::epoch); those of another one are none. So all are forgotten at once.
+//! - Nothing of a checkpoint counts before it is confirmed. If one is given up, the next one writes
+//!   what it would have written. If its outcome is not known, or a death could not be noted for
+//!   want of memory, the next one writes all.
+//! - Places are of an [epoch](Remembered::epoch); those of another one are none. So all are
+//!   forgotten at once.
 
 use alluvium_pagestore::{
     BlobReader, BlobWriter, Error, ErrorKind, Key, MemoryKind, Result, SegmentInfo, State,
@@ -63,7 +65,8 @@ pub struct Remembered {
 struct Taking {
     /// At the barrier; not known of a state whose entries have several records.
     entries: Option<u64>,
-    /// Entries that have changed between the last barrier and this one, of a state that counts them.
+    /// Entries that have changed between the last barrier and this one, of a state that counts
+    /// them.
     changed: u64,
     stepped: Stepped,
     pace: Pace,
@@ -124,7 +127,7 @@ impl Taking {
 }
 
 impl Remembered {
-    /// Nothing yet.
+    /// Creates a memory of no checkpoint.
     pub fn new(context: &StateContext) -> Self {
         Self {
             context: context.clone(),
@@ -142,12 +145,13 @@ impl Remembered {
         }
     }
 
-    /// Books what a checkpoint writes with, and an open reads with, for as long as the state lives: whatever it accepts can
-    /// be checkpointed and opened again, also while other states take all other memory. Forgets the last checkpoint if
-    /// there is no room otherwise: the next one writes all.
+    /// Reserves the memory for writing a checkpoint and for opening one, as long as the state
+    /// lives. The state can then checkpoint and reopen everything it accepts, even while other
+    /// states use all other memory. If there is no room otherwise, it forgets the last checkpoint,
+    /// and the next one writes everything.
     ///
     /// # Errors
-    /// [`ErrorKind::OverBudget`] if there is no room.
+    /// [`ErrorKind::OverBudget`] if there is no room even then.
     pub fn keep_room<K: Key, V: State>(&mut self) -> Result<()> {
         if self.context.segments.is_none() {
             return Ok(());
@@ -160,7 +164,7 @@ impl Remembered {
         })
     }
 
-    /// Gives all entries of an image to `entry`, with their places.
+    /// Passes each entry of an image to `entry`, with its place.
     ///
     /// # Errors
     /// Those of `entry`, of reading and of decoding.
@@ -198,14 +202,16 @@ impl Remembered {
         }
     }
 
-    /// Places that were given in another epoch are none. No epoch is 0, and a later one is greater.
+    /// Returns the current epoch. A place given in another epoch counts as none. Epochs are greater
+    /// than 0 and increase.
     #[inline]
     pub fn epoch(&self) -> u32 {
         self.epoch
     }
 
-    /// An entry is gone whose record was there. Of one that a checkpoint has not read and that is
-    /// [due](Remembered::is_due) this is told by [`outdate`](Remembered::outdate). Cost: O(1).
+    /// Notes that the entry with its record at this place was removed. For an entry that the
+    /// running checkpoint has not read and that is [due](Remembered::is_due), call
+    /// [`outdate`](Remembered::outdate) instead. Cost: O(1).
     #[inline]
     pub fn note_dead(&mut self, place: Place) {
         if place != Place::NONE {
@@ -213,13 +219,14 @@ impl Remembered {
         }
     }
 
-    /// Whether the checkpoint that is being taken is to write an entry at this place, which it has not read. Not before
-    /// it is [planned](Remembered::plan).
+    /// Returns whether the running checkpoint must write the entry at this place, which it has not
+    /// read. Valid once the checkpoint is [planned](Remembered::plan).
     pub fn is_due(&self, place: Place) -> bool {
         self.taking.as_ref().is_some_and(|taking| taking.part.is_due(place))
     }
 
-    /// An entry is gone that the checkpoint being taken is to write, and has not yet: the state keeps it until then.
+    /// Notes the removal of an entry that the running checkpoint has yet to write. The state keeps
+    /// the entry until then.
     pub fn outdate(&mut self, place: Place) {
         let Some(taking) = &mut self.taking else { return };
         if taking.part.naming.outdate(place, &mut self.files).is_err() {
@@ -238,7 +245,8 @@ impl Remembered {
         self.files.break_off();
     }
 
-    /// By slot, whether the checkpoint being taken writes anew what is live in a segment. Empty if none is taken.
+    /// By slot, whether the checkpoint being taken writes anew what is live in a segment. Empty if
+    /// none is taken.
     pub(crate) fn anew(&self) -> &[bool] {
         self.taking.as_ref().map_or(&[], |taking| &taking.part.naming.anew)
     }
@@ -248,7 +256,7 @@ impl Remembered {
         self.taking.as_ref().is_some_and(|taking| taking.stepped.is_lost())
     }
 
-    /// Begins a checkpoint of so many entries, which own so many bytes. Cost: O(1).
+    /// Starts a checkpoint of `entries` entries that own `bytes` bytes. Cost: O(1).
     ///
     /// # Errors
     /// [`ErrorKind::Unsupported`] in a store without a directory.
@@ -258,8 +266,8 @@ impl Remembered {
         self.begin_at(Some(entries), pace)
     }
 
-    /// [`begin`](Remembered::begin) at a pace. Without the number of entries, what the state counts as changed is
-    /// written, and the records are counted.
+    /// [`begin`](Remembered::begin) at a pace. Without the number of entries, what the state counts
+    /// as changed is written, and the records are counted.
     ///
     /// # Errors
     /// As for `begin`.
@@ -282,8 +290,8 @@ impl Remembered {
         Ok(())
     }
 
-    /// Decides what the checkpoint that was begun writes, if that is not decided: to be called before an entry goes
-    /// that it has not read. Cost: in the number of segments.
+    /// Decides what the running checkpoint writes, if that is undecided. Call it before you remove
+    /// an entry that the checkpoint has not read. Cost: O(segments).
     #[inline]
     pub fn plan(&mut self) {
         if self.is_unplanned() {
@@ -296,8 +304,8 @@ impl Remembered {
         self.taking.as_ref().is_some_and(|taking| !taking.is_planned)
     }
 
-    /// [`plan`](Remembered::plan) of a state that marks what has changed. Says how many records are written at most;
-    /// `None` if all are, as no place is remembered.
+    /// [`plan`](Remembered::plan) of a state that marks what has changed. Says how many records are
+    /// written at most; `None` if all are, as no place is remembered.
     pub(crate) fn plan_marked(&mut self, marked: Marked) -> Option<u64> {
         self.plan_begun(Some(marked))
     }
@@ -339,7 +347,8 @@ impl Remembered {
         records
     }
 
-    /// Takes back what the helper was lent for a checkpoint that was given up. If it has it still, the next one writes all.
+    /// Takes back what the helper was lent for a checkpoint that was given up. If it has it still,
+    /// the next one writes all.
     fn take_lent(&mut self) {
         if let Some(lent) = self.lent.take() {
             lent.take_back(&self.context.helper, &mut self.files);
@@ -354,10 +363,11 @@ impl Remembered {
         self.epoch += 1;
     }
 
-    /// Does a bounded share; the image at the end. `read` reads a few entries, and says whether there were any.
+    /// Does a bounded step and returns the image at the end. `read` reads a few entries and returns
+    /// whether there were any.
     ///
     /// # Errors
-    /// Those of `read` and of writing; the checkpoint has to be begun again.
+    /// Those of `read` and of writing. Start the checkpoint again.
     pub fn step(
         &mut self,
         blobs: &BlobWriter,
@@ -375,8 +385,8 @@ impl Remembered {
         self.go_on(sealed, blobs)
     }
 
-    /// [`step`](Remembered::step) of a state whose batches the helper encodes: `give` takes back the one before, and gives
-    /// it the next.
+    /// [`step`](Remembered::step) of a state whose batches the helper encodes: `give` takes back
+    /// the one before, and gives it the next.
     ///
     /// # Errors
     /// Those of `give` and of writing; the checkpoint has to be begun again.
@@ -416,7 +426,8 @@ impl Remembered {
         self.tell_step(blobs)
     }
 
-    /// Reads entries beside the writer; `None` if no checkpoint is taken. If `read` fails or panics, the checkpoint is lost.
+    /// Reads entries beside the writer; `None` if no checkpoint is taken. If `read` fails or
+    /// panics, the checkpoint is lost.
     ///
     /// # Errors
     /// Those of `read`; the checkpoint has to be begun again.
@@ -431,8 +442,8 @@ impl Remembered {
         stepped.read_beside(|| read(to)).map(Some)
     }
 
-    /// Where an entry is noted that the stream is about to change, if a checkpoint is taken. A failure is for the caller to
-    /// [tell](Remembered::lose).
+    /// Where an entry is noted that the stream is about to change, if a checkpoint is taken. A
+    /// failure is for the caller to [tell](Remembered::lose).
     pub(crate) fn beside(&mut self) -> Option<Recording<'_>> {
         let Self { taking, files, epoch, changed, .. } = self;
         let part = &mut taking.as_mut()?.part;
@@ -471,7 +482,7 @@ impl Remembered {
         self.is_on
     }
 
-    /// Has all that `read` reads written at once. If that fails, the checkpoint does.
+    /// Writes everything that `read` reads, in this call. If that fails, the checkpoint fails.
     #[cold]
     pub fn read_rest(&mut self, mut read: impl FnMut(&mut Recording<'_>) -> Result<bool>) {
         self.plan();
@@ -484,7 +495,7 @@ impl Remembered {
         });
     }
 
-    /// Waits a moment for the helper.
+    /// Waits briefly for the helper.
     pub fn pause(&mut self) {
         self.taking.iter_mut().for_each(|taking| taking.stepped.pause());
     }
@@ -525,8 +536,8 @@ impl Remembered {
         image
     }
 
-    /// Gives up the checkpoint that is being taken, if one is. Cost: in the number of segments. What it leaves may be
-    /// dropped a part at a time.
+    /// Gives up the checkpoint that is being taken, if one is. Cost: in the number of segments.
+    /// What it leaves may be dropped a part at a time.
     pub(crate) fn give_up(&mut self) -> Option<LeftSets> {
         let mut taking = self.taking.take()?;
         let again = taking.again();
@@ -554,7 +565,7 @@ impl Remembered {
         }
     }
 
-    /// What became of the checkpoint.
+    /// Reports the outcome of the checkpoint.
     pub fn decide(&mut self, outcome: CheckpointOutcome) {
         drop(self.give_up());
         self.images.decide(outcome, self.context.segments.as_ref());
@@ -568,8 +579,8 @@ impl Remembered {
         }
     }
 
-    /// Gives up what is noted of dead records, if no checkpoint needs it, so that the next one writes all; says whether
-    /// there was any.
+    /// Frees the notes of dead records, if no checkpoint needs them, and returns whether there were
+    /// any. The next checkpoint then writes everything.
     pub fn make_way(&mut self) -> bool {
         if self.taking.is_some() || self.undecided.is_some() {
             return false;
@@ -582,7 +593,7 @@ impl Remembered {
         has_noted
     }
 
-    /// Adds what checkpoints take and took to a state's statistics.
+    /// Adds the checkpoints' bytes on storage and bytes written to `stats`.
     pub fn describe(&self, stats: &mut TableStats) {
         self.images.describe(stats);
         stats.checkpoint_looks += self.looks;

@@ -1,8 +1,9 @@
-//! Where a record is: in a frame of memory, or in a segment on storage.
+//! The place of a record: in a frame of memory, or in a segment on storage.
 //!
-//! 46 bits. The top bit tells the two apart. Neither half ever runs out: frame numbers are reused
-//! once no index entry points into the frame, segment numbers once the segment is dropped and
-//! nothing points into it; only the id in the segment's file name grows for ever.
+//! An address has 46 bits; the top bit distinguishes memory and storage. Neither half ever runs
+//! out. Frame numbers are reused once no index entry points into the frame, segment numbers once
+//! the segment is dropped and nothing points into it. Only the id in the segment's file name grows
+//! for ever.
 
 use alluvium_pagestore::GRAIN_BYTES;
 
@@ -19,9 +20,9 @@ pub struct Address(pub u64);
 /// An [`Address`] taken apart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Place {
-    /// Slot number, counted over all frames.
+    /// The slot number, counted over all frames.
     Memory(u64),
-    /// Record of a segment.
+    /// A record of a segment.
     Stored(StoredAt),
 }
 

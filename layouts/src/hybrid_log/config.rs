@@ -1,4 +1,4 @@
-//! Options of a hybrid log, and the sizes that follow from its memory.
+//! Options of a hybrid log, and the sizes computed from its memory.
 
 use alluvium_pagestore::{
     ByteSize, Death, Error, ErrorKind, FooterEntry, LiveSet, MIB, Result, SegmentWriter,
@@ -15,11 +15,11 @@ use super::log::{COPIES_MIN, Copies, SPARES_MIN, WANT_FREE_MIN};
 use super::spill::Spill;
 use crate::record_type_unsafe::RecordType;
 
-/// Keeps a state in a hash-indexed hybrid log: native records in pages, updated in place, the
+/// Keeps a state in a hash-indexed hybrid log: native records in pages, updated in place, and the
 /// oldest pages on storage.
 ///
-/// For state that grows, that does not fit its memory, or whose hash table must not stall. Small
-/// state belongs on the [heap](crate::Heap).
+/// Use it for state that grows or exceeds its memory, and where a growing hash table must not stall
+/// calls. Small state belongs on the [heap](crate::Heap).
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default, rename_all = "kebab-case")]
 pub struct HybridLog {
@@ -35,127 +35,131 @@ pub struct HybridLog {
     generations: Option<u32>,
 }
 
-/// Least bytes of a page chosen by default.
+/// Smallest page size chosen by default, in bytes.
 pub const PAGE_BYTES_MIN: u64 = 4096;
-/// Most bytes of a page chosen by default.
+/// Largest page size chosen by default, in bytes.
 pub const PAGE_BYTES_MAX: u64 = 64 << 10;
-/// Cold reads in flight at once, by default and memory permitting.
+/// Default number of cold reads in flight at once; fewer in little memory.
 pub const QUEUE_DEPTH: usize = 64;
-/// Part of the unsealed pages whose records move to the tail when they are changed.
+/// Default percentage of the unsealed pages whose records move to the tail when they change.
 pub const COOLING_PERCENT: u8 = 15;
-/// Calls of the stream, keys read or written, for each record that a checkpoint writes meanwhile.
+/// Default number of keys that the stream reads or writes per record that a checkpoint writes.
 pub const CHECKPOINT_PACE: u32 = 96;
-/// Generations of segments, by default.
+/// Default number of segment generations.
 pub const GENERATIONS: u32 = 1;
-/// Most of them.
+/// Largest number of segment generations.
 const GENERATIONS_MAX: u32 = 2;
-/// A segment of the old generation ends after as many images as such a part of memory has room for what is known of,
-/// between these.
+/// A segment of the old generation ends after as many images as such a part of memory has room for
+/// what is known of, between these.
 const OLD_IMAGES_SHARE: u64 = 128;
 const OLD_IMAGES_MIN: u64 = 16;
 const OLD_IMAGES_MAX: u64 = 1024;
 /// A page is left, full or not, when the heap of its entries passes so many times its own bytes.
 const FRAME_HEAP_MAX: u64 = 4;
-/// A call waits so long for storage to take what was given to it, by default.
+/// Default time that a call waits for storage.
 pub const PATIENCE: Duration = Duration::from_secs(20);
 /// Memory kept for the table of segments, at least: that of some 50 segments.
 const SEGMENT_TABLE_BYTES_MIN: u64 = 13 << 10;
-/// Frames a table works with at the least: filling, cooling, being written, being recycled.
+/// Least number of frames that a table works with: filling, cooling, being written, being recycled.
 pub const FRAMES_MIN: u64 = 5;
 /// Bytes of a death in a checkpoint, with its part of its segment's head.
 const DEATH_WRITTEN_BYTES: usize = 8;
 
 impl HybridLog {
-    /// A hybrid log with default options.
+    /// Creates a hybrid log with default options.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// The most memory this state may take, in bytes. Default: what the store has. Without a
-    /// limit the log leaves a thirty-second of the store's memory to other states, and gives
-    /// pages up as they take more.
+    /// Sets the most memory that this state may take, in bytes. Default: the store's memory.
+    /// Without a limit the log leaves 1/32 of the store's memory to other states, and gives up
+    /// pages as they take more.
     #[must_use]
     pub fn memory(mut self, bytes: u64) -> Self {
         self.memory = Some(ByteSize(bytes));
         self
     }
 
-    /// Bytes of a page in memory. Larger pages make fewer and longer writes, smaller ones make a
-    /// small memory go further. Default: a 64th of the memory, between [`PAGE_BYTES_MIN`] and
-    /// [`PAGE_BYTES_MAX`].
+    /// Sets the bytes of a page in memory. Larger pages make fewer and longer writes; smaller pages
+    /// make better use of little memory. Default: 1/64 of the memory, rounded down to a power of
+    /// two, between [`PAGE_BYTES_MIN`] and [`PAGE_BYTES_MAX`].
     #[must_use]
     pub fn page(mut self, bytes: u64) -> Self {
         self.page = Some(ByteSize(bytes));
         self
     }
 
-    /// Records per page, instead of bytes: for tests with tiny pages.
+    /// Sets the records per page, instead of its bytes: for tests with tiny pages.
     #[must_use]
     pub fn page_records(mut self, records: u32) -> Self {
         self.page_records = Some(records);
         self
     }
 
-    /// Bytes of a segment file. Larger segments make fewer files, smaller ones give space back
-    /// sooner; each file takes some 250 bytes of the memory. Default: an eighth of the memory, between 256 KiB and 16 MiB; at most 16 MiB.
+    /// Sets the bytes of a segment file. Larger segments make fewer files; smaller ones free space
+    /// sooner. Each file takes about 250 bytes of memory. Default: 1/8 of the memory, between 256
+    /// KiB and 16 MiB. Largest: 16 MiB.
     #[must_use]
     pub fn segment(mut self, bytes: u64) -> Self {
         self.segment = Some(ByteSize(bytes));
         self
     }
 
-    /// Cold reads of a batch that are in flight at once. Default: [`QUEUE_DEPTH`], less if memory
-    /// is small.
+    /// Sets the number of cold reads of a batch in flight at once. Default: [`QUEUE_DEPTH`], fewer
+    /// in little memory.
     #[must_use]
     pub fn queue_depth(mut self, reads: usize) -> Self {
         self.queue_depth = Some(reads);
         self
     }
 
-    /// Percentage of the unsealed pages, the oldest ones, whose records move to the tail when they
-    /// are changed, so that what is hot is not written. Only while memory is short. Default:
-    /// [`COOLING_PERCENT`].
+    /// Sets the percentage of the unsealed pages, the oldest ones, whose records move to the tail
+    /// when they change. Hot records thus avoid being written. Takes effect only while memory is
+    /// short. Default: [`COOLING_PERCENT`].
     #[must_use]
     pub fn cooling_percent(mut self, percent: u8) -> Self {
         self.cooling_percent = Some(percent);
         self
     }
 
-    /// How long a call that needs memory waits for storage to take what was given to it, before it
-    /// gives up with [`ErrorKind::Backpressure`]. A longer wait rides out slower storage, a shorter
-    /// one tells the caller sooner; the call can be made again either way. And how long a call that
-    /// reads a record waits while storage does nothing at all. In whole milliseconds;
-    /// in a file `patience-ms`. Default: [`PATIENCE`].
+    /// Sets how long a call waits for storage before it fails with [`ErrorKind::Backpressure`]. A
+    /// call that needs memory waits for storage to complete writes; a call that reads a record
+    /// waits while storage makes no progress at all. A longer time rides out slower storage; a
+    /// shorter one tells the caller sooner. The call can be retried either way. In whole
+    /// milliseconds; `patience-ms` in a configuration file. Default: [`PATIENCE`].
     #[must_use]
     pub fn patience(mut self, patience: Duration) -> Self {
         self.patience_ms = Some(u64::try_from(patience.as_millis()).unwrap_or(u64::MAX));
         self
     }
 
-    /// How many keys the stream reads or writes for each record that a checkpoint, taken in steps, has
-    /// written meanwhile. More of them slow the stream less and make the checkpoint take longer; 0 writes as
-    /// fast as storage takes it, and so is what is left after half of what lay between the last two checkpoints. A
-    /// stream that stands still waits for nothing, and neither do records whose
-    /// values own heap. Default: [`CHECKPOINT_PACE`].
+    /// Sets the number of keys that the stream reads or writes per record that a stepwise
+    /// checkpoint writes meanwhile. More keys slow the stream less and make the checkpoint longer.
+    /// 0 writes at the speed of storage, as every checkpoint does once half of the last interval
+    /// between checkpoints has elapsed. A checkpoint does not wait for an idle stream. Records
+    /// whose values own heap do not wait either. Default: [`CHECKPOINT_PACE`].
     #[must_use]
     pub fn checkpoint_pace(mut self, keys: u32) -> Self {
         self.checkpoint_pace = Some(keys);
         self
     }
 
-    /// With 2, what compaction copies goes to segments of its own, the old generation, and not to the segment that is
-    /// being written, among younger records: what has outlived one segment mostly outlives the next, so that it is
-    /// copied less often. That writes less where a few keys take nearly all updates and memory has no room even
-    /// for these; where it has, what reaches storage is even, and nothing is gained. It costs a second writer, which is a
-    /// 64th of the memory, 10 to 208 KiB, and the footer of a page; a second open segment; and a second file to be made
-    /// durable with each checkpoint that comes after a copy. Opening fails with [`ErrorKind::Config`] unless it is 1 or 2. Default: [`GENERATIONS`].
+    /// Sets the number of segment generations, 1 or 2. With 2, compaction copies records to
+    /// segments of an old generation, apart from the segment that takes new records. Records that
+    /// outlived one segment tend to outlive the next, and are copied less often.
+    ///
+    /// This writes less where few keys take nearly all updates and memory cannot hold even these.
+    /// If memory holds them, updates on storage are uniform and nothing is gained. Costs: a second
+    /// writer of 1/64 of the memory, between 10 and 208 KiB, plus the footer of a page; a second
+    /// open segment; a second file to sync in each checkpoint after a copy. Opening fails with
+    /// [`ErrorKind::Config`] for any other number. Default: [`GENERATIONS`].
     #[must_use]
     pub fn generations(mut self, generations: u32) -> Self {
         self.generations = Some(generations);
         self
     }
 
-    /// Uses only so many bits of the keys' hashes: for tests of what happens when hashes collide.
+    /// Uses only this many bits of the key hashes: for tests with collisions.
     #[doc(hidden)]
     #[must_use]
     pub fn hash_bits(mut self, bits: u32) -> Self {
@@ -299,11 +303,12 @@ impl HybridLog {
     }
 }
 
-/// Segments up to so many bytes are many, and in less memory than that pages are few: then memory is left for
-/// reading them back.
+/// Segments up to so many bytes are many, and in less memory than that pages are few: then memory
+/// is left for reading them back.
 const RESTORED_SEGMENT_MAX: u64 = 32 << 10;
 const RESTORED_MEMORY_MAX: u64 = 192 << 10;
-/// Reading lists of the dead takes so many times their bytes at most: all of them twice, and the longest twice more.
+/// Reading lists of the dead takes so many times their bytes at most: all of them twice, and the
+/// longest twice more.
 const LISTS_READ_AS: u64 = 4;
 
 /// Bytes of lists in so much memory: few where it has no room to read them.
@@ -323,15 +328,15 @@ pub struct Sizes {
     /// A frame whose entries own more heap takes no more entries.
     pub frame_heap_bytes: u64,
     pub headroom_bytes: u64,
-    /// What reading a checkpoint takes that is not there when the log works: the set of a segment's live records, and
-    /// lists of the dead.
+    /// What reading a checkpoint takes that is not there when the log works: the set of a segment's
+    /// live records, and lists of the dead.
     pub restore_bytes: u64,
     /// Bytes of lists of the dead that a checkpoint has at most; sets take their place then.
     pub lists_max: u64,
     /// Frames that the memory has room for, and the tables for so many.
     pub frames_max: u64,
-    /// Empty frames kept for reuse, while memory suffices: a checkpoint copies many, whose memory would
-    /// be mapped anew for each.
+    /// Empty frames kept for reuse, while memory suffices: a checkpoint copies many, whose memory
+    /// would be mapped anew for each.
     pub spares_max: usize,
     /// Frames of which copies for a checkpoint are there at once.
     pub copies_max: usize,
@@ -383,8 +388,8 @@ impl Sizes {
         reads + Fetches::memory_bytes(self.queue_depth.saturating_sub(1))
     }
 
-    /// Memory for rewriting: a window, the footer entries of a page twice, and what the footer that is written takes
-    /// beyond that of a page of this log.
+    /// Memory for rewriting: a window, the footer entries of a page twice, and what the footer that
+    /// is written takes beyond that of a page of this log.
     pub fn rewrite_bytes(&self) -> u64 {
         let written = |records: u32| SegmentWriter::memory_bytes(0, records as usize, 0);
         let longer = written(self.page_records) - written(self.slots);
@@ -403,8 +408,8 @@ impl Sizes {
         self.kept_bytes() + WANT_FREE_MIN + growth
     }
 
-    /// What the index and tables leave at least: to a value that is read and to the least frames, and to reading a
-    /// checkpoint, when there are none of these yet.
+    /// What the index and tables leave at least: to a value that is read and to the least frames,
+    /// and to reading a checkpoint, when there are none of these yet.
     pub fn kept_bytes(&self) -> u64 {
         (FRAMES_MIN * self.frame_bytes + self.headroom_bytes).max(self.restore_bytes)
     }

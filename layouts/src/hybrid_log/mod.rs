@@ -1,8 +1,8 @@
 //! The hash-indexed hybrid log.
 //!
 //! One address space over memory and storage: native records in page-sized [frames](frame_unsafe),
-//! updated in place; the oldest frames written to [segments](stored) by a helper and then
-//! recycled. One [index] entry per key leads to the record wherever it is. `docs/design/hybrid-log.md`
+//! updated in place. A helper writes the oldest frames to [segments](stored), and the log recycles
+//! them. One [index] entry per key leads to the record wherever it is. `docs/design/hybrid-log.md`
 //! has the design, its reasons, and its checkpoints.
 
 mod address;

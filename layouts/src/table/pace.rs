@@ -1,29 +1,29 @@
-//! How far a stream has come while a checkpoint of its state is taken.
+//! Progress of the stream while a checkpoint of its state runs.
 
 /// A share is worth at least so many calls.
 const CALLS_MIN: u64 = 64;
-/// What a table is told before each share of a checkpoint, see
+/// Progress since the last step of a checkpoint, passed to
 /// [`Upkeep::pace_checkpoint`](crate::Upkeep::pace_checkpoint).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Pace {
-    /// Keys read or written since the last share. With none of them the stream stands still, and waits for
-    /// nothing.
+    /// Keys read or written since the last step. At 0 the stream is idle, and the checkpoint writes
+    /// without waiting for it.
     pub calls: u64,
-    /// How much is over of the time that the checkpoint may take, in parts of [`WHOLE`](Pace::WHOLE). From
-    /// there on it follows nothing any more.
+    /// Fraction of the checkpoint's time budget that has elapsed, in units of
+    /// 1/[`WHOLE`](Pace::WHOLE). At `WHOLE` the checkpoint no longer follows the stream.
     pub gone: u64,
 }
 
 impl Pace {
-    /// All of the time that a checkpoint may take.
+    /// The whole time budget of a checkpoint.
     pub const WHOLE: u64 = 1 << 32;
-    /// A checkpoint may take this part of what lies between its barrier and the one before.
+    /// Divisor of the interval between two barriers that gives a checkpoint's time budget.
     const SHARE_OF_INTERVAL: u64 = 2;
-    /// One that does not follow the stream.
+    /// A pace that does not follow the stream.
     pub const AT_ONCE: Self = Self { calls: 0, gone: Self::WHOLE };
 
-    /// How much is over of the time of a checkpoint: so much has passed since its barrier, in any unit, and
-    /// so much had since the one before.
+    /// Returns the elapsed fraction of a checkpoint's time budget. `passed` is the time since its
+    /// barrier and `interval` the time between that barrier and the previous one, in the same unit.
     #[must_use]
     pub fn gone_of(passed: u64, interval: u64) -> u64 {
         let whole = u128::from(passed) * u128::from(Self::WHOLE * Self::SHARE_OF_INTERVAL);
@@ -31,8 +31,8 @@ impl Pace {
         gone.min(Self::WHOLE.into()) as u64
     }
 
-    /// What the stream has earned the checkpoint since the last share, when so much was `gone`; `None` if the checkpoint
-    /// does not follow the stream now.
+    /// What the stream has earned the checkpoint since the last share, when so much was `gone`;
+    /// `None` if the checkpoint does not follow the stream now.
     pub(crate) fn earned(self, gone: &mut u64) -> Option<Earned> {
         let since = self.gone - std::mem::replace(gone, self.gone).min(self.gone);
         let follows = self.calls > 0 && self.gone < Self::WHOLE;
@@ -48,8 +48,8 @@ pub(crate) struct Earned {
 }
 
 impl Earned {
-    /// What there is of a `credit` with this, `most` at most: so much for `each` call, or as large a part of `all` as
-    /// is over of the time, whichever says more.
+    /// What there is of a `credit` with this, `most` at most: so much for `each` call, or as large
+    /// a part of `all` as is over of the time, whichever says more.
     pub(crate) fn add(self, credit: Option<u64>, each: u64, all: u64, most: u64) -> Option<u64> {
         let by_time = u128::from(all) * u128::from(self.gone) / u128::from(Pace::WHOLE);
         let more = self.calls.saturating_mul(each).max(by_time as u64);
@@ -57,8 +57,8 @@ impl Earned {
     }
 }
 
-/// Takes what something costs from a `credit`, if there is as much, and says whether there was. Where there is none
-/// to be had, nothing costs anything.
+/// Takes what something costs from a `credit`, if there is as much, and says whether there was.
+/// Where there is none to be had, nothing costs anything.
 pub(crate) fn pay(credit: &mut Option<u64>, cost: u64) -> bool {
     let left = credit.map_or(Some(None), |credit| credit.checked_sub(cost).map(Some));
     *credit = left.unwrap_or(*credit);

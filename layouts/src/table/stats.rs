@@ -1,70 +1,71 @@
-//! What a table, lists or panes count, and what follows from that.
+//! Counters of a table, of lists or of panes, and figures computed from them.
 
 use serde::{Deserialize, Serialize};
 
-/// Counters and gauges of a table since it was opened. Counters only grow.
+/// Counters and gauges of a table since it was opened. Counters never decrease.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TableStats {
-    /// Keys present.
+    /// Keys present now.
     pub live_keys: u64,
-    /// Bytes of live records: native slots and values' heap in memory, encoded on storage.
+    /// Bytes of live records: native slots and values' heap in memory, encoded bytes on storage.
     pub live_bytes: u64,
-    /// Bytes of segment files, live or not.
+    /// Bytes of segment files, with dead records.
     pub disk_bytes: u64,
-    /// Of these, what live records take, estimated per segment by their number. Of a full
-    /// checkpoint all are live.
+    /// Bytes of these that live records take, estimated per segment from their number. All bytes of
+    /// a full checkpoint are live.
     pub live_disk_bytes: u64,
-    /// Estimated bytes that live records which are in memory alone would take there, where a layout
-    /// keeps single records on storage.
+    /// Estimated bytes on storage that the live records which are only in memory would take. Only
+    /// layouts that store single records report it.
     pub unstored_bytes: u64,
-    /// Keys that calls read or wrote, peeks and scans not among them. Counted by the store for all
-    /// layouts alike: a table leaves it 0.
+    /// Keys that calls read or wrote, without peeks and scans. The store counts them; a table
+    /// leaves this 0.
     pub calls: u64,
     /// Values encoded or decoded.
     pub codec_calls: u64,
-    /// Records read from storage for a key that was asked for.
+    /// Records read from storage because a call needed them.
     pub cold_reads: u64,
-    /// Records that were read ahead of the call that needed them, by [`Table::fetch`](crate::Table::fetch).
+    /// Records that [`Table::fetch`](crate::Table::fetch) read ahead of a call.
     pub fetches: u64,
-    /// Cold reads that found another key.
+    /// Cold reads that found the record of another key.
     pub false_cold_reads: u64,
-    /// Pages handed to helper threads to be written.
+    /// Pages handed to helper threads for writing.
     pub pages_flushed: u64,
-    /// Bytes of pages that were written, or of full checkpoints.
+    /// Bytes written of pages, or of full checkpoints.
     pub flushed_bytes: u64,
-    /// Pages begun.
+    /// Pages started.
     pub pages_begun: u64,
-    /// Index segments split.
+    /// Splits of index segments.
     pub splits: u64,
-    /// Records moved inside memory, by moving the value.
+    /// Records moved within memory.
     pub moves: u64,
     /// Values cloned because their page was being written.
     pub clones: u64,
-    /// Records copied to a new segment because most of the old one was dead; of a hybrid log with two
-    /// generations, all that went to the old one.
+    /// Records copied to a new segment because most of the old segment was dead. On a hybrid log
+    /// with two generations: all records copied to the old generation.
     pub rewritten: u64,
-    /// Entries that were removed because they had expired.
+    /// Expired entries removed.
     pub expired: u64,
-    /// Entries in memory that were looked at to find those.
+    /// Entries in memory examined in search of expired ones.
     pub expiry_looks: u64,
-    /// Entries that were looked at to find those of some hashes, these among them.
+    /// Entries examined in search of those in a range of hashes, including the ones found.
     pub sought: u64,
-    /// Slots, entries and notes of deaths that checkpoints of hybrid logs looked at, or that were looked at after one was
-    /// given up; notes of deaths that those of heap maps added to sets.
+    /// On a hybrid log: slots, entries and notes of deaths that checkpoints examined, or that were
+    /// examined after one was given up. On the heap: notes of deaths that checkpoints added to live
+    /// sets.
     pub checkpoint_looks: u64,
-    /// Times a closure made a value larger than `max_value`.
+    /// Times that a closure made a value larger than `max_value`.
     #[serde(default)]
     pub oversized: u64,
-    /// Times a call waited for storage to free memory.
+    /// Times that a call waited for storage to free memory.
     pub stalls: u64,
-    /// Bytes read back in the background before they were asked for.
+    /// Bytes prefetched in the background.
     pub prefetched_bytes: u64,
-    /// Of these, bytes that were dropped again without having been used.
+    /// Prefetched bytes that were dropped unused.
     pub prefetch_wasted_bytes: u64,
 }
 
 impl TableStats {
-    /// Adds another table's numbers to this one's.
+    /// Adds the numbers of another table.
     pub fn add(&mut self, other: &TableStats) {
         self.live_keys += other.live_keys;
         self.live_bytes += other.live_bytes;
@@ -93,23 +94,24 @@ impl TableStats {
         self.prefetch_wasted_bytes += other.prefetch_wasted_bytes;
     }
 
-    /// Calls that memory answered: all but the cold reads.
+    /// Returns the number of calls answered from memory: all but the cold reads.
     pub fn hits(&self) -> u64 {
         self.calls.saturating_sub(self.cold_reads)
     }
 
-    /// The part of the calls that memory answered; `None` before the first call.
+    /// Returns the fraction of calls answered from memory; `None` before the first call.
     pub fn hit_rate(&self) -> Option<f64> {
         (self.calls > 0).then(|| self.hits() as f64 / self.calls as f64)
     }
 
-    /// Bytes of segment files that no live record takes.
+    /// Returns the bytes of segment files that live records do not take.
     pub fn dead_disk_bytes(&self) -> u64 {
         self.disk_bytes.saturating_sub(self.live_disk_bytes)
     }
 
-    /// Bytes of segment files per byte of live state, what is in memory alone included; `None` if
-    /// nothing there is live. Compaction bounds it.
+    /// Returns bytes of segment files per byte of live state. Live state includes records that are
+    /// only in memory. Returns `None` if no record on storage is live. Compaction bounds this
+    /// number.
     pub fn space_amplification(&self) -> Option<f64> {
         let state_bytes = self.live_disk_bytes + self.unstored_bytes;
         (self.live_disk_bytes > 0).then(|| self.disk_bytes as f64 / state_bytes as f64)

@@ -1,4 +1,4 @@
-//! Options of window segments, and the sizes that follow from the memory.
+//! Options of window segments, and the sizes computed from the memory.
 
 use std::time::Duration;
 
@@ -13,8 +13,8 @@ use super::run::Run;
 use crate::checkpoint::{BATCH_BYTES_MAX, Pace};
 use crate::hybrid_log::PATIENCE;
 
-/// Keeps accumulators by slice of event time: native in memory, a table per slice; what does not
-/// fit goes to files of its slice, the slices that are read last first. A slice is dropped whole.
+/// Keeps accumulators by slice of event time, in a native table per slice. Slices that do not fit
+/// in memory go to files of their own, those read last first. A slice is dropped whole.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default, rename_all = "kebab-case")]
 pub struct WindowSegments {
@@ -25,9 +25,9 @@ pub struct WindowSegments {
     patience_ms: Option<u64>,
 }
 
-/// Least bytes that are read from storage at once, by default.
+/// Smallest size of an image, the unit of reading, chosen by default, in bytes.
 pub const IMAGE_BYTES_MIN: u64 = 8 << 10;
-/// Most bytes that are read from storage at once, by default.
+/// Largest size of an image chosen by default, in bytes.
 pub const IMAGE_BYTES_MAX: u64 = 64 << 10;
 /// Runs of one size of a slice that are made one.
 const RUNS_MAX: usize = 8;
@@ -53,46 +53,48 @@ const BATCH_BYTES_MIN: usize = 4 << 10;
 const CHECKPOINT_RECORD_BYTES: u64 = 8 << 10;
 
 impl WindowSegments {
-    /// Window segments with default options.
+    /// Creates window segments with default options.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// The most memory this state may take, in bytes. Default: what the store has.
+    /// Sets the most memory that this state may take, in bytes. Default: the store's memory.
     #[must_use]
     pub fn memory(mut self, bytes: u64) -> Self {
         self.memory = Some(ByteSize(bytes));
         self
     }
 
-    /// Bytes that are read from storage at once: by a look-up, and by a fold for each run it goes
-    /// through. Larger ones make fewer and longer reads and a smaller table of what is where,
-    /// smaller ones leave a fold over many runs more room. Default: a 512th of the memory, between
-    /// [`IMAGE_BYTES_MIN`] and [`IMAGE_BYTES_MAX`].
+    /// Sets the bytes of an image: the amount that a look-up reads at once, and a fold per run.
+    /// Larger images make fewer and longer reads and a smaller index; smaller images leave a fold
+    /// over many runs more memory. Default: 1/512 of the memory, between [`IMAGE_BYTES_MIN`] and
+    /// [`IMAGE_BYTES_MAX`].
     #[must_use]
     pub fn image(mut self, bytes: u64) -> Self {
         self.image = Some(ByteSize(bytes));
         self
     }
 
-    /// Bytes after which a run goes on in another file. Default, and the most: 16 MiB.
+    /// Sets the bytes after which a run continues in another file. Default and largest: 16 MiB.
     #[must_use]
     pub fn segment(mut self, bytes: u64) -> Self {
         self.segment = Some(ByteSize(bytes));
         self
     }
 
-    /// Runs of one size that a slice may have on storage before they are made one. More runs make
-    /// fewer writes, fewer make look-ups and folds cheaper. Default: 8; at least 2.
+    /// Sets the number of runs of similar size that a slice may have on storage before they are
+    /// merged. More runs make fewer writes; fewer runs make look-ups and folds cheaper. Default: 8.
+    /// Smallest: 2.
     #[must_use]
     pub fn runs_max(mut self, runs: usize) -> Self {
         self.runs_max = Some(runs);
         self
     }
 
-    /// How long a call that needs memory waits for storage to take what was given to it, or one that reads
-    /// for storage that does nothing, before it gives up with [`ErrorKind::Backpressure`]. In whole milliseconds; in a file `patience-ms`.
-    /// Default: [`PATIENCE`].
+    /// Sets how long a call waits for storage before it fails with [`ErrorKind::Backpressure`]. A
+    /// call that needs memory waits for storage to complete writes; a call that reads waits while
+    /// storage makes no progress at all. In whole milliseconds; `patience-ms` in a configuration
+    /// file. Default: [`PATIENCE`].
     #[must_use]
     pub fn patience(mut self, patience: Duration) -> Self {
         self.patience_ms = Some(u64::try_from(patience.as_millis()).unwrap_or(u64::MAX));

@@ -1,10 +1,10 @@
 //! Window segments: accumulators by slice of event time, in memory and in files of their slice.
 //!
-//! Each [slice](slice) has a hash table in memory that is changed in place. When memory gets short,
-//! the table of the slice that is read last is [written](background) as a [run](run) in the order of
-//! hashes, and the slice begins a new one: what a key has in the parts of a slice is merged when it
-//! is read. A [fold](fold) walks the parts of many slices side by side, each once. A slice is
-//! purged whole: its tables are dropped, its files removed.
+//! Each [slice](slice) has a hash table in memory, changed in place. When memory is short, a
+//! [helper](background) writes the table of the slice that is read last as a [run](run) in the
+//! order of hashes, and the slice starts a new table. Reads merge a key's parts. A [fold](fold)
+//! walks the parts of many slices side by side, each once. Purging a slice drops its tables and
+//! removes its files.
 
 mod background;
 mod capture;

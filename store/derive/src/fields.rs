@@ -1,4 +1,4 @@
-//! Fields, the way all emitted code needs them, and the bounds of generic impls.
+//! The fields of a type as all emitted code needs them, and the bounds of generic impls.
 
 use proc_macro2::{Ident, TokenStream, TokenTree};
 use quote::{ToTokens, format_ident};

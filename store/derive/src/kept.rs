@@ -1,5 +1,5 @@
-//! Attributes that make a type write something else than it reads, or something that its schema does not
-//! tell. State with them would come back as another value, in silence, or not at all.
+//! Attributes that make a type write something else than it reads, or something outside its schema.
+//! State with them would silently come back as another value, or not at all.
 
 use proc_macro2::TokenStream;
 use syn::{Attribute, Data, DeriveInput, Error, Meta, Result};

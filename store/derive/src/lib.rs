@@ -1,9 +1,9 @@
-//! The derive macros of Alluvium: `State` for what is kept, `KeyHash` for what is a key.
+//! The derive macros of Alluvium: `State` for values, `KeyHash` for keys.
 //!
-//! The macros emit code only for the traits they name. rkyv's own derives stand beside them,
-//! because a derive macro sees an item but cannot add derives to it, and an attribute macro that
-//! could would hide from the reader that the type has an archived form. Both parse the same
-//! `#[state(…)]`, see `options.rs`; what they emit is in `state.rs` and `key_hash.rs`.
+//! The macros emit code only for the traits they name. Users write rkyv's derives themselves: a
+//! derive macro sees an item but cannot add derives to it. An attribute macro could, but would hide
+//! from the reader that the type has an archived form. Both macros parse the same `#[state(…)]`,
+//! see `options.rs`; `state.rs` and `key_hash.rs` emit the code.
 
 mod fields;
 mod kept;
@@ -15,9 +15,9 @@ mod stored;
 use proc_macro::TokenStream;
 use syn::{DeriveInput, Error, parse_macro_input};
 
-/// Makes a type one that a store can keep: implements `HeapSize` (what the budget counts) and
-/// `Schema` (what a checkpoint is checked against). With rkyv's derives and `Clone` beside it, the
-/// type is a `State`:
+/// Implements the traits that a store needs from a value: `HeapSize`, which the budget counts, and
+/// `Schema`, which a checkpoint is checked against. With rkyv's derives and `Clone`, the type is a
+/// `State`:
 ///
 /// ```
 /// # mod alluvium { pub use alluvium_pagestore::*; pub use alluvium_derive::State; }
@@ -37,32 +37,33 @@ use syn::{DeriveInput, Error, parse_macro_input};
 /// assert_eq!(BestBid { price: 7, bidder: None }.heap_bytes(), 0);
 /// ```
 ///
-/// rkyv's derives are written out because a derive macro cannot add derives to the item it is
-/// given; they also need the crate `rkyv` among the user's dependencies.
+/// Write rkyv's derives yourself: a derive macro cannot add derives to its item. They need the
+/// crate `rkyv` among your dependencies.
 ///
-/// Works for structs and enums, also generic ones: each type parameter that a field contains gets
-/// the bound `HeapSize` or `Schema`. A type may contain itself (`Vec<Self>`); its description then
-/// names it without its fields in the inner place.
+/// Works for structs and enums, also generic ones. Each type parameter in a field gets the bound
+/// `HeapSize` or `Schema`. A type may contain itself (`Vec<Self>`); its description then names the
+/// inner occurrence without fields.
 ///
 /// # Schema
 ///
-/// `Name@version{field:type,…}` for structs, fields of tuple structs being named `0`, `1`, …, and
-/// `Name@version|Variant{field:type,…}|…|` for enums, `Variant=number` where a number is given. What
-/// rkyv is told to store another way stands in `rkyv(…)(type)`. Renaming or reordering the type, a variant or
-/// a field changes it, and so does changing the type of a field at any depth; a directory written
-/// before is refused. Change the version where the meaning changes and nothing else does.
+/// `Name@version{field:type,…}` for structs; the fields of tuple structs are `0`, `1`, ….
+/// `Name@version|Variant{field:type,…}|…|` for enums, with `Variant=number` for an explicit number.
+/// A field that rkyv stores in another way is `rkyv(…)(type)`. Renaming or reordering the type, a
+/// variant or a field changes the schema, and so does changing a field's type at any depth. Opening
+/// an older directory then fails. Raise the version if only the meaning changes.
 ///
 /// # By serde
 ///
-/// `#[state(serde)]` stores the type by its serde traits instead of rkyv's, so that it needs no
-/// rkyv derives, and its fields need `HeapSize` and `Schema` only. `Serde`, the wrapper for types of
-/// others, says what that costs.
+/// `#[state(serde)]` stores the type by its serde traits instead of rkyv's. It needs no rkyv
+/// derives, and its fields need only `HeapSize` and `Schema`. For the limits of storing by serde
+/// see `Serde`, the wrapper for foreign types.
 ///
-/// Attributes of serde's that make a type write something else than it reads are refused: on the
-/// type, its variants and fields `skip`, `skip_serializing`, `skip_serializing_if`, `flatten`,
-/// `untagged`, `tag`, `with`, `from`, `into` and all others but those that only name things, such as
-/// `rename` and `default`. So is rkyv's `with = Skip`. A type by rkyv may have any of serde's
-/// attributes, until it stands in one by serde: then the state does not open.
+/// The macro refuses serde attributes that make a type write something else than it reads. On the
+/// type, its variants and fields these are `skip`, `skip_serializing`, `skip_serializing_if`,
+/// `flatten`, `untagged`, `tag`, `with`, `from`, `into` and all others except those that only name
+/// things, such as `rename` and `default`. It also refuses rkyv's `with = Skip`. A type stored by
+/// rkyv may have any serde attributes; a type stored by serde must not contain it then, or the
+/// state does not open.
 ///
 /// ```
 /// # mod alluvium { pub use alluvium_pagestore::*; pub use alluvium_derive::State; }
@@ -83,19 +84,19 @@ use syn::{DeriveInput, Error, parse_macro_input};
 ///
 /// # Attributes
 ///
-/// - `#[state(version = N)]`: version in the schema, from 1, the default.
-/// - `#[state(serde)]`: stored by serde.
-/// - `#[state(trusted)]`: keeps attributes that are refused otherwise. It promises that each value
-///   comes back as it was written, or as its owner wants it. The schema does not tell these
-///   attributes: raise the version when they change.
-/// - `#[state(crate = path)]`: where the traits are found, by default `::alluvium`.
+/// - `#[state(version = N)]`: the version in the schema, from 1. Default: 1.
+/// - `#[state(serde)]`: stores the type by serde.
+/// - `#[state(trusted)]`: accepts attributes that are otherwise refused. With it you promise that
+///   each value comes back as it was written, or as its owner wants it. The schema does not contain
+///   these attributes: raise the version when they change.
+/// - `#[state(crate = path)]`: the path of the traits. Default: `::alluvium`.
 #[proc_macro_derive(State, attributes(state))]
 pub fn derive_state(input: TokenStream) -> TokenStream {
     let input = parse_macro_input!(input as DeriveInput);
     state::expand(&input).unwrap_or_else(Error::into_compile_error).into()
 }
 
-/// Gives a type a portable hash, so that it can be a key: a key is `State`, `Eq` and `KeyHash`.
+/// Implements a portable hash for keys. A key is `State`, `Eq` and `KeyHash`.
 ///
 /// ```
 /// # mod alluvium { pub use alluvium_pagestore::*; pub use alluvium_derive::{KeyHash, State}; }
@@ -112,14 +113,15 @@ pub fn derive_state(input: TokenStream) -> TokenStream {
 /// # is_key::<Seller>();
 /// ```
 ///
-/// The hash is part of the file format. For a struct it is the hash of the first field, into which
-/// the hashes of the others are folded in order with `combine`; so a struct of one field hashes as
-/// that field does, costs nothing more, and may implement `Borrow` for it. For an enum the index of
-/// the variant (`hash_word(0)` for the first) takes the place of the first hash; a struct without
-/// fields hashes as `hash_word(0)`. Reordering fields or variants therefore changes it, and changes
-/// the schema too. `Eq` must compare the same fields.
+/// The hash is part of the file format. A struct's hash is the hash of its first field, combined in
+/// order with those of the others by `combine`. A struct of one field therefore hashes as the field
+/// does, at no further cost, and may implement `Borrow` for it. For an enum, the variant's index
+/// comes first (`hash_word(0)` for the first variant). A struct without fields hashes as
+/// `hash_word(0)`. Reordering fields or variants changes the hash, and the schema too. `Eq` must
+/// compare the same fields.
 ///
-/// Takes the same `#[state(…)]` attributes as [`State`](macro@State); the version has no influence.
+/// Takes the same `#[state(…)]` attributes as [`State`](macro@State). The version does not change
+/// the hash.
 #[proc_macro_derive(KeyHash, attributes(state))]
 pub fn derive_key_hash(input: TokenStream) -> TokenStream {
     let input = parse_macro_input!(input as DeriveInput);

@@ -1,7 +1,7 @@
 //! `#[derive(State)]`: `HeapSize` and `Schema`, and with `#[state(serde)]` rkyv's traits by serde.
 //!
-//! Trait functions carry the span of the field's type, so that a type without the trait is reported
-//! where it is written; variables never do, as a type inside a `macro_rules` could not see them.
+//! Trait functions carry the span of the field's type: a missing trait is reported at the field.
+//! Variables never do, because a type inside a `macro_rules` could not see them.
 
 use proc_macro2::TokenStream;
 use quote::{quote, quote_spanned};

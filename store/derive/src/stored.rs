@@ -1,5 +1,5 @@
-//! What changes a type's stored form beside its fields: rkyv's attributes, and discriminants, which
-//! rkyv stores. The schema has to tell them, as a type must not be read by another form of it.
+//! Parts of a type's stored form beside its fields: rkyv's attributes, and discriminants, which
+//! rkyv stores. The schema must contain them, because a type must not be read in another form.
 
 use proc_macro2::{TokenStream, TokenTree};
 use quote::ToTokens;
@@ -28,7 +28,8 @@ pub fn of_type(attributes: &[Attribute]) -> Option<String> {
     told(attributes, |word, rest| word == "as" || (word == "attr" && rest.contains("repr")))
 }
 
-/// The options of `#[rkyv(…)]` if one of them, given with what follows its first word, is `changing`.
+/// The options of `#[rkyv(…)]` if one of them, given with what follows its first word, is
+/// `changing`.
 fn told(attributes: &[Attribute], changing: impl Fn(&str, &str) -> bool) -> Option<String> {
     let lists = attributes.iter().filter_map(|attribute| match &attribute.meta {
         Meta::List(list) if list.path.is_ident("rkyv") => Some(&list.tokens),

@@ -1,6 +1,6 @@
 //! What checkpoints say: the one place of this crate that knows manifests, checkpoint files, sets
-//! of live records and lists of dead ones. All else sees checkpoints with states, states with segments, and of a
-//! segment which grains are live.
+//! of live records and lists of dead ones. All else sees checkpoints with states, states with
+//! segments, and of a segment which grains are live.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -19,8 +19,8 @@ use crate::directory::ClosedDirectory;
 /// The checkpoints that a directory's manifest lists.
 #[derive(Debug)]
 pub struct Checkpoints {
-    /// Those that can be read, the one that an open goes on from first, then from new to old. If the
-    /// manifest is damaged, those of all files of checkpoints.
+    /// Those that can be read, the one that an open goes on from first, then from new to old. If
+    /// the manifest is damaged, those of all files of checkpoints.
     pub all: Vec<Checkpoint>,
     /// What is damaged of the manifest and of the files of checkpoints.
     pub damage: Vec<Error>,
@@ -59,7 +59,8 @@ pub struct SegmentAt<'a> {
 pub struct Live(Option<LiveSet>);
 
 impl Checkpoints {
-    /// Reads the manifest and the files of the checkpoints that it lists. What is damaged or cannot be read is told, not an error.
+    /// Reads the manifest and the files of the checkpoints that it lists. What is damaged or cannot
+    /// be read is told, not an error.
     pub fn read(directory: &ClosedDirectory) -> Self {
         let device = directory.device();
         let mut found = Self { all: Vec::new(), damage: Vec::new(), listed: Vec::new() };
@@ -97,8 +98,8 @@ impl Checkpoints {
     }
 
     /// The checkpoint to salvage, and all that is damaged of manifest and checkpoint files: the one
-    /// with this number, listed or not, or the newest listed one that can be read. Without a manifest
-    /// that can be read, the newest whose file can be.
+    /// with this number, listed or not, or the newest listed one that can be read. Without a
+    /// manifest that can be read, the newest whose file can be.
     ///
     /// # Errors
     /// There is none.
@@ -155,8 +156,8 @@ impl Checkpoints {
         })
     }
 
-    /// What a file is that none of these needs, and what becomes of it when the store opens; `None` if
-    /// it has its place all the same.
+    /// What a file is that none of these needs, and what becomes of it when the store opens; `None`
+    /// if it has its place all the same.
     pub fn meaning_of_other_file(&self, name: &str) -> Option<String> {
         let listed = |number: &u64| self.listed.contains(number);
         let what = if name == MANIFEST {

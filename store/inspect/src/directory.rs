@@ -1,4 +1,4 @@
-//! A directory that no store has open: its lock, its files.
+//! A directory that no store has open: its lock and its files.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -9,7 +9,7 @@ use alluvium_pagestore::{Error, ErrorKind, Result, SegmentStore};
 
 use crate::map_unsafe::Mapped;
 
-/// A closed store's directory, kept closed while this lives.
+/// A closed store's directory. No store can open it while this lives.
 pub struct ClosedDirectory {
     path: PathBuf,
     device: Arc<dyn Device>,
@@ -17,11 +17,11 @@ pub struct ClosedDirectory {
 }
 
 impl ClosedDirectory {
-    /// Takes the lock of the directory. Writes nothing but the lock.
+    /// Takes the lock of the directory. Writes nothing else.
     ///
     /// # Errors
-    /// [`ErrorKind::Locked`] if a store has it open, [`ErrorKind::Missing`] if there is none,
-    /// [`ErrorKind::Input`] if it holds those of several stores.
+    /// [`ErrorKind::Locked`] if a store has it open, [`ErrorKind::Missing`] if it does not exist,
+    /// [`ErrorKind::Input`] if it contains the directories of several stores.
     pub fn open(path: &Path) -> Result<Self> {
         let refused =
             |kind, what: &str| Err(Error::new(kind, what).with("directory", path.display()));
@@ -49,22 +49,22 @@ impl ClosedDirectory {
         Ok(Self { path: path.to_owned(), device, _lock: lock })
     }
 
-    /// Where it is.
+    /// Returns the directory's path.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// What reads its files for readers that do not map them.
+    /// Returns a device that reads the files without mapping them.
     pub fn device(&self) -> &Arc<dyn Device> {
         &self.device
     }
 
-    /// The same, for readers of segments.
+    /// Returns a segment store over [`device`](ClosedDirectory::device).
     pub fn segments(&self) -> SegmentStore {
         SegmentStore::new(self.device.clone(), u64::MAX)
     }
 
-    /// Names and lengths of all files but the lock, by name.
+    /// Returns the names and lengths of all files except the lock, by name.
     pub fn files(&self) -> Result<Vec<(String, u64)>> {
         let mut names = self.device.list()?;
         names.sort();
@@ -76,7 +76,7 @@ impl ClosedDirectory {
         names.into_iter().map(length).collect()
     }
 
-    /// The bytes of a file.
+    /// Maps a file into memory.
     pub fn map(&self, name: &str) -> Result<Mapped> {
         // A manifest that lies must not lead out of the directory.
         if name.contains('/') || name == ".." {

@@ -1,7 +1,7 @@
-//! Looks into a directory that no store has open: what is there, whether it is sound, its records as
-//! JSON. The command `alluvium` is this library with arguments.
+//! Inspects a directory that no store has open: its contents, its damage, and its records as JSON.
+//! The command `alluvium` is a command line for this library.
 //!
-//! Files are mapped into memory, under the directory's lock. Nothing is changed.
+//! Maps files into memory, under the directory's lock. Changes nothing.
 
 mod archive;
 mod checkpoints;

@@ -8,7 +8,7 @@ use alluvium_inspect::{ClosedDirectory, ExportOptions, export, inspect, verify};
 use alluvium_pagestore::{Error, Result};
 use clap::{Args, Parser, Subcommand};
 
-/// Looks into the directory of a store that is not running.
+/// Inspects the directory of a store that is not running.
 #[derive(Parser)]
 #[command(
     version,
@@ -24,7 +24,7 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Tell checkpoints, states and files
+    /// List checkpoints, states and files
     #[command(after_help = "Examples:
   alluvium inspect state
   alluvium inspect state --json | jq '.states[] | {name, dead_bytes}'
@@ -34,11 +34,11 @@ dead for the newest checkpoint.")]
     Inspect {
         #[command(flatten)]
         place: Place,
-        /// As JSON instead of a table
+        /// Print JSON instead of a table
         #[arg(long)]
         json: bool,
     },
-    /// Check every checksum of every file that a checkpoint names; 1 if any does not hold
+    /// Check every checksum of every file that a checkpoint names; exit with 1 on damage
     #[command(after_help = "Example:
   alluvium verify state
 
@@ -47,7 +47,7 @@ Tells each damaged place, with file and offset, not only the first.")]
         #[command(flatten)]
         place: Place,
     },
-    /// Write the live records of the newest checkpoint, or of another one, a line of JSON each
+    /// Write the live records of a checkpoint, by default the newest, as one line of JSON each
     #[command(after_help = "Examples:
   alluvium export state --state best-bid > best-bid.jsonl
   alluvium export state --checkpoint 41 --limit 5
@@ -58,16 +58,17 @@ Lines are {\"state\":…,\"key\":…,\"value\":…}. Types that cannot be decode
     Export {
         #[command(flatten)]
         place: Place,
-        /// Of this checkpoint instead of the newest
+        /// Export this checkpoint instead of the newest
         #[arg(long, value_name = "NUMBER")]
         checkpoint: Option<u64>,
-        /// Only this state
+        /// Export only this state
         #[arg(long, value_name = "NAME")]
         state: Option<String>,
-        /// At most so many lines
+        /// Write at most this many lines
         #[arg(long, value_name = "N")]
         limit: Option<u64>,
-        /// Pass damage over: write what is sound, tell what is not, and end with 1 if anything is not
+        /// Skip damage: write sound records, report the rest, and exit with 1 if anything is
+        /// damaged
         #[arg(long)]
         salvage: bool,
     },

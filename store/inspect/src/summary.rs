@@ -1,4 +1,4 @@
-//! What is in a directory: checkpoints, states, other files.
+//! The contents of a directory: checkpoints, states, other files.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -10,7 +10,7 @@ use crate::checkpoints::{Checkpoint, Checkpoints, SegmentAt, StateAt};
 use crate::directory::ClosedDirectory;
 use crate::table::{Short, write_aligned};
 
-/// What is in a directory.
+/// The contents of a directory.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Summary {
     /// Checkpoints, the newest first.
@@ -19,68 +19,69 @@ pub struct Summary {
     pub states: Vec<StateSummary>,
     /// Files that no checkpoint needs.
     pub other_files: Vec<OtherFile>,
-    /// What could not be read, in words; `verify` finds all of it.
+    /// Errors met while reading, as text; `verify` finds all damage.
     pub trouble: Vec<String>,
 }
 
-/// A checkpoint.
+/// One checkpoint.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct CheckpointSummary {
-    /// Its number.
+    /// Number of the checkpoint.
     pub number: u64,
-    /// The caller's position.
+    /// Position that the caller gave.
     pub position: u64,
-    /// First key group of the store, the one after its last, and how many the job has.
+    /// First key group of the store, the one after its last, and the number of key groups of the
+    /// job.
     pub key_groups: (u16, u16, u16),
-    /// States in it.
+    /// Number of states.
     pub states: u64,
-    /// Files that it needs and that are there.
+    /// Files that it needs and that exist.
     pub files: u64,
     /// Bytes of these.
     pub bytes: u64,
-    /// Bytes of those that no other checkpoint needs.
+    /// Bytes of the files that only this checkpoint needs.
     pub pinned_bytes: u64,
 }
 
-/// A state.
+/// One state.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct StateSummary {
-    /// Its name.
+    /// The name.
     pub name: String,
-    /// The primitive.
+    /// The primitive, such as `map`.
     pub primitive: String,
-    /// The layout that wrote it.
+    /// Name of the layout that wrote it.
     pub layout: String,
     /// Description of the key's type.
     pub key: String,
     /// Description of the value's type.
     pub value: String,
-    /// Keys; of lists elements, of panes accumulators.
+    /// Number of keys; elements for lists, accumulators for panes.
     pub keys: u64,
-    /// Segments.
+    /// Number of segments.
     pub segments: u64,
     /// Bytes of these.
     pub bytes: u64,
-    /// Records of the checkpoint.
+    /// Live records of the checkpoint.
     pub live_records: u64,
-    /// Records that are dead for the checkpoint.
+    /// Records in the segments that are dead for the checkpoint.
     pub dead_records: u64,
-    /// Bytes of these; `null` if a footer or a set of live records cannot be read.
+    /// Bytes of the dead records; `null` if a footer or a live set cannot be read.
     pub dead_bytes: Option<u64>,
 }
 
 /// A file that no checkpoint needs.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct OtherFile {
-    /// Its name.
+    /// The name.
     pub name: String,
-    /// Its bytes.
+    /// Length in bytes.
     pub bytes: u64,
-    /// What it is.
+    /// Describes the file, and what happens to it when the store opens.
     pub what: String,
 }
 
-/// Looks into a directory. Reads manifests, and footers of segments that have dead records.
+/// Summarizes a directory. Reads manifests, and the footers of segments with dead records.
 pub fn inspect(directory: &ClosedDirectory) -> Result<Summary> {
     let files: BTreeMap<_, _> = directory.files()?.into_iter().collect();
     let found = Checkpoints::read(directory);

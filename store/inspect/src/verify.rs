@@ -1,4 +1,4 @@
-//! All checksums of all files that checkpoints name.
+//! Verifies all checksums of all files that checkpoints name.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -16,12 +16,12 @@ use crate::table::Short;
 /// What is told of changed padding.
 const PADDING: &str = "padding is not as it was written; nothing reads it";
 
-/// What was read, and what is damaged of it.
+/// The result of [`verify`].
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Verified {
-    /// Checkpoints that were read.
+    /// Checkpoints read.
     pub checkpoints: u64,
-    /// Files that they name and that are there.
+    /// Files that they name and that exist.
     pub files: u64,
     /// Bytes of these.
     pub bytes: u64,
@@ -29,36 +29,37 @@ pub struct Verified {
     pub segments: u64,
     /// Page images in them.
     pub images: u64,
-    /// Records that are sound, live or not.
+    /// Sound records, live or not.
     pub records: u64,
-    /// Sets of live records that are sound.
+    /// Sound live sets.
     pub live_sets: u64,
-    /// All that is not as it was written.
+    /// All damage.
     pub damage: Vec<Damage>,
-    /// Padding that is not as it was written. Nothing reads it, so that no state is affected; but
-    /// what has changed it may change other bytes.
+    /// Changed padding. Nothing reads it, and no state is affected. Its cause may change other
+    /// bytes too.
     pub padding: Vec<Damage>,
 }
 
-/// Something that is not as it was written.
+/// Bytes that differ from what was written.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 pub struct Damage {
     /// The file, if it is known.
     pub file: Option<String>,
-    /// Where in it, in bytes.
+    /// Byte offset in the file.
     pub offset: Option<u64>,
-    /// The state it is of.
+    /// The state that the bytes belong to.
     pub state: Option<String>,
-    /// What is wrong, in words.
+    /// A description of the damage.
     pub what: String,
 }
 
-/// Reads every byte that a checksum covers of every file that a checkpoint names, and the padding of
-/// segments, manifest and checkpoint files. Damage is told, not an error; of what is damaged, as much
-/// as can still be found is checked. If the manifest is damaged, all checkpoint files are read.
+/// Reads every checksummed byte of every file that a checkpoint names, and the padding of segments,
+/// manifest and checkpoint files. Damage is reported in the result, not as an error. Everything
+/// that can be found beside it is still checked. If the manifest is damaged, reads all checkpoint
+/// files.
 ///
 /// # Errors
-/// There is no checkpoint and no damaged one, or the directory cannot be listed.
+/// If there is neither a checkpoint nor a damaged one, or the directory cannot be listed.
 pub fn verify(directory: &ClosedDirectory) -> Result<Verified> {
     let mut found = Checkpoints::read(directory);
     let mut verified = Verified::default();
@@ -93,7 +94,7 @@ pub fn verify(directory: &ClosedDirectory) -> Result<Verified> {
 }
 
 impl Verified {
-    /// Whether nothing is damaged.
+    /// Returns whether nothing is damaged.
     pub fn is_sound(&self) -> bool {
         self.damage.is_empty()
     }

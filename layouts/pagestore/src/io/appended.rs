@@ -58,8 +58,8 @@ impl Appended {
         synced
     }
 
-    /// Writes the file once more if it is doubtful. [`sync`](Appended::sync) does so by itself: this
-    /// is for whoever writes something behind the end first.
+    /// Writes the file once more if it is doubtful. [`sync`](Appended::sync) does so by itself:
+    /// this is for whoever writes something behind the end first.
     ///
     /// # Errors
     /// Those of the device; [`ErrorKind::Io`] if it has lost what was written, each time.

@@ -1,7 +1,7 @@
 //! Block-aligned memory for I/O.
 //!
-//! The one `unsafe` here views a boxed slice of aligned blocks as bytes; it pays because direct
-//! I/O refuses unaligned memory and copying every page costs a memory pass.
+//! The one `unsafe` here views a boxed slice of aligned blocks as bytes. It pays: direct I/O
+//! refuses unaligned memory, and copying every page costs a memory pass.
 
 use std::fmt;
 
@@ -12,41 +12,41 @@ pub const BLOCK_BYTES: usize = 4096;
 #[repr(C, align(4096))]
 struct Block([u8; BLOCK_BYTES]);
 
-/// Owned memory, aligned to [`BLOCK_BYTES`], with a length in whole blocks that may be set below
-/// its capacity. Zeroed when made, never again.
+/// Owned memory, aligned to [`BLOCK_BYTES`]. Its length is in whole blocks, up to its capacity.
+/// Zeroed once, when it is created.
 pub struct IoBuffer {
     blocks: Box<[Block]>,
     len: usize,
 }
 
 impl IoBuffer {
-    /// A buffer without memory.
+    /// Creates a buffer without memory.
     pub fn empty() -> Self {
         Self { blocks: Box::new([]), len: 0 }
     }
 
-    /// A zeroed buffer of `bytes`, rounded up to whole blocks. Cost: one allocation.
+    /// Creates a zeroed buffer of `bytes`, rounded up to whole blocks. Cost: one allocation.
     pub fn zeroed(bytes: usize) -> Self {
         let blocks = vec![Block([0; BLOCK_BYTES]); bytes.div_ceil(BLOCK_BYTES)].into_boxed_slice();
         Self { len: blocks.len() * BLOCK_BYTES, blocks }
     }
 
-    /// Bytes that can be used.
+    /// Returns the capacity in bytes.
     pub fn capacity(&self) -> usize {
         self.blocks.len() * BLOCK_BYTES
     }
 
-    /// Bytes in use.
+    /// Returns the length in bytes.
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// Whether no bytes are in use.
+    /// Returns whether the length is 0.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// Sets the bytes in use.
+    /// Sets the length in bytes.
     ///
     /// # Panics
     /// If `len` is above the capacity.
@@ -55,13 +55,13 @@ impl IoBuffer {
         self.len = len;
     }
 
-    /// The bytes in use.
+    /// Returns the bytes up to the length.
     pub fn as_slice(&self) -> &[u8] {
         // SAFETY: the blocks are `capacity()` initialised, contiguous bytes and `len` is within.
         unsafe { std::slice::from_raw_parts(self.blocks.as_ptr().cast(), self.len) }
     }
 
-    /// The bytes in use, writable.
+    /// Returns the bytes up to the length, writable.
     pub fn as_mut_slice(&mut self) -> &mut [u8] {
         // SAFETY: as in `as_slice`; `&mut self` makes the access exclusive.
         unsafe { std::slice::from_raw_parts_mut(self.blocks.as_mut_ptr().cast(), self.len) }

@@ -1,16 +1,16 @@
-//! Descriptors of files: a cache of the process.
+//! A cache of file descriptors for the whole process.
 //!
-//! A file that nobody reads or writes keeps no descriptor. The next request opens the file again by
-//! its name in the directory's handle, and checks that it is the same file. So the number of files
-//! that stores have is bounded by storage, not by the process's limit of open files.
+//! An unused file keeps no descriptor. The next request reopens it by name in the directory's
+//! handle, and checks that it is the same file. Storage therefore bounds the number of a store's
+//! files, not the process's limit of open files.
 //!
-//! What it keeps true:
-//! - A request that is under way holds its descriptor: nothing is closed below it.
-//! - A file with writes that no sync covers stays open. The kernel tells a failed write-back to
-//!   descriptors that were open then, so that closing the last could lose the error.
-//! - A file whose name was removed or replaced stays open until its last handle is dropped: nobody
-//!   could open it again.
-//! - More than [`limit`] files are open only if the rules above, or requests under way, keep them.
+//! Invariants:
+//! - A request in progress holds its descriptor: nothing closes it meanwhile.
+//! - A file with unsynced writes stays open. The kernel reports a failed write-back only to
+//!   descriptors that were open at the time, and closing the last could lose the error.
+//! - A file whose name was removed or replaced stays open until its last handle is dropped, because
+//!   it cannot be reopened.
+//! - More than [`limit`] files are open only because of these rules or of requests in progress.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -31,7 +31,8 @@ const PART_OF_LIMIT: u64 = 4;
 const OPEN_MIN: u64 = 16;
 const OPEN_MAX: u64 = 16 << 10;
 
-/// Open files that are closed when the process has no descriptor left: one in so many, and one at least.
+/// Open files that are closed when the process has no descriptor left: one in so many, and one at
+/// least.
 const GIVEN_UP: usize = 4;
 
 /// Files that may be open at once; 0: not known yet.
@@ -207,8 +208,8 @@ impl Names {
         self.files.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Does what takes a name from its file, or gives it to another (`source`) if it succeeds. Files
-    /// with handles that lose their names are open before that, and stay so.
+    /// Does what takes a name from its file, or gives it to another (`source`) if it succeeds.
+    /// Files with handles that lose their names are open before that, and stay so.
     pub(super) fn change<T>(
         &self,
         lost: &str,

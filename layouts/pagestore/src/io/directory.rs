@@ -1,11 +1,10 @@
 //! The directory of a real device: names, lock and direct I/O.
 //!
-//! The engines differ in how bytes move; everything else about files is the same and lives here.
-//! Names are looked up in the open directory, whatever becomes of its path or of the process's
-//! working directory.
-//! Direct I/O is tried once when the directory is opened. Where the file system refuses it, files
-//! are buffered, and the engines drop what they read or synced from the page cache
-//! ([`drop_from_cache`]), so that the cache is no hidden memory budget.
+//! The engines differ only in how bytes move; everything else about files is here. Names are looked
+//! up in the open directory, whatever happens to its path or to the process's working directory.
+//! Opening a directory tries direct I/O once. If the file system refuses it, files are buffered,
+//! and the engines drop data they read or synced from the page cache ([`drop_from_cache`]): the
+//! cache must not become a hidden memory budget.
 
 use rustix::fs::{AtFlags, Dir, FileType, FlockOperation, Mode, OFlags, Stat, flock};
 use rustix::io::{Errno, retry_on_intr};
@@ -28,10 +27,10 @@ const LOCK_NAME: &str = "LOCK";
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum DirectIo {
-    /// Bypass it where the file system allows, else use buffered files.
+    /// Bypass it if the file system allows, else use buffered files.
     #[default]
     Auto,
-    /// Bypass it, and fail to open a directory whose file system refuses.
+    /// Bypass it. Opening a directory fails if its file system refuses.
     On,
     /// Use buffered files.
     Off,
@@ -300,12 +299,13 @@ fn open_at(directory: &File, name: &str, flags: OFlags) -> std::result::Result<F
     retry_on_intr(|| rustix::fs::openat(directory, name, flags, mode)).map(File::from)
 }
 
-/// Takes the lock of the directory at `path` until the guard is dropped, creating the directory
-/// where it is missing. For a directory that holds those of several stores: it is not theirs.
+/// Takes the lock of the directory at `path` until the guard is dropped. Creates the directory if
+/// it is missing. For a directory that contains the directories of several stores, whose own locks
+/// are separate.
 ///
 /// # Errors
-/// [`ErrorKind::Locked`], naming the holder, if another process or another place in this one has
-/// the lock.
+/// [`ErrorKind::Locked`], which names the holder, if another process or another place in this one
+/// has the lock.
 pub fn lock_directory(path: &Path) -> Result<DirectoryLock> {
     create_durably(path)?;
     take_lock(Arc::new(open_directory(path)?), path)
@@ -370,7 +370,7 @@ fn held_by_another(directory: &Path, mut lock: File) -> Error {
         .with("directory", directory.display())
 }
 
-/// The lock of a directory, until it is dropped.
+/// The lock of a directory, held until this is dropped.
 #[derive(Debug)]
 pub struct DirectoryLock {
     directory: Arc<File>,
@@ -380,10 +380,11 @@ pub struct DirectoryLock {
 }
 
 impl DirectoryLock {
-    /// Looks whether the file `LOCK` of the directory is still the one that was locked.
+    /// Checks that the directory's `LOCK` file is still the one that was locked.
     ///
     /// # Errors
-    /// [`ErrorKind::Locked`] if it was removed or replaced: then others may have the directory too.
+    /// [`ErrorKind::Locked`] if the file was removed or replaced: another process may have the
+    /// directory too.
     pub fn check(&self) -> Result<()> {
         check_lock(&self.directory, &self.path, self.id)
     }

@@ -1,13 +1,13 @@
 //! How bytes move: one trait, [`Device`], and its engines.
 //!
-//! A device is a flat directory of files. Reads, writes and syncs are submitted and complete on
-//! a channel; the buffer travels with the request and comes back with the completion, so the
-//! kernel never sees memory that anyone else can touch. Everything else (create, open, rename,
-//! remove, list) is rare and synchronous.
+//! A device is a flat directory of files. Reads, writes and syncs are submitted and complete on a
+//! channel. The buffer travels with the request and returns with the completion: the kernel never
+//! has memory that other code can touch. All other operations (create, open, rename, remove, list)
+//! are rare and synchronous.
 //!
-//! The engines: `ThreadPool` (positioned reads and writes on helper threads), `Uring` (one
-//! ring owned by one thread, Linux), `Simulated` (seeded, in memory, with faults and crash
-//! images). `open_device` picks the best one the machine allows.
+//! The engines are `ThreadPool` (positioned reads and writes on helper threads), `Uring` (one
+//! io_uring owned by one thread, Linux) and `Simulated` (seeded, in memory, with faults and crash
+//! images). `open_device` picks the best one that the machine allows.
 
 mod accepted;
 mod appended;
@@ -53,7 +53,7 @@ use crossbeam_channel::Receiver;
 
 use crate::{Error, Result};
 
-/// Default of requests in the kernel at a time.
+/// Default number of requests in the kernel at a time.
 pub const DEFAULT_QUEUE_DEPTH: usize = 128;
 
 /// A file opened on a [`Device`]; cheap to clone. The file closes with its last clone, or earlier:
@@ -137,14 +137,13 @@ pub trait Device: Send + Sync + fmt::Debug {
     /// Returns a short name of the engine, for reports.
     fn engine(&self) -> &'static str;
 
-    /// Whether files bypass the operating system's page cache. Single files may still not, see
+    /// Returns whether files bypass the operating system's page cache. Single files may not; see
     /// [`FileHandle::is_direct`].
     fn is_direct(&self) -> bool {
         false
     }
 
-    /// Why the device works in a lesser way than it could (another engine, buffered files);
-    /// `None` if it does not.
+    /// Returns the reason for a weaker engine or buffered files; `None` if there is none.
     fn fallback_reason(&self) -> Option<String> {
         None
     }
@@ -183,8 +182,8 @@ pub trait Device: Send + Sync + fmt::Debug {
     /// Removes a file. Open handles keep working until they are dropped.
     fn remove(&self, name: &str) -> Result<()>;
 
-    /// Makes creations, renames and removals survive a crash. After a failure those may be lost even
-    /// if a later sync succeeds: [`SureNames`] makes names again.
+    /// Makes creations, renames and removals survive a crash. After a failure those may be lost
+    /// even if a later sync succeeds: [`SureNames`] makes names again.
     fn sync_directory(&self) -> Result<()>;
 
     /// Lists the names of all files in unspecified order, without the lock.
@@ -196,21 +195,21 @@ pub trait Device: Send + Sync + fmt::Debug {
     /// process may have the directory too.
     fn lock(&self) -> Result<Box<dyn Send + Sync>>;
 
-    /// Keeps [`lock`](Device::lock) from being taken until the guard is dropped, while others may do
-    /// the same: for reading what no store has open. The default takes the lock itself, so that
-    /// there is one reader at a time.
+    /// Takes a shared lock for reading a directory that no store has open. It excludes
+    /// [`lock`](Device::lock) until the guard is dropped, but not other readers. The default takes
+    /// the exclusive lock, which allows one reader at a time.
     fn lock_to_read(&self) -> Result<Box<dyn Send + Sync>> {
         self.lock()
     }
 
-    /// The device as one whose reads are not waited for for ever, if it is such a one.
+    /// Returns the device as a [`Patient`] one, whose reads time out, if it is one.
     fn patient(&self) -> Option<&Patient> {
         None
     }
 }
 
 /// Submits one request and waits for its end. For rare, small I/O such as manifests. A read of a
-/// [`Patient`] device may end without its buffer, which the device keeps then.
+/// [`Patient`] device may end without its buffer, which the device then keeps.
 pub fn run_blocking(
     device: &dyn Device,
     file: &FileHandle,
@@ -278,8 +277,8 @@ fn wait_a_moment(
     Some((done.buffer, done.result))
 }
 
-/// One request that was submitted. Its owner can do other things before it waits; when this is
-/// dropped the request has ended, or was left to a [`Patient`] device.
+/// One submitted request. The owner can do other work before it waits. Dropping this waits for the
+/// request to end, or leaves it to a [`Patient`] device.
 #[derive(Debug)]
 pub struct UnderWay {
     device: Arc<dyn Device>,
@@ -291,7 +290,7 @@ pub struct UnderWay {
 }
 
 impl UnderWay {
-    /// Submits it.
+    /// Submits the request.
     pub fn start(
         device: Arc<dyn Device>,
         file: &FileHandle,
@@ -303,8 +302,8 @@ impl UnderWay {
         Self { device, file: file.clone(), operation, bytes, completions }
     }
 
-    /// Waits for its end. The buffer comes back, unless the engine has stopped, or a [`Patient`] device
-    /// does nothing.
+    /// Waits for the end of the request. Returns the buffer, unless the engine has stopped or a
+    /// [`Patient`] device makes no progress.
     pub fn wait(mut self) -> (IoBuffer, Result<()>) {
         let completions = self.completions.take().expect("waited for once");
         self.end(completions)
@@ -317,10 +316,10 @@ impl UnderWay {
         }
     }
 
-    /// The same, unless the device does nothing for too long: then it is still under way.
+    /// Waits for the end of the request, unless the device makes no progress for too long.
     ///
     /// # Errors
-    /// None: the request.
+    /// No error value: `Err` is the request, still in progress.
     pub fn wait_within(
         mut self,
         patience: &mut Patience,
@@ -337,7 +336,7 @@ impl UnderWay {
         }
     }
 
-    /// Lets the request end alone, with its buffer.
+    /// Stops waiting. The request ends by itself and keeps its buffer until then.
     pub fn leave(mut self) {
         self.completions = None;
     }

@@ -1,7 +1,7 @@
-//! How long calls wait for a device that does nothing.
+//! Limits how long calls wait for a device that makes no progress.
 //!
-//! A device that works, however slowly, is waited for. One that moves nothing and ends nothing for as
-//! long as the configuration says is given up: the call fails and says so.
+//! Calls wait for a device that makes progress, however slowly. If a device moves no byte and ends
+//! no request for the configured time, the call fails with an error that says so.
 
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -9,14 +9,14 @@ use std::time::{Duration, Instant};
 use super::{Device, IoStats};
 use crate::{Error, ErrorKind};
 
-/// How long who closes something waits for what a device has begun, at most.
+/// Longest wait for requests in progress when something is closed.
 pub const CLOSING_MAX: Duration = Duration::from_secs(20);
 
 /// Between two looks whether a thread has ended.
 const MOMENT: Duration = Duration::from_micros(20);
 
-/// Joins threads that are about to end, unless that takes longer than `most`: they go on alone then. Says
-/// whether all have ended.
+/// Joins threads that are about to end, unless that takes longer than `most`: they go on alone
+/// then. Says whether all have ended.
 pub(super) fn join_within(threads: impl Iterator<Item = JoinHandle<()>>, most: Duration) -> bool {
     let since = Instant::now();
     let mut all = true;
@@ -32,7 +32,7 @@ pub(super) fn join_within(threads: impl Iterator<Item = JoinHandle<()>>, most: D
     all
 }
 
-/// A wait for a device.
+/// A wait for a device, with a time limit.
 #[derive(Debug)]
 pub struct Patience {
     most: Duration,
@@ -41,12 +41,12 @@ pub struct Patience {
 }
 
 impl Patience {
-    /// A wait that begins now.
+    /// Starts a wait.
     pub fn new(most: Duration, device: &dyn Device) -> Self {
         Self { most, since: Instant::now(), seen: device.stats() }
     }
 
-    /// Whether the device has done nothing for too long.
+    /// Returns whether the device has made no progress for too long.
     pub fn is_over(&mut self, device: &dyn Device) -> bool {
         let now = device.stats();
         if now != self.seen {
@@ -55,7 +55,7 @@ impl Patience {
         self.since.elapsed() >= self.most
     }
 
-    /// The error of what was waited for.
+    /// Makes the error of a wait for `what` that timed out.
     pub fn error(&self, what: &str) -> Error {
         let message = format!("storage did not respond for {:?}: {what}", self.most);
         Error::new(ErrorKind::Backpressure, message)

@@ -1,14 +1,15 @@
-//! A device whose reads are not waited for for ever.
+//! A device whose reads time out.
 //!
-//! Whoever opens something on a device that may do nothing wraps it. A read that the thread which did so waits for
-//! ends with [`Backpressure`](crate::ErrorKind::Backpressure) once the device has moved nothing for as long as it is
-//! to be waited for. Such a read is *left*: the device keeps its buffer until it ends, and nobody looks at
-//! what it has read. Who has booked the buffer asks how many bytes are [left](Patient::left_bytes). The same
-//! goes for writes and syncs [if that is asked for](Patient::in_all), of files that are of no use after an error.
+//! Wrap a device to open files on it while it may hang. On the thread that created the wrapper, a
+//! read ends with [`Backpressure`](crate::ErrorKind::Backpressure) once the device has made no
+//! progress for the time limit. Such a read is *left*: the device keeps its buffer until it ends,
+//! and its data is not used. The owner of the buffer's reservation asks how many bytes are
+//! [left](Patient::left_bytes). Writes and syncs can [time out too](Patient::in_all), on files that
+//! an error makes useless.
 //!
-//! What it keeps true: none is begun beside those that were left, so that what calls leave does not add
-//! up; a device that works, however slowly, is waited for. Other threads, such as a helper's, wait as
-//! long as it takes.
+//! Invariants: no request starts while earlier ones are left, which bounds what calls leave. A
+//! device that makes progress, however slowly, is waited for. Other threads, such as a helper's,
+//! wait as long as it takes.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::ThreadId;
@@ -21,7 +22,7 @@ use super::{
 };
 use crate::Result;
 
-/// A device of which a thread waits so long for reads, and no longer.
+/// A device whose reads time out on one thread.
 #[derive(Debug)]
 pub struct Patient {
     device: Arc<dyn Device>,
@@ -40,26 +41,26 @@ struct Left {
 }
 
 impl Patient {
-    /// Has this thread wait for reads of a device so long while it does nothing. Of a device that is one
-    /// already there will be two, which leave reads of their own.
+    /// Wraps `device`: this thread waits for a read while the device makes progress, and `most`
+    /// longer. Wrapping a patient device again makes a second one, with reads of its own to leave.
     pub fn new(device: Arc<dyn Device>, most: Duration) -> Self {
         let device = device.patient().map_or_else(|| device.clone(), |known| known.device.clone());
         let owner = std::thread::current().id();
         Self { device, most, owner, in_all: false, left: Mutex::default() }
     }
 
-    /// The same for writes and syncs too. Nobody knows what has become of one that was left.
+    /// Lets writes and syncs time out too. The outcome of one that was left is unknown.
     #[must_use]
     pub fn in_all(self) -> Self {
         Self { in_all: true, ..self }
     }
 
-    /// How long the device is waited for.
+    /// Returns the time limit.
     pub fn patience(&self) -> Duration {
         self.most
     }
 
-    /// Bytes of buffers that the device still has of what was left.
+    /// Returns the bytes of buffers that the device still holds for requests that were left.
     pub fn left_bytes(&self) -> u64 {
         self.still_left().iter().map(|left| left.bytes).sum()
     }
@@ -74,10 +75,10 @@ impl Patient {
         left
     }
 
-    /// Waits for what was left, as long as for others.
+    /// Waits for the requests that were left, up to the time limit.
     ///
     /// # Errors
-    /// [`Backpressure`](crate::ErrorKind::Backpressure) if there still are some.
+    /// [`Backpressure`](crate::ErrorKind::Backpressure) if some have not ended.
     pub fn wait_for_left(&self) -> Result<()> {
         let mut patience = Patience::new(self.most, &*self.device);
         while !self.still_left().is_empty() {

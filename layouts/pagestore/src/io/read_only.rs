@@ -1,7 +1,7 @@
-//! Reading the files of a store that nobody has open.
+//! Reads the files of a store that no process has open.
 //!
-//! What it keeps true: nothing in the directory changes, whoever holds the device: no file is
-//! created, written, renamed or removed, not even for a moment.
+//! Invariant: the directory never changes. No file is created, written, renamed or removed, not
+//! even for a moment.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -13,12 +13,12 @@ use crate::{Error, ErrorKind, Result};
 /// Helper threads of a directory that is read: one reads, one is asked meanwhile.
 const THREADS: usize = 2;
 
-/// A device whose files can be read only.
+/// A device that only reads files.
 #[derive(Debug)]
 pub struct ReadOnly(Arc<dyn Device>);
 
 impl ReadOnly {
-    /// Lets the files of `device` be read only.
+    /// Wraps `device` and refuses every change.
     pub fn new(device: Arc<dyn Device>) -> Self {
         Self(device)
     }
@@ -32,7 +32,7 @@ impl ReadOnly {
 /// Opens `directory`, which must exist, to read its files.
 ///
 /// # Errors
-/// [`ErrorKind::Missing`] if it does not exist; the operating system's refusal otherwise.
+/// [`ErrorKind::Missing`] if it does not exist; otherwise those of the operating system.
 pub fn open_device_to_read(directory: &Path, options: &IoOptions) -> Result<Arc<dyn Device>> {
     let options = ThreadPoolOptions { threads: THREADS, direct: options.direct };
     Ok(Arc::new(ReadOnly::new(Arc::new(ThreadPool::to_read(directory, options)?))))
@@ -98,7 +98,8 @@ impl Device for ReadOnly {
         self.0.list()
     }
 
-    /// As [`lock_to_read`](Device::lock_to_read): there is nothing to keep others from.
+    /// Takes the shared lock, as [`lock_to_read`](Device::lock_to_read): a read-only device needs
+    /// no exclusive one.
     fn lock(&self) -> Result<Box<dyn Send + Sync>> {
         self.0.lock_to_read()
     }

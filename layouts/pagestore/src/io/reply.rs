@@ -1,4 +1,4 @@
-//! Where the end of a request goes.
+//! Where the completion of a request goes.
 
 use std::sync::Arc;
 
@@ -6,8 +6,8 @@ use crossbeam_channel::Sender;
 
 use super::{Completion, Waker};
 
-/// A channel with room for the completion (else the engine waits), and who is to be woken when it
-/// is there.
+/// A channel for the completion, and optionally a waker to call afterwards. If the channel is full,
+/// the engine waits.
 #[derive(Clone, Debug)]
 pub struct Reply {
     channel: Sender<Completion>,
@@ -15,14 +15,14 @@ pub struct Reply {
 }
 
 impl Reply {
-    /// Also wakes `waker` after each completion.
+    /// Wakes `waker` after each completion.
     #[must_use]
     pub fn waking(mut self, waker: Arc<Waker>) -> Self {
         self.waker = Some(waker);
         self
     }
 
-    /// Sends the completion. A receiver that is gone is no error.
+    /// Sends the completion. Succeeds if the receiver is gone.
     pub fn send(&self, completion: Completion) {
         let _ = self.channel.send(completion);
         if let Some(waker) = &self.waker {

@@ -1,7 +1,7 @@
-//! What a device has done: counters that every engine keeps and [`IoStats`] shows.
+//! Counters of a device, which every engine keeps and [`IoStats`] shows.
 //!
-//! Requests are counted when they end, so the figures are what the device did, not what was
-//! asked. A counter costs one relaxed atomic addition per request.
+//! Requests count when they end: the figures show work done, not work requested. Cost: one relaxed
+//! atomic addition per request.
 
 use serde::{Deserialize, Serialize};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};

@@ -1,13 +1,13 @@
 //! A device whose names survive a failed sync of the directory.
 //!
-//! After a sync of the directory that failed, the names of new files are *doubtful*: a later sync
-//! that succeeds does not cover them. Before the next sync they are made again: each file is renamed
-//! aside and back. Names that a rename gave are not among them, since a file may have had such a name
-//! before: whoever renamed it does so again with a new file, as [`Framed`](crate::Framed) does.
+//! After a failed sync of the directory, the names of new files are *doubtful*: a later successful
+//! sync does not cover them. Before the next sync, this device renames each such file aside and
+//! back. Names given by a rename are excluded, since another file may have had the name before: the
+//! caller repeats such a rename with a new file, as [`Framed`](crate::Framed) does.
 //!
-//! What it keeps true: a sync of the directory that succeeds covers the names of all files created
-//! before it. Nothing but a crash ever shows the name aside, and no checkpoint that is listed names a
-//! file whose name is doubtful.
+//! Invariants: a successful sync of the directory covers the names of all files created before it.
+//! Only a crash ever exposes the name aside. No listed checkpoint names a file with a doubtful
+//! name.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
@@ -15,10 +15,11 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use super::{Device, FileHandle, IoStats, Request};
 use crate::{ErrorKind, Result};
 
-/// The name of a file while its own is made again. An open removes what a crash leaves of it.
+/// The temporary name of a file that is renamed aside. Opening a store removes a file that a crash
+/// left under it.
 pub const ASIDE: &str = "aside.new";
 
-/// A device that makes doubtful names again.
+/// A device that renames files with doubtful names.
 #[derive(Debug)]
 pub struct SureNames {
     device: Arc<dyn Device>,
@@ -41,7 +42,7 @@ struct Names {
 }
 
 impl SureNames {
-    /// Makes the names of `device` sure.
+    /// Wraps `device`.
     pub fn new(device: Arc<dyn Device>) -> Self {
         Self {
             device,

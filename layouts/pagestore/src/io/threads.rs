@@ -1,9 +1,10 @@
-//! The engine for any machine: positioned reads and writes on helper threads.
+//! The engine for every machine: positioned reads and writes on helper threads.
 //!
-//! Requests wait in one unbounded channel; each helper takes the next, does it with blocking
-//! calls and sends the completion. As many requests are at the device as there are helpers.
-//! Dropping the pool lets running requests end, fails the waiting ones and joins the helpers; those that
-//! the operating system does not let end within [`CLOSING_MAX`] go on alone, with their buffers and files.
+//! Requests wait in one unbounded channel. Each helper takes the next, performs it with blocking
+//! calls and sends the completion: the device has as many requests as there are helpers. Dropping
+//! the pool lets running requests end, fails the waiting ones and joins the helpers. A helper that
+//! the operating system blocks longer than [`CLOSING_MAX`] continues alone, with its buffer and
+//! file.
 
 use crossbeam_channel::{Receiver, Sender};
 use std::os::unix::fs::FileExt;
@@ -19,17 +20,17 @@ use super::patience::{CLOSING_MAX, join_within};
 use super::{Device, FileHandle, IoStats, Operation, Request};
 use crate::{Error, ErrorKind, Result};
 
-/// Helper threads of [`ThreadPoolOptions::default`].
+/// Default number of helper threads.
 pub const DEFAULT_THREADS: usize = 16;
 
 /// Bytes of stack per helper: calls are shallow and buffers are on the heap.
 const STACK_BYTES: usize = 128 * 1024;
 
-/// How a [`ThreadPool`] works.
+/// Options of a [`ThreadPool`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ThreadPoolOptions {
-    /// Helper threads, and so requests at the device at once. More hide more latency; each costs
-    /// a thread. Default: [`DEFAULT_THREADS`].
+    /// Number of helper threads: the requests at the device at once. More hide more latency; each
+    /// costs a thread. Default: [`DEFAULT_THREADS`].
     pub threads: usize,
     /// Whether to bypass the page cache. Default: [`DirectIo::Auto`].
     pub direct: DirectIo,
@@ -54,11 +55,11 @@ pub struct ThreadPool {
 }
 
 impl ThreadPool {
-    /// Opens `directory` (created if missing) and starts the helpers.
+    /// Opens `directory` and starts the helpers. Creates the directory if it is missing.
     ///
     /// # Errors
-    /// [`ErrorKind::Config`] for zero threads; [`ErrorKind::Unsupported`] if direct I/O is
-    /// demanded and refused; the operating system's refusal otherwise.
+    /// [`ErrorKind::Config`] for zero threads; [`ErrorKind::Unsupported`] if direct I/O is required
+    /// and refused; otherwise those of the operating system.
     pub fn new(directory: &Path, options: ThreadPoolOptions) -> Result<Self> {
         if options.threads == 0 {
             return Err(Error::new(ErrorKind::Config, "threads is 0, but at least 1 is needed"));
@@ -94,7 +95,7 @@ impl ThreadPool {
         Ok(pool)
     }
 
-    /// Notes that another engine was wanted and why it is not used.
+    /// Records another engine that was wanted, and why it is not used.
     #[must_use]
     pub(super) fn instead_of(mut self, reason: String) -> Self {
         self.fallback = Some(reason);

@@ -1,14 +1,14 @@
-//! The Linux engine: one ring of the kernel, owned by one thread.
+//! The Linux engine: one io_uring, owned by one thread.
 //!
-//! [`Uring::submit`] puts the request into a channel and, only if the ring's thread sleeps, wakes
-//! it through an event. The thread launches all it finds, up to the queue depth, enters the
-//! kernel once for the lot, and sleeps there until a transfer ends or it is woken; it never
-//! spins. Transfers that end early are launched again for the rest. More requests than the queue
+//! [`Uring::submit`] puts the request into a channel. If the ring's thread sleeps, it wakes it
+//! through an event. The thread launches all requests it finds, up to the queue depth, enters the
+//! kernel once for all of them, and sleeps there until a transfer ends or an event arrives; it
+//! never spins. Transfers that end early are launched again for the rest. Requests beyond the queue
 //! depth wait in the channel.
 //!
-//! The flag `asleep` and the channel are a pair as in Dekker's algorithm: the submitter sends and
-//! then looks at the flag, the thread sets the flag and then looks at the channel, with a fence
-//! between, so that one of them sees the other.
+//! The flag `asleep` and the channel form a pair as in Dekker's algorithm. The submitter sends and
+//! then reads the flag; the thread sets the flag and then reads the channel, with a fence between.
+//! One of them always sees the other.
 
 use crossbeam_channel::{Receiver, Sender};
 use std::io;
@@ -32,11 +32,11 @@ pub const QUEUE_DEPTH_MAX: usize = 4096;
 /// Times a transfer may fail to move a block before that is an error.
 const RETRIES_MAX: u32 = 100;
 
-/// How a [`Uring`] works.
+/// Options of a [`Uring`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct UringOptions {
-    /// Requests in the kernel at once, at most [`QUEUE_DEPTH_MAX`]. More let the device reorder
-    /// more; each costs about 200 bytes. Default: [`DEFAULT_QUEUE_DEPTH`].
+    /// Number of requests in the kernel at once, at most [`QUEUE_DEPTH_MAX`]. More let the device
+    /// reorder more; each costs about 200 bytes. Default: [`DEFAULT_QUEUE_DEPTH`].
     pub queue_depth: usize,
     /// Whether to bypass the page cache. Default: [`DirectIo::Auto`].
     pub direct: DirectIo,
@@ -80,12 +80,12 @@ impl Bell {
 }
 
 impl Uring {
-    /// Opens `directory` (created if missing) and starts the ring's thread.
+    /// Opens `directory` and starts the ring's thread. Creates the directory if it is missing.
     ///
     /// # Errors
-    /// [`ErrorKind::Unsupported`] if the kernel refuses io_uring (by filter, setting, age or
-    /// locked memory) or direct I/O is demanded and refused; [`ErrorKind::Config`] for a queue
-    /// depth of 0 or above [`QUEUE_DEPTH_MAX`]; the operating system's refusal otherwise.
+    /// [`ErrorKind::Unsupported`] if the kernel refuses io_uring (by filter, setting, age or locked
+    /// memory), or direct I/O is required and refused. [`ErrorKind::Config`] for a queue depth of 0
+    /// or above [`QUEUE_DEPTH_MAX`]. Otherwise those of the operating system.
     pub fn new(directory: &Path, options: UringOptions) -> Result<Self> {
         let depth = options.queue_depth;
         if depth == 0 || depth > QUEUE_DEPTH_MAX {
@@ -182,8 +182,8 @@ impl Device for Uring {
 }
 
 impl Drop for Uring {
-    /// Fails what waits, and waits for what the kernel holds; after [`CLOSING_MAX`] the ring's thread goes
-    /// on alone, with its buffers and files.
+    /// Fails what waits, and waits for what the kernel holds; after [`CLOSING_MAX`] the ring's
+    /// thread goes on alone, with its buffers and files.
     fn drop(&mut self) {
         if !self.directory.process().is_this() {
             // The ring and its thread are the parent's.

@@ -1,11 +1,11 @@
-//! Waking whoever sleeps until a read has ended, once for many ends.
+//! Wakes a thread that sleeps until reads have ended, once for many reads.
 //!
-//! The ends go through a channel; the [`Waker`] beside it says that there are some. An end is in
-//! the channel before [`wake`](Waker::wake) is called, and the sleeper calls
-//! [`rearm`](Waker::rearm) before it looks into the channel. Both are one read-modify-write on one
-//! flag, so of the two the later one sees the earlier: either `wake` finds the flag down and
-//! wakes, or `rearm` comes after it and what it announced is found in the channel. No end is
-//! slept over, and between two looks the sleeper is woken at most once.
+//! Completions go through a channel; the [`Waker`] beside it announces them. A completion is in the
+//! channel before [`wake`](Waker::wake) is called, and the sleeper calls [`rearm`](Waker::rearm)
+//! before it reads the channel. Both do one read-modify-write on one flag, and the later one sees
+//! the earlier. Either `wake` finds the flag down and wakes, or `rearm` follows it and the sleeper
+//! finds the completion in the channel. No completion is missed, and the sleeper is woken at most
+//! once between two reads of the channel.
 
 use std::fmt;
 
@@ -19,19 +19,19 @@ pub struct Waker {
 }
 
 impl Waker {
-    /// Wakes by calling `wake`, which must be quick and must not panic.
+    /// Creates a waker that calls `wake`, which must be quick and must not panic.
     pub fn new(wake: impl Fn() + Send + Sync + 'static) -> Self {
         Self { woken: AtomicBool::new(false), wake: Box::new(wake) }
     }
 
-    /// Wakes the sleeper, unless that was done since it last looked.
+    /// Wakes the sleeper, unless it was woken since it last called [`rearm`](Waker::rearm).
     pub fn wake(&self) {
         if !self.woken.swap(true, Ordering::AcqRel) {
             (self.wake)();
         }
     }
 
-    /// The sleeper is about to look: what ends from now on wakes it again.
+    /// Prepares the next wake-up. The sleeper calls it before it reads the channel.
     pub fn rearm(&self) {
         self.woken.swap(false, Ordering::AcqRel);
     }

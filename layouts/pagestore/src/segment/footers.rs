@@ -1,11 +1,12 @@
-//! The footers of a segment one behind the other, without its records, some of them read ahead.
+//! Reads the footers of a segment one after another, without its records, some of them ahead.
 //!
-//! Each is a request of its own, of the blocks it is in: with few under way the device is never waited
-//! for long. A footer that is longer than a buffer is read through the reader's window, as all are if
-//! there is no memory for buffers. Of an image without a footer the records are read, and their headers tell.
+//! Each footer is one request for the blocks that contain it. With a few in flight, the reader
+//! seldom waits for the device. A footer longer than a buffer is read through the reader's window,
+//! and so are all footers without memory for buffers. An image without a footer is read by its
+//! records' headers.
 //!
-//! What it keeps true: what is handed out is verified; when a pass ends, however it does, no device has
-//! memory of it any more.
+//! Invariants: everything handed out is verified; once a pass ends, for any reason, no device has
+//! memory of it.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -22,20 +23,22 @@ use crate::io::{BLOCK_BYTES, IoBuffer, Operation, UnderWay};
 /// Buffers that footers are read into ahead.
 const BUFFERS: usize = 4;
 
-/// The footer of an image, verified; or what takes its place.
+/// The verified footer of an image, or the records that replace it.
 #[derive(Clone, Copy, Debug)]
 pub struct Footer<'b>(Told<'b>);
 
 #[derive(Clone, Copy, Debug)]
 enum Told<'b> {
     Entries(&'b [u8]),
-    /// Records without a footer, the first of which begins at an offset, and the bytes of each payload.
+    /// Records without a footer, the first of which begins at an offset, and the bytes of each
+    /// payload.
     Records(&'b [u8], u64, u32),
     Listed(&'b [FooterEntry]),
 }
 
 impl<'b> Footer<'b> {
-    /// The footer of an image that was verified, of which `bytes` begin with what [tells](ImageInfo::told) its records.
+    /// The footer of an image that was verified, of which `bytes` begin with what
+    /// [tells](ImageInfo::told) its records.
     #[inline]
     pub(super) fn of(image: &ImageInfo, bytes: &'b [u8]) -> Self {
         let told = image.told();
@@ -67,7 +70,7 @@ impl<'b> Footer<'b> {
         Self(Told::Listed(entries))
     }
 
-    /// How many records it tells of.
+    /// Returns the number of records.
     pub fn len(&self) -> usize {
         match self.0 {
             Told::Entries(bytes) => bytes.len() / FOOTER_ENTRY_BYTES,
@@ -76,12 +79,12 @@ impl<'b> Footer<'b> {
         }
     }
 
-    /// Whether there are none.
+    /// Returns whether there are no records.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// What it tells of a record.
+    /// Returns the entry of a record.
     #[inline]
     pub(super) fn entry(&self, record: usize) -> FooterEntry {
         match self.0 {
@@ -94,7 +97,7 @@ impl<'b> Footer<'b> {
         }
     }
 
-    /// What it tells of all records.
+    /// Returns the entries of all records.
     #[inline]
     pub fn iter(&self) -> impl ExactSizeIterator<Item = FooterEntry> + use<'b> {
         let footer = *self;
@@ -131,20 +134,21 @@ pub struct FooterPass {
 }
 
 impl FooterPass {
-    /// A pass with buffers of `buffer_bytes`, or without if that is 0.
+    /// Creates a pass with buffers of `buffer_bytes`, or without buffers at 0.
     pub fn new(buffer_bytes: usize) -> Self {
         let buffers = if buffer_bytes == 0 { 0 } else { BUFFERS };
         let free = (0..buffers).map(|_| IoBuffer::zeroed(buffer_bytes)).collect();
         Self { buffer_bytes, free, entries: Vec::new() }
     }
 
-    /// Bytes of a buffer for the footers of images of so many records, or for those that have none.
+    /// Returns the bytes of a buffer for footers of `records` records, or for images without a
+    /// footer.
     pub fn buffer_bytes(records: u32) -> usize {
         // Wherever one begins in its block.
         (records as usize * BARE_RECORD_BYTES).next_multiple_of(BLOCK_BYTES) + BLOCK_BYTES
     }
 
-    /// Memory of the buffers.
+    /// Returns the bytes of all buffers.
     pub fn memory_bytes(buffer_bytes: usize) -> u64 {
         (BUFFERS * buffer_bytes) as u64
     }
@@ -153,7 +157,7 @@ impl FooterPass {
     ///
     /// # Errors
     /// Those of `visit` and of the device; [`ErrorKind::Corrupt`](crate::ErrorKind::Corrupt) for a
-    /// footer that is damaged.
+    /// damaged footer.
     pub fn run(
         &mut self,
         reader: &mut SegmentReader,
@@ -191,8 +195,8 @@ impl FooterPass {
         Ok(())
     }
 
-    /// Begins to read a footer, if it fits into a buffer and one is free; also tells where what is read
-    /// begins.
+    /// Begins to read a footer, if it fits into a buffer and one is free; also tells where what is
+    /// read begins.
     fn start(
         &mut self,
         reader: &SegmentReader,
@@ -227,7 +231,8 @@ mod tests {
     const STATE: u64 = 9;
     const IMAGES: u32 = 20;
 
-    /// A segment whose images have 10 to 466 records, the last of them one; every third has no footer.
+    /// A segment whose images have 10 to 466 records, the last of them one; every third has no
+    /// footer.
     fn written(store: &SegmentStore) -> SegmentInfo {
         let mut writer = SegmentWriter::new(store.clone(), STATE, 16 << 10, 1 << 20);
         for image in 0..IMAGES {

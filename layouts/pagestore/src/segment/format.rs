@@ -1,33 +1,33 @@
 //! The bytes of a segment file. `docs/format.md` draws them.
 //!
-//! A segment is one block of header, then page images, then a directory of the images and a tail.
-//! An image is records, a footer with one entry per record, and a trailer, padded to whole blocks. Short records of
-//! one length need no footer: their headers stand where anybody can tell, and say as much.
-//! Every structure carries a checksum seeded with the segment's id and its offset, so that bytes
-//! of another place or file never verify.
+//! A segment is one block of header, page images, a directory of the images, and a tail. An image
+//! is records, a footer with one entry per record, and a trailer, padded to whole blocks. Short
+//! records of equal length need no footer: their headers are at known offsets and contain the same
+//! facts. Every structure has a checksum seeded with the segment's id and its offset: bytes of
+//! another place or file never verify.
 
 use std::ops::Range;
 
 use crate::io::{BLOCK_BYTES, FileHandle};
 use crate::{Error, ErrorKind, Result};
 
-/// Version of a store's files; the oldest that is read.
+/// Version of a store's files: the oldest that this build reads.
 pub const FORMAT_VERSION: u32 = 2;
-/// Version of segments. Those of [`FORMAT_VERSION`] are read as well: each of their images has a footer.
+/// Version of segments. Those of [`FORMAT_VERSION`] are read as well: each of their images has a
+/// footer.
 pub const SEGMENT_FORMAT_VERSION: u32 = 3;
 /// Unit of record offsets, and alignment of records.
 pub const GRAIN_BYTES: u64 = 16;
-/// No segment is longer: record offsets in units of [`GRAIN_BYTES`] take 21 bits.
+/// Largest segment: record offsets in units of [`GRAIN_BYTES`] take 21 bits.
 pub const SEGMENT_BYTES_MAX: u64 = GRAIN_BYTES << 21;
-/// The longest payload of a record that a segment has room for, whatever stands in the segment.
-/// A state's values are limited to it.
+/// Longest payload of a record in any segment. It limits a state's values.
 pub const RECORD_BYTES_MAX: u64 = 31 << 20;
 /// Room that a segment keeps behind its last record for footer, directory and tail, beside the
 /// footer's entries.
 pub const CLOSING_BYTES: u64 = 512 << 10;
-/// Records up to this size, with their header, never straddle a block: one block reads them.
+/// Records up to this size, with their header, never straddle a block: one block read suffices.
 pub const UNSPLIT_BYTES: u64 = 1024;
-/// Bytes in front of each record's payload.
+/// Bytes of the header before each record's payload.
 pub const RECORD_HEADER_BYTES: usize = 16;
 /// Bytes per record in an image's footer.
 pub const FOOTER_ENTRY_BYTES: usize = 16;
@@ -36,18 +36,18 @@ pub const BARE_RECORD_BYTES: usize = 32;
 /// Bytes of an image's trailer, of a directory entry and of the tail.
 pub const TRAILER_BYTES: usize = 64;
 
-/// The number of the schema that the records of a segment have among those of its state: that of the checkpoint that names
-/// it. No other one is written or read yet.
+/// The number of the schema that the records of a segment have among those of its state: that of
+/// the checkpoint that names it. No other one is written or read yet.
 const SCHEMA_OF_CHECKPOINT: u32 = 0;
-/// The number of the codec that the images of a segment are written with: none, bytes are as they are. No other one is
-/// written or read yet.
+/// The number of the codec that the images of a segment are written with: none, bytes are as they
+/// are. No other one is written or read yet.
 const CODEC_NONE: u32 = 0;
 
 const HEADER_MAGIC: &[u8; 8] = b"ALVSEG\0H";
 const IMAGE_MAGIC: &[u8; 8] = b"ALVSEG\0I";
 const TAIL_MAGIC: &[u8; 8] = b"ALVSEG\0T";
 
-/// Identifies a segment within a directory; never given twice.
+/// Identifies a segment within a directory. Never reused.
 #[derive(
     Clone,
     Copy,
@@ -63,12 +63,12 @@ const TAIL_MAGIC: &[u8; 8] = b"ALVSEG\0T";
 pub struct SegmentId(pub u64);
 
 impl SegmentId {
-    /// Name of the segment's file.
+    /// Returns the name of the segment's file.
     pub fn file_name(self) -> String {
         format!("seg-{:016x}", self.0)
     }
 
-    /// The segment that a file name belongs to.
+    /// Returns the segment with this file name.
     pub fn of_file(name: &str) -> Option<SegmentId> {
         let id = u64::from_str_radix(name.strip_prefix("seg-")?, 16).ok().map(SegmentId)?;
         // No other spelling of the number is ours.
@@ -76,7 +76,7 @@ impl SegmentId {
     }
 }
 
-/// One record of an image, as its footer tells.
+/// A footer's entry for one record of an image.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FooterEntry {
     /// The key's hash.
@@ -88,7 +88,7 @@ pub struct FooterEntry {
 }
 
 impl FooterEntry {
-    /// Byte offset of the record's header in the segment.
+    /// Returns the byte offset of the record's header in the segment.
     pub fn offset(&self) -> u64 {
         u64::from(self.grain) * GRAIN_BYTES
     }
@@ -140,20 +140,20 @@ pub fn record_header(id: SegmentId, offset: u64, hash: u64, payload: &[&[u8]]) -
 pub struct RecordBytes<'a> {
     /// The key's hash.
     pub hash: u64,
-    /// The archive.
+    /// The archive of key and value.
     pub payload: &'a [u8],
 }
 
-/// What [`verify_record`] finds.
+/// The result of [`verify_record`].
 #[derive(Debug)]
 pub enum Verified<'a> {
     /// The record.
     Record(RecordBytes<'a>),
-    /// The record is longer than the bytes given: so many are needed from its offset on.
+    /// The record is longer than the given bytes: this many are needed from its offset on.
     Longer(usize),
 }
 
-/// Verifies the record at the start of `bytes`, which stand at `offset` of `file`.
+/// Verifies the record at the start of `bytes`, which come from `offset` of `file`.
 pub fn verify_record<'a>(
     file: &FileHandle,
     id: SegmentId,
@@ -181,12 +181,12 @@ pub fn verify_record<'a>(
     }))
 }
 
-/// Where one image is, and what it holds: an entry of the segment's directory.
+/// The position and contents of one image: an entry of the segment's directory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ImageInfo {
     /// First byte; a multiple of the block size.
     pub offset: u64,
-    /// Whole blocks.
+    /// Length in bytes; whole blocks.
     pub bytes: u64,
     /// Records in the image.
     pub records: u32,
@@ -194,7 +194,7 @@ pub struct ImageInfo {
     pub footer_offset: u64,
     /// Checksum of the footer, or of all records' headers if there is none.
     pub footer_crc: u32,
-    /// Bytes of each payload, if the image is bare: it has no footer then. Else 0.
+    /// Bytes of each payload if the image is bare and has no footer, else 0.
     pub bare_len: u32,
 }
 
@@ -204,7 +204,7 @@ pub(super) fn is_bare(len: u32) -> bool {
 }
 
 impl ImageInfo {
-    /// Bytes of the footer.
+    /// Returns the bytes of the footer.
     pub fn footer_bytes(&self) -> u64 {
         match self.bare_len {
             0 => u64::from(self.records) * FOOTER_ENTRY_BYTES as u64,
@@ -227,7 +227,7 @@ impl ImageInfo {
         self.bare_len == 0 || is_bare(self.bare_len) && ends
     }
 
-    /// The 64-byte form used both as an image's trailer and as a directory entry.
+    /// Returns the 64-byte form, which is both an image's trailer and a directory entry.
     pub fn to_bytes(self, id: SegmentId) -> [u8; TRAILER_BYTES] {
         let mut out = [0; TRAILER_BYTES];
         out[..8].copy_from_slice(IMAGE_MAGIC);
@@ -242,7 +242,7 @@ impl ImageInfo {
         out
     }
 
-    /// Reads and verifies the form that [`to_bytes`](ImageInfo::to_bytes) writes.
+    /// Reads and verifies the form of [`to_bytes`](ImageInfo::to_bytes).
     pub fn from_bytes(file: &FileHandle, id: SegmentId, bytes: &[u8]) -> Result<ImageInfo> {
         let info = ImageInfo {
             offset: u64_at(bytes, 8),
@@ -322,8 +322,8 @@ pub struct Tail {
     pub images: u32,
     /// Records in all images.
     pub records: u64,
-    /// A checksum over those of all records: of two segments with one id, as copies of a directory may
-    /// have, it tells which is which. 0 in segments of before.
+    /// A checksum over those of all records: of two segments with one id, as copies of a directory
+    /// may have, it tells which is which. 0 in segments of before.
     pub digest: u32,
 }
 
@@ -367,7 +367,7 @@ impl Tail {
     }
 }
 
-/// The error for bytes that are not what was written.
+/// Makes the error for bytes at `offset` of `file` that differ from what was written.
 pub fn damaged(file: &FileHandle, offset: u64, what: &str) -> Error {
     Error::new(ErrorKind::Corrupt, what).with("file", file.name()).with("offset", offset)
 }

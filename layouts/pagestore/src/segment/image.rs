@@ -1,5 +1,4 @@
-//! One page image as a whole in memory: its footer verified when it comes, its records when they
-//! are asked for.
+//! One page image in memory. Its footer is verified on arrival, each record when it is requested.
 
 use super::SegmentInfo;
 use super::footers::Footer;
@@ -19,11 +18,11 @@ pub struct Image {
 }
 
 impl Image {
-    /// The image in `buffer`, which was read from `offset` of a segment and is all of it.
+    /// Verifies the image in `buffer`, which was read whole from `offset` of a segment.
     ///
     /// # Errors
-    /// [`ErrorKind::Corrupt`](crate::ErrorKind::Corrupt) if trailer or footer are not what was
-    /// written there.
+    /// [`ErrorKind::Corrupt`](crate::ErrorKind::Corrupt) if trailer or footer differ from what was
+    /// written.
     pub fn verify(segment: &SegmentInfo, offset: u64, buffer: IoBuffer) -> Result<Self> {
         let (id, file, bytes) = (segment.id, segment.file.clone(), buffer.as_slice());
         let Some(trailer) = bytes.len().checked_sub(TRAILER_BYTES) else {
@@ -46,22 +45,23 @@ impl Image {
         &self.buffer.as_slice()[(self.info.told().start - self.info.offset) as usize..]
     }
 
-    /// Records in it.
+    /// Returns the number of records.
     pub fn len(&self) -> usize {
         self.info.records as usize
     }
 
-    /// Whether it has none.
+    /// Returns whether there are no records.
     pub fn is_empty(&self) -> bool {
         self.info.records == 0
     }
 
-    /// What the footer tells of a record.
+    /// Returns the footer's entry of a record.
     pub fn entry(&self, record: usize) -> FooterEntry {
         Footer::of(&self.info, self.told()).entry(record)
     }
 
-    /// The first record whose hash is not less than `hash`, of an image in order of hashes.
+    /// Returns the first record with a hash of at least `hash`. The image must be in the order of
+    /// hashes.
     pub fn first_from(&self, hash: u64) -> usize {
         let (mut low, mut high) = (0, self.len());
         while low < high {
@@ -75,10 +75,10 @@ impl Image {
         low
     }
 
-    /// A record, verified.
+    /// Returns a record, verified.
     ///
     /// # Errors
-    /// [`ErrorKind::Corrupt`](crate::ErrorKind::Corrupt) if it is not what was written there.
+    /// [`ErrorKind::Corrupt`](crate::ErrorKind::Corrupt) if it differs from what was written.
     pub fn record(&self, record: usize) -> Result<RecordBytes<'_>> {
         let entry = self.entry(record);
         let what = "a record is not the one its footer tells of";
@@ -93,12 +93,12 @@ impl Image {
         }
     }
 
-    /// Bytes of memory it takes.
+    /// Returns the bytes of memory that the image takes.
     pub fn memory_bytes(&self) -> u64 {
         self.buffer.capacity() as u64
     }
 
-    /// The memory, to be read into again.
+    /// Returns the buffer, for the next read.
     pub fn into_buffer(self) -> IoBuffer {
         self.buffer
     }

@@ -1,5 +1,5 @@
-//! Which records of segments belong to a checkpoint: for a segment a bit per grain, and for the
-//! records that have died since that was written, or that are few, a list.
+//! Which records of segments belong to a checkpoint: a bit per grain of a segment, and lists of the
+//! records that have died since those bits were written. Few deaths are only listed.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -14,17 +14,17 @@ use crate::{Error, ErrorKind, Result};
 pub struct LiveSet(Vec<u8>);
 
 impl LiveSet {
-    /// An empty set for a segment of `segment_bytes`.
+    /// Creates an empty set for a segment of `segment_bytes`.
     pub fn new(segment_bytes: u64) -> Self {
         Self(vec![0; Self::memory_bytes(segment_bytes) as usize])
     }
 
-    /// Memory that a set for a segment of `segment_bytes` takes.
+    /// Returns the bytes of memory of a set for a segment of `segment_bytes`.
     pub fn memory_bytes(segment_bytes: u64) -> u64 {
         (segment_bytes / GRAIN_BYTES).div_ceil(8)
     }
 
-    /// Adds a record, and says whether it was not there.
+    /// Adds a record and returns whether it was new.
     pub fn insert(&mut self, grain: u32) -> bool {
         let (byte, bit) = (&mut self.0[grain as usize / 8], 1 << (grain % 8));
         let is_new = *byte & bit == 0;
@@ -32,22 +32,22 @@ impl LiveSet {
         is_new
     }
 
-    /// What the processor has to load for [`insert`](LiveSet::insert), as a hint.
+    /// Returns the address that [`insert`](LiveSet::insert) will load, for a prefetch.
     pub fn hint(&self, grain: u32) -> *const u8 {
         self.0.as_ptr().wrapping_add(grain as usize / 8)
     }
 
-    /// Whether the record is in the set.
+    /// Returns whether the set contains the record.
     pub fn contains(&self, grain: u32) -> bool {
         self.0.get(grain as usize / 8).is_some_and(|byte| byte >> (grain % 8) & 1 == 1)
     }
 
-    /// Records in the set.
+    /// Returns the number of records in the set.
     pub fn len(&self) -> u64 {
         self.0.iter().map(|byte| u64::from(byte.count_ones())).sum()
     }
 
-    /// Whether the set has no record.
+    /// Returns whether the set is empty.
     pub fn is_empty(&self) -> bool {
         self.0.iter().all(|&byte| byte == 0)
     }
@@ -66,42 +66,42 @@ impl LiveSet {
     }
 }
 
-/// A record that is not live any more, as it is noted until a checkpoint writes it: segment and
-/// grain in one word, so that sorting brings those of a segment together.
+/// A record that has died, noted until a checkpoint writes it: segment and grain in one word.
+/// Sorting brings the deaths of a segment together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Death(u64);
 
 impl Death {
-    /// The death of the record at `grain` of a segment.
+    /// Creates the death of the record at `grain` of a segment.
     #[inline]
     pub fn of(segment: SegmentId, grain: u32) -> Self {
         debug_assert!(grain < 1 << GRAIN_BITS && segment.0 < 1 << (64 - GRAIN_BITS));
         Self(segment.0 << GRAIN_BITS | u64::from(grain))
     }
 
-    /// The segment.
+    /// Returns the record's segment.
     pub fn segment(self) -> SegmentId {
         SegmentId(self.0 >> GRAIN_BITS)
     }
 
-    /// Where the record starts in it, in grains.
+    /// Returns the record's offset in its segment, in grains.
     pub fn grain(self) -> u32 {
         (self.0 & ((1 << GRAIN_BITS) - 1)) as u32
     }
 
-    /// Its bytes, for who keeps some on storage for a while.
+    /// Returns the death as bytes.
     pub fn to_le_bytes(self) -> [u8; 8] {
         self.0.to_le_bytes()
     }
 
-    /// What [`to_le_bytes`](Death::to_le_bytes) gave.
+    /// Reads the bytes of [`to_le_bytes`](Death::to_le_bytes).
     pub fn from_le_bytes(bytes: [u8; 8]) -> Self {
         Self(u64::from_le_bytes(bytes))
     }
 
-    /// Orders `deaths` anew and appends those of the segments that `wanted` to a checkpoint file: for each
-    /// segment its id, how many, and their grains. `None` if there are none. Takes at most 16 bytes
-    /// of memory per segment and 3 per death beside the list.
+    /// Sorts `deaths` and appends those of the `wanted` segments to a checkpoint file: for each
+    /// segment its id, their number, and their grains. Returns `None` if there are none. Takes at
+    /// most 16 bytes of memory per segment and 3 per death beside the list.
     pub fn write(
         deaths: &mut [Death],
         wanted: impl Fn(SegmentId) -> bool,
@@ -133,7 +133,8 @@ impl Death {
 
 /// Bytes before a segment's deaths in a list: its id, and how many they are.
 const LIST_HEAD_BYTES: usize = 12;
-/// Beside how many they are: their bytes are told next, and are packed. Lists from before have words instead.
+/// Beside how many they are: their bytes are told next, and are packed. Lists from before have
+/// words instead.
 const PACKED: u32 = 1 << 31;
 
 /// What a list says of its first segment, and what follows it.
@@ -169,8 +170,8 @@ impl<'a> Listed<'a> {
     }
 }
 
-/// Which records of a part of a state belong to a checkpoint: what is noted of each segment when it was last
-/// looked at in full, and which records have died since.
+/// Which records of a part of a state belong to a checkpoint: the live set of each segment when it
+/// was last examined whole, and the records that have died since.
 #[derive(Debug)]
 pub struct Liveness {
     blobs: Option<BlobReader>,
@@ -178,16 +179,17 @@ pub struct Liveness {
 }
 
 impl Liveness {
-    /// Memory that the records take that have died, while it is there and while it is read.
+    /// Returns the bytes of memory for the dead records, while they are loaded and while they are
+    /// kept.
     pub fn memory_bytes(part: &ImagePart) -> u64 {
         let longest = part.deaths.iter().map(|blob| blob.len).max().unwrap_or(0);
         2 * part.deaths.iter().map(|blob| blob.len).sum::<u64>() + 2 * longest
     }
 
-    /// Reads which records have died.
+    /// Reads the dead records.
     ///
     /// # Errors
-    /// [`ErrorKind::Corrupt`] and [`ErrorKind::Missing`] with the file.
+    /// [`ErrorKind::Corrupt`] and [`ErrorKind::Missing`], which name the file.
     pub fn load(part: &ImagePart, blobs: Option<&BlobReader>) -> Result<Self> {
         let mut dead: BTreeMap<SegmentId, PackedGrains> = BTreeMap::new();
         let named: BTreeSet<SegmentId> = part.segments.iter().map(|segment| segment.id).collect();
@@ -210,10 +212,10 @@ impl Liveness {
         Ok(Self { blobs: blobs.cloned(), dead })
     }
 
-    /// The set of a segment's records that belong to the checkpoint; `None` if all do.
+    /// Returns the segment's records that belong to the checkpoint; `None` if all do.
     ///
     /// # Errors
-    /// [`ErrorKind::Corrupt`] if they are not as many as the checkpoint says.
+    /// [`ErrorKind::Corrupt`] if their number differs from the checkpoint's.
     pub fn of(&self, image: &SegmentImage) -> Result<Option<LiveSet>> {
         let mut set = match &image.live {
             Some(blob) => LiveSet(self.blobs.as_ref().ok_or_else(lost)?.read(blob)?),

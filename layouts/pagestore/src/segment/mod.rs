@@ -39,7 +39,7 @@ use format::{TRAILER_BYTES, Tail};
 use pins::Pins;
 use removals::Removals;
 
-/// Where segments live: a device and the source of segment ids. Cheap to clone.
+/// The storage of segments: a device and the source of segment ids. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct SegmentStore {
     device: Arc<dyn Device>,
@@ -51,36 +51,37 @@ pub struct SegmentStore {
 }
 
 impl SegmentStore {
-    /// A store whose next segment has the id `next_id`. Who removes files waits for the device.
+    /// Creates a store whose next segment has the id `next_id`. Removing files waits for the
+    /// device.
     pub fn new(device: Arc<dyn Device>, next_id: u64) -> Self {
         let next_id = Arc::new(AtomicU64::new(next_id));
         Self { device, next_id, pins: Arc::default(), removals: None, opening: None }
     }
 
-    /// The same store, whose files are removed by a helper if that has a thread: nobody else waits.
+    /// Lets a helper remove files, if it has a thread. Callers then do not wait.
     #[must_use]
     pub fn removing_by(self, helper: &Helper) -> Self {
         let removals = (!helper.is_inline()).then(|| Arc::new(Removals::by(helper.weak())));
         Self { removals, ..self }
     }
 
-    /// The same store for a thread that waits so long for reads of a device that does nothing, this one.
+    /// Limits how long this thread waits for reads of a device that makes no progress.
     #[must_use]
     pub fn patient(self, most: Duration) -> Self {
         let device = Arc::new(Patient::new(self.device, most));
         Self { device, ..self }
     }
 
-    /// The same store, of which this thread opens and exports states, and waits so long for each request while
-    /// the device does nothing.
+    /// Limits how long this thread waits for each request while it opens or exports states and the
+    /// device makes no progress.
     #[must_use]
     pub fn opened_within(self, most: Duration) -> Self {
         let opening = Some(Arc::new(Patient::new(self.device.clone(), most).in_all()));
         Self { opening, ..self }
     }
 
-    /// The store to open a state with, or to write files that are of no use after an error: one whose requests are
-    /// [not waited for for ever](SegmentStore::opened_within), if that was asked for.
+    /// Returns the store for opening a state, or for writing files that an error makes useless:
+    /// requests [time out](SegmentStore::opened_within) if that was set.
     #[must_use]
     pub fn for_opening(&self) -> Self {
         let device: Arc<dyn Device> = match &self.opening {
@@ -90,32 +91,33 @@ impl SegmentStore {
         Self { device, ..self.clone() }
     }
 
-    /// How long this thread waits for reads, if not for ever.
+    /// Returns how long this thread waits for reads, if it is limited.
     pub fn patience(&self) -> Option<Duration> {
         self.device.patient().map(Patient::patience)
     }
 
-    /// Bytes of buffers that a device has of reads that this thread has not waited for.
+    /// Returns the bytes of buffers that the device still holds for reads that this thread left.
     pub fn left_bytes(&self) -> u64 {
         self.device.patient().map_or(0, Patient::left_bytes)
     }
 
-    /// Waits for these, as long as this thread waits for a read.
+    /// Waits for the reads that this thread left, up to its time limit.
     ///
     /// # Errors
-    /// [`ErrorKind::Backpressure`] if they have not ended.
+    /// [`ErrorKind::Backpressure`] if some have not ended.
     pub fn wait_for_left(&self) -> Result<()> {
         self.device.patient().map_or(Ok(()), Patient::wait_for_left)
     }
 
-    /// Removes the file of a segment that its owner needs no more: now, or when the last checkpoint
-    /// that names it is dropped. A file that is not there is no error. If a helper removes files, this
-    /// does not wait, and one that cannot be removed is tried again with the next.
+    /// Removes the file of a segment that its owner no longer needs: now, or when the last
+    /// checkpoint that names it is dropped. Succeeds if there is no such file. If a helper removes
+    /// files, this call does not wait, and a file that cannot be removed is tried again with the
+    /// next.
     pub fn remove(&self, id: SegmentId) -> Result<()> {
         self.remove_file(&id.file_name())
     }
 
-    /// [`remove`](SegmentStore::remove) for any file.
+    /// Removes any file, as [`remove`](SegmentStore::remove) does.
     pub fn remove_file(&self, name: &str) -> Result<()> {
         if self.pins.doom(name) { Ok(()) } else { self.remove_now(name) }
     }
@@ -127,35 +129,36 @@ impl SegmentStore {
         }
     }
 
-    /// A checkpoint names these files: they stay until it is [unpinned](SegmentStore::unpin).
+    /// Pins these files for a checkpoint that names them. They stay until it is
+    /// [unpinned](SegmentStore::unpin).
     pub fn pin<'a>(&self, names: impl Iterator<Item = &'a str>) {
         self.pins.pin(names);
     }
 
-    /// A checkpoint that named these files is dropped: those that nobody else needs are removed. One
-    /// that cannot be removed now is removed at the next open.
+    /// Unpins the files of a dropped checkpoint, and removes those that nothing else needs. The
+    /// next open removes files that cannot be removed now.
     pub fn unpin<'a>(&self, names: impl Iterator<Item = &'a str>) {
         for name in self.pins.unpin(names) {
             let _ = self.remove_now(&name);
         }
     }
 
-    /// The device.
+    /// Returns the device.
     pub fn device(&self) -> &dyn Device {
         &*self.device
     }
 
-    /// The device, shared.
+    /// Returns the device, shared.
     pub fn shared_device(&self) -> Arc<dyn Device> {
         self.device.clone()
     }
 
-    /// A new segment id; never given twice.
+    /// Returns a new segment id, never reused.
     pub fn next_id(&self) -> SegmentId {
         SegmentId(self.next_id.fetch_add(1, Ordering::Relaxed))
     }
 
-    /// The id that [`next_id`](SegmentStore::next_id) will give.
+    /// Returns the id that [`next_id`](SegmentStore::next_id) will return.
     pub fn peek_id(&self) -> u64 {
         self.next_id.load(Ordering::Relaxed)
     }
@@ -169,7 +172,7 @@ fn remove_file(device: &dyn Device, name: &str) -> Result<()> {
     }
 }
 
-/// A segment and where it is.
+/// A segment, its file and its sizes.
 #[derive(Clone, Debug)]
 pub struct SegmentInfo {
     /// The segment.
@@ -182,16 +185,16 @@ pub struct SegmentInfo {
     pub records: u64,
     /// Its longest record, with header.
     pub max_record_bytes: u64,
-    /// What its tail says of its records' checksums; 0 if that is not known.
+    /// Checksum over its records' checksums, from its tail; 0 if unknown.
     pub digest: u32,
-    /// When the last of its records was touched, of a state whose entries expire; [`Time::MAX`] if
-    /// nobody knows.
+    /// Latest time that one of its records was touched, if the state's entries expire;
+    /// [`Time::MAX`] if unknown.
     pub latest: Time,
-    /// Whether it has its directory and will never change.
+    /// Whether the segment has its directory and never changes again.
     pub sealed: bool,
 }
 
-/// What a checkpoint says of one segment.
+/// A checkpoint's entry for one segment.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SegmentImage {
     /// The segment.
@@ -204,20 +207,20 @@ pub struct SegmentImage {
     pub max_record_bytes: u64,
     /// Records that belong to the checkpoint.
     pub live_records: u64,
-    /// What its tail says of its records' checksums.
+    /// Checksum over its records' checksums, from its tail.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub digest: Option<u32>,
-    /// When the last of its records was touched, of a state whose entries expire.
+    /// Latest time that one of its records was touched, if the state's entries expire.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub latest: Option<Time>,
-    /// Which ones they were when the segment was last looked at in full, a bit per grain; `None` if
-    /// all did. Those of [`ImagePart::deaths`] do not any more.
+    /// The live set when the segment was last examined whole, a bit per grain; `None` if all
+    /// records were live. The records in [`ImagePart::deaths`] have died since.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub live: Option<crate::blob::BlobRef>,
 }
 
 impl SegmentInfo {
-    /// The image of a sealed segment all of whose records belong to the checkpoint.
+    /// Returns the entry of a sealed segment whose records all belong to the checkpoint.
     pub fn all_live(&self) -> SegmentImage {
         SegmentImage {
             id: self.id,
@@ -233,12 +236,13 @@ impl SegmentInfo {
 }
 
 impl SegmentImage {
-    /// Opens the segment's file, and reads from its tail whether it is the one that the checkpoint
-    /// means: in a copy of the directory that has gone on there may be another with the same id. Takes
-    /// a block of memory meanwhile, which is less than a store keeps for files of checkpoints.
+    /// Opens the segment's file and checks by its tail that it is the checkpoint's: a copy of the
+    /// directory that has continued may have another segment with the same id. Takes a block of
+    /// memory meanwhile, less than a store reserves for checkpoint files.
     ///
     /// # Errors
-    /// [`ErrorKind::Corrupt`](crate::ErrorKind::Corrupt) if it is not; those of the device.
+    /// [`ErrorKind::Corrupt`](crate::ErrorKind::Corrupt) if it is another segment; those of the
+    /// device.
     pub fn open(&self, store: &SegmentStore) -> Result<SegmentInfo> {
         let info = self.open_unchecked(store)?;
         if let Some(digest) = self.digest {
@@ -247,7 +251,7 @@ impl SegmentImage {
         Ok(info)
     }
 
-    /// Opens the segment's file, whatever is in it: for whoever looks for all that is damaged.
+    /// Opens the segment's file without this check: for finding all damage.
     ///
     /// # Errors
     /// Those of the device.

@@ -1,4 +1,5 @@
-//! Grains of a segment's records, packed: what checkpoints list of records that have died is mostly this.
+//! Grains of a segment's records, packed: what checkpoints list of records that have died is mostly
+//! this.
 
 use super::format::{GRAIN_BYTES, SEGMENT_BYTES_MAX};
 
@@ -15,8 +16,8 @@ pub fn packed_len(grains: impl Iterator<Item = u32>) -> usize {
     gaps(grains).map(|gap| (gap.max(1).ilog2() / GAP_BITS + 1) as usize).sum()
 }
 
-/// Appends `grains`, which are in order, to `bytes`: each as its gap from the one before (the first from 0), seven
-/// bits to a byte, the lowest first.
+/// Appends `grains`, which are in order, to `bytes`: each as its gap from the one before (the first
+/// from 0), seven bits to a byte, the lowest first.
 pub fn pack(grains: impl Iterator<Item = u32>, bytes: &mut Vec<u8>) {
     for mut gap in gaps(grains) {
         while gap >> GAP_BITS != 0 {
@@ -50,7 +51,8 @@ impl PackedGrains {
         is_list
     }
 
-    /// Adds a list from before they were packed, of four bytes for each grain; says whether they are in order.
+    /// Adds a list from before they were packed, of four bytes for each grain; says whether they
+    /// are in order.
     pub fn add_words(&mut self, words: &[u8]) -> bool {
         let grains = || words.chunks_exact(4).map(word);
         let is_list = grains().is_sorted() && grains().all(|grain| grain >> GRAIN_BITS == 0);

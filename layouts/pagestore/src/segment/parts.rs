@@ -1,9 +1,9 @@
-//! What a checkpoint says of one state: the parts that its records lie in.
+//! A checkpoint's entry for the records of one state: the parts that contain them.
 //!
-//! Most states have one part. A state whose records lie in two layouts at once has a part for each, with files and lists
-//! of dead records of its own.
+//! Most states have one part. A state with records in two layouts has a part for each, with its own
+//! files and lists of dead records.
 //!
-//! What it keeps true: no two parts name one segment, and the lists of a part tell of its own segments only.
+//! Invariants: no two parts name the same segment, and a part's lists name only its own segments.
 
 use std::collections::HashSet;
 
@@ -13,49 +13,50 @@ use super::{SegmentId, SegmentImage};
 use crate::blob::BlobRef;
 use crate::{Error, ErrorKind, Result, Time};
 
-/// Layout of a part whose segments are records of keys and values, each with one live record or, of lists, several.
+/// Layout of a part whose segments contain records of a key and a value. A key has one live record;
+/// a key of lists may have several.
 pub const RECORDS: &str = "records";
 
-/// What a checkpoint says of one state.
+/// The image of one state: where a checkpoint's records of it are.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(from = "Written")]
 pub struct StateImage {
-    /// Keys in it.
+    /// Number of keys.
     pub entries: u64,
-    /// Where they are. None if nothing is on storage.
+    /// The parts that contain the records. Empty if nothing is on storage.
     pub parts: Vec<ImagePart>,
 }
 
-/// One part of a state: files that one layout reads.
+/// One part of a state: the files of one layout.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ImagePart {
-    /// How its files are laid out: [`RECORDS`], or a name that the layout gives.
+    /// The layout of the files: [`RECORDS`], or a name that the layout gives.
     pub layout: String,
-    /// Which of the state's records it may have.
+    /// The range of the state's records that it may contain.
     #[serde(default, skip_serializing_if = "PartRange::is_all")]
     pub range: PartRange,
-    /// The segments that hold them.
+    /// The segments that contain the records.
     pub segments: Vec<SegmentImage>,
-    /// Lists of records that have died since their segments were looked at in full.
+    /// Lists of the records that have died since their segments were last examined whole.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub deaths: Vec<BlobRef>,
 }
 
-/// Which records of a state a part may have.
+/// The range of a state's records that a part may contain.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum PartRange {
-    /// Any of them.
+    /// All records.
     #[default]
     All,
-    /// Those whose keys have hashes from the first to the last.
+    /// Records whose keys have hashes from the first to the last.
     Hashes {
         /// The lowest hash.
         first: u64,
         /// The highest.
         last: u64,
     },
-    /// Those of slices of time from the first to the last.
+    /// Records of the slices from the first to the last.
     Slices {
         /// Start of the first slice.
         first: Time,
@@ -98,7 +99,7 @@ impl PartRange {
         }
     }
 
-    /// Whether a part may have a key with one of the hashes from `first` to `last`.
+    /// Returns whether a part may contain a key with a hash from `first` to `last`.
     pub fn meets(&self, first: u64, last: u64) -> bool {
         match self {
             Self::Hashes { first: from, last: to } => *from <= last && first <= *to,
@@ -108,7 +109,7 @@ impl PartRange {
 }
 
 impl ImagePart {
-    /// A part of any of a state's records.
+    /// Creates a part that may contain any of a state's records.
     pub fn new(layout: &str, segments: Vec<SegmentImage>, deaths: Vec<BlobRef>) -> Self {
         Self { layout: layout.to_owned(), range: PartRange::All, segments, deaths }
     }
@@ -119,38 +120,38 @@ impl ImagePart {
         (!names_nothing).then_some(self)
     }
 
-    /// Live records of its segments.
+    /// Returns the number of live records in its segments.
     pub fn live_records(&self) -> u64 {
         self.segments.iter().map(|segment| segment.live_records).sum()
     }
 }
 
 impl StateImage {
-    /// A state of so many entries that lies in one part.
+    /// Creates the image of a state with `entries` keys in one part.
     pub fn of(entries: u64, part: ImagePart) -> Self {
         Self { entries, parts: part.if_any().into_iter().collect() }
     }
 
-    /// The segments of all parts.
+    /// Returns the segments of all parts.
     pub fn segments(&self) -> impl Iterator<Item = &SegmentImage> + Clone {
         self.parts.iter().flat_map(|part| &part.segments)
     }
 
-    /// The lists of dead records of all parts.
+    /// Returns the lists of dead records of all parts.
     pub fn deaths(&self) -> impl Iterator<Item = &BlobRef> + Clone {
         self.parts.iter().flat_map(|part| &part.deaths)
     }
 
-    /// Numbers of the checkpoints whose blobs this refers to.
+    /// Returns the numbers of the checkpoints whose blobs the image refers to.
     pub fn blob_files(&self) -> impl Iterator<Item = u64> + '_ {
         let sets = self.segments().filter_map(|segment| segment.live);
         sets.chain(self.deaths().copied()).map(|blob| blob.file)
     }
 
-    /// All parts, for a layout that reads any number of parts of one kind.
+    /// Returns all parts, for a layout that reads any number of parts of one kind.
     ///
     /// # Errors
-    /// [`ErrorKind::Unsupported`] if a part is laid out in another way.
+    /// [`ErrorKind::Unsupported`] if a part has another layout.
     pub fn parts_of(&self, layout: &str) -> Result<&[ImagePart]> {
         match self.parts.iter().find(|part| part.layout != layout) {
             Some(other) => Err(laid_out_otherwise(&other.layout, layout)),
@@ -158,10 +159,10 @@ impl StateImage {
         }
     }
 
-    /// The part, for a layout that has all of a state in one; `None` if nothing is on storage.
+    /// Returns the part, for a layout that keeps a state in one; `None` if nothing is on storage.
     ///
     /// # Errors
-    /// [`ErrorKind::Unsupported`] if it is laid out in another way, or if there are several.
+    /// [`ErrorKind::Unsupported`] if it has another layout, or if there are several parts.
     pub fn only_part(&self, layout: &str) -> Result<Option<&ImagePart>> {
         match self.parts_of(layout)? {
             [] => Ok(None),
@@ -174,7 +175,8 @@ impl StateImage {
         }
     }
 
-    /// Gives parts of builds that did not tell it the layout of their files, which the layout of the state says.
+    /// Gives parts of builds that did not tell it the layout of their files, which the layout of
+    /// the state says.
     pub(crate) fn tell_layout(&mut self, state_layout: &str) {
         let own = matches!(state_layout, "append-log" | "window-segments");
         let layout = if own { state_layout } else { RECORDS };

@@ -1,13 +1,12 @@
-//! Reading segments from front to back, all records of them or many, while what comes next is on
-//! its way.
+//! Reads segments from front to back, all records or many, and reads ahead meanwhile.
 //!
-//! A stretch is as many images, one behind the other, as a buffer has room for. There are four buffers:
-//! while the records of one are used the others are read into, past the ends of segments. An image that
-//! is longer than a buffer is read through a window, bit by bit, as all are if there is no memory for
-//! buffers.
+//! A stretch is a sequence of adjacent images that fits in a buffer. There are four buffers: while
+//! the records of one are used, the others are read into, across the ends of segments. An image
+//! longer than a buffer is read through a window in pieces, and so are all images without memory
+//! for buffers.
 //!
-//! What it keeps true: what is handed out is verified; when a pass is dropped no device has memory of
-//! it any more. What is live, and what records mean, is left to the visitor.
+//! Invariants: everything handed out is verified; once a pass is dropped, no device has memory of
+//! it. Liveness and the meaning of records are the visitor's.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -26,25 +25,26 @@ const BUFFERS: usize = 4;
 /// A record comes soon when there are so many before it.
 const SOON: usize = 16;
 
-/// Who is shown the records of segments.
+/// Receives the records of segments.
 pub trait PassVisitor {
-    /// The records of the `nth` segment come next.
+    /// Called before the records of the `nth` segment.
     fn begin(&mut self, nth: usize) -> Result<()>;
 
-    /// A record that comes soon, so that what is needed for it can be brought near. Called where that
-    /// is known without more reads. The default does nothing.
+    /// Announces a record that comes soon: the visitor may prefetch what it needs for it. Called
+    /// only where no further read is needed. The default does nothing.
     fn soon(&mut self, entry: &FooterEntry) {
         let _ = entry;
     }
 
-    /// A record, by what its footer tells; it is verified when it is asked for.
+    /// Receives a record by its footer's entry. The record is verified when its payload is
+    /// requested.
     fn record(&mut self, entry: &FooterEntry, record: &mut PassedRecord<'_>) -> Result<()>;
 
-    /// Those were all of the `nth` segment.
+    /// Called after all records of the `nth` segment.
     fn end(&mut self, nth: usize) -> Result<()>;
 
-    /// Whether a buffer is used again to read ahead. If not, it is dropped at once, and there is one less; where
-    /// there is none any more, all is read through the window. The default keeps all.
+    /// Returns whether to reuse a buffer for reading ahead. Otherwise the buffer is dropped at
+    /// once; after the last one, everything is read through the window. The default keeps all.
     fn keeps_buffer(&mut self) -> bool {
         true
     }
@@ -83,7 +83,7 @@ struct Stretch {
     read: Option<UnderWay>,
 }
 
-/// A record of a segment that is being passed over.
+/// A record during a pass over its segment.
 #[derive(Debug)]
 pub struct PassedRecord<'p>(At<'p>);
 
@@ -95,10 +95,10 @@ enum At<'p> {
 }
 
 impl PassedRecord<'_> {
-    /// The record that `entry` tells of, verified.
+    /// Returns the payload of the record of `entry`, verified.
     ///
     /// # Errors
-    /// [`ErrorKind::Corrupt`](crate::ErrorKind::Corrupt) if it is not what was written there; those
+    /// [`ErrorKind::Corrupt`](crate::ErrorKind::Corrupt) if it differs from what was written; those
     /// of the device.
     #[inline]
     pub fn payload(&mut self, entry: &FooterEntry) -> Result<&[u8]> {
@@ -117,8 +117,8 @@ impl PassedRecord<'_> {
 }
 
 impl SegmentPass {
-    /// A pass over segments of `state`, with a window of so many bytes and buffers of
-    /// `buffer_bytes` to read ahead with, which may be 0.
+    /// Creates a pass over segments of `state`, with a window of `window_bytes` and read-ahead
+    /// buffers of `buffer_bytes`, which may be 0.
     pub fn new(
         store: SegmentStore,
         state: u64,
@@ -138,16 +138,17 @@ impl SegmentPass {
         }
     }
 
-    /// Memory of the buffers, beside the window and the footer of an image.
+    /// Returns the bytes of the buffers, without the window and the footer of an image.
     pub fn ahead_bytes(buffer_bytes: usize) -> u64 {
         (BUFFERS * buffer_bytes) as u64
     }
 
-    /// Shows the records of `count` segments, which `open` opens one by one, in the order written.
+    /// Passes the records of `count` segments, which `open` opens one by one, to the visitor in the
+    /// order written.
     ///
     /// # Errors
     /// Those of `open`, of the visitor and of the device;
-    /// [`ErrorKind::Corrupt`](crate::ErrorKind::Corrupt) for what is damaged.
+    /// [`ErrorKind::Corrupt`](crate::ErrorKind::Corrupt) for damage.
     pub fn run(
         &mut self,
         count: usize,
@@ -311,8 +312,8 @@ mod tests {
 
     const STATE: u64 = 7;
 
-    /// Writes segments of several images, some of them longer than a small buffer, and gives them; the
-    /// last is not sealed.
+    /// Writes segments of several images, some of them longer than a small buffer, and gives them;
+    /// the last is not sealed.
     fn written(store: &SegmentStore) -> (Vec<SegmentInfo>, SegmentWriter) {
         let mut writer = SegmentWriter::new(store.clone(), STATE, 16 << 10, 32 << 10);
         let (mut hash, mut open) = (1u64, None);

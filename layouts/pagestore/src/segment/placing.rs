@@ -1,8 +1,8 @@
-//! Where records come to stand in segments, told before they are written.
+//! Computes the places of records in segments before they are written.
 //!
-//! The rules are those of the [writer](super::SegmentWriter), which uses the same functions: whoever
-//! gives it records one by one, and ends pages by bytes and records, knows the place of each at once,
-//! though another thread writes them.
+//! It uses the same functions as the [writer](super::SegmentWriter). A caller that passes records
+//! one by one, and ends pages by bytes and records, knows each place at once, although another
+//! thread writes them.
 
 use super::format::{
     CLOSING_BYTES, FOOTER_ENTRY_BYTES, GRAIN_BYTES, RECORD_HEADER_BYTES, SEGMENT_BYTES_MAX,
@@ -69,16 +69,16 @@ pub(super) fn has_room(position: u64, records: u32, payload_bytes: usize) -> boo
     record_offset(position, bytes) + bytes + footer + CLOSING_BYTES <= SEGMENT_BYTES_MAX
 }
 
-/// Where a record comes to stand.
+/// The place of a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PlacedAt {
-    /// Its segment: the how manieth that is written.
+    /// Index of its segment, in the order of writing.
     pub segment: u32,
-    /// Where it starts, in [grains](GRAIN_BYTES).
+    /// Offset of its start, in [grains](GRAIN_BYTES).
     pub grain: u32,
 }
 
-/// Tells the places of records.
+/// Computes the places of records.
 #[derive(Clone, Debug)]
 pub struct Placing {
     segment_bytes: u64,
@@ -94,7 +94,7 @@ pub struct Placing {
 }
 
 impl Placing {
-    /// Nothing is placed yet. A page ends with the record that brings it to `page_bytes` or
+    /// Starts without records. A page ends with the record that brings it to `page_bytes` or
     /// `page_records`.
     pub fn new(segment_bytes: u64, page_bytes: u64, page_records: u32) -> Self {
         Self {
@@ -109,13 +109,13 @@ impl Placing {
         }
     }
 
-    /// The segment is sealed: the next record is of another one.
+    /// Ends the segment: the next record goes to another one.
     pub fn end_segment(&mut self) {
         self.segment += u32::from(self.begin > 0);
         (self.begin, self.records) = (0, 0);
     }
 
-    /// The place of the next record.
+    /// Returns the place of the next record.
     pub fn place(&mut self, payload_bytes: usize) -> PlacedAt {
         if self.records > 0 && !has_room(self.position, self.records, payload_bytes) {
             self.end_page();
@@ -162,7 +162,8 @@ mod tests {
     use crate::segment::{SegmentStore, SegmentWriter};
     use crate::{ErrorKind, hash_word};
 
-    /// Records of all lengths, in pages that end by bytes and by records, in segments of a few pages.
+    /// Records of all lengths, in pages that end by bytes and by records, in segments of a few
+    /// pages.
     #[test]
     fn places_are_those_of_the_writer() {
         let pages =

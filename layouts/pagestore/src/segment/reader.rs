@@ -1,6 +1,6 @@
-//! Reading segments: footers for recovery and liveness, records for restore and rewriting.
+//! Reads segments: footers for recovery and liveness, records for restoring and rewriting.
 //!
-//! Everything read is verified before it is handed out. Memory is one window, made once.
+//! Everything is verified before it is handed out. Memory is one window, allocated once.
 
 use std::ops::Range;
 
@@ -30,23 +30,23 @@ pub struct SegmentDirectory {
 }
 
 impl SegmentDirectory {
-    /// The segment's images, in file order.
+    /// Returns the segment's images, in file order.
     pub fn images(&self) -> &[ImageInfo] {
         &self.images
     }
 }
 
 impl SegmentReader {
-    /// A reader for the segments of `state` with a window of `window_bytes`. A record or footer
-    /// larger than the window makes it grow.
+    /// Creates a reader for the segments of `state` with a window of `window_bytes`. A record or
+    /// footer larger than the window makes it grow.
     pub fn new(store: SegmentStore, state: u64, window_bytes: usize) -> Self {
         let window =
             Window { of: None, buffer: IoBuffer::zeroed(window_bytes), offset: 0, filled: 0 };
         Self { store, state, window }
     }
 
-    /// Verifies a segment's header and reads its directory. One that is not sealed has none: its
-    /// images are found from its end, each by the trailer of the one before, with a read for each.
+    /// Verifies a segment's header and reads its directory. An unsealed segment has none: its
+    /// images are found from the end, each by the trailer of the one before, with one read each.
     pub fn open(&mut self, info: &SegmentInfo) -> Result<SegmentDirectory> {
         let (file, id) = (&info.file, info.id);
         self.window.forget();
@@ -99,7 +99,7 @@ impl SegmentReader {
         Ok(SegmentDirectory { info: info.clone(), images })
     }
 
-    /// Gives `entries` those of an image: without its records, if it has a footer.
+    /// Fills `entries` with those of an image. Reads no records if the image has a footer.
     pub fn footer(
         &mut self,
         segment: &SegmentDirectory,
@@ -165,7 +165,7 @@ impl SegmentReader {
         }
     }
 
-    /// Calls `visit` with each record of a segment that is in `live`, in file order.
+    /// Calls `visit` with each record of a segment in `live`, in file order.
     pub fn for_each(
         &mut self,
         info: &SegmentInfo,

@@ -1,7 +1,7 @@
 //! Files that a helper removes, so that nobody else waits for that.
 //!
-//! What it keeps true: a file that could not be removed is tried again with the next one. What a crash or
-//! the store's end leaves of them, the next open removes.
+//! What it keeps true: a file that could not be removed is tried again with the next one. What a
+//! crash or the store's end leaves of them, the next open removes.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 

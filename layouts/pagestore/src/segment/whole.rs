@@ -1,8 +1,9 @@
-//! A sealed segment all of whose bytes are at hand, as of a mapped file: each structure by itself.
+//! Checks a sealed segment whose bytes are all in memory, for instance a mapped file, structure by
+//! structure.
 //!
-//! [`SegmentReader`](super::SegmentReader) stops at the first damage, as whoever opens a state must.
-//! Who wants to know all of it asks here: what is damaged is told and passed over, and what stands
-//! beside it is still checked. Nothing is handed out unverified, and nothing panics on any bytes.
+//! [`SegmentReader`](super::SegmentReader) stops at the first damage, as opening a state must. This
+//! finds all damage: it reports a damaged structure, skips it, and still checks the structures
+//! beside it. Nothing is handed out unverified, and no bytes cause a panic.
 
 use std::ops::Range;
 
@@ -15,7 +16,7 @@ use super::format::{
 use crate::io::BLOCK_BYTES;
 use crate::{Error, Result};
 
-/// A sealed segment in memory, and what is damaged of its own structures.
+/// A sealed segment in memory, and the damage of its own structures.
 #[derive(Debug)]
 pub struct WholeSegment<'a> {
     info: SegmentInfo,
@@ -27,9 +28,9 @@ pub struct WholeSegment<'a> {
 }
 
 impl<'a> WholeSegment<'a> {
-    /// Looks at header, tail, directory and trailers of the segment of `state` in `bytes`, which
-    /// are those of its file. Cost: a block per image; all blocks if tail or directory are damaged,
-    /// to find the images by their trailers.
+    /// Checks header, tail, directory and trailers of the segment of `state`; `bytes` are its
+    /// file's. Cost: a block per image. If tail or directory are damaged, all blocks, to find the
+    /// images by their trailers.
     pub fn open(info: &SegmentInfo, state: u64, bytes: &'a [u8]) -> Self {
         let (images, damage) = (Vec::new(), Vec::new());
         let mut whole = Self { info: info.clone(), bytes, images, directory: 0..0, damage };
@@ -37,26 +38,26 @@ impl<'a> WholeSegment<'a> {
         whole
     }
 
-    /// What is damaged of header, tail, directory and trailers.
+    /// Returns the damage of header, tail, directory and trailers.
     pub fn damage(&self) -> &[Error] {
         &self.damage
     }
 
-    /// Takes [`damage`](Self::damage).
+    /// Takes the [`damage`](Self::damage).
     pub fn take_damage(&mut self) -> Vec<Error> {
         std::mem::take(&mut self.damage)
     }
 
-    /// The images that were found, in the order of the directory.
+    /// Returns the images found, in the order of the directory.
     pub fn images(&self) -> &[ImageInfo] {
         &self.images
     }
 
-    /// What the footer of an image tells of its records; of an image without a footer, their headers, each of which is
-    /// verified with its [`record`](Self::record).
+    /// Returns the entries of an image's footer. For an image without one, returns its records'
+    /// headers, each verified with its [`record`](Self::record).
     ///
     /// # Errors
-    /// [`ErrorKind::Corrupt`](crate::ErrorKind::Corrupt) if it is not what was written there.
+    /// [`ErrorKind::Corrupt`](crate::ErrorKind::Corrupt) if it differs from what was written.
     pub fn footer(&self, image: &ImageInfo) -> Result<Vec<FooterEntry>> {
         let Range { start, end } = image.told();
         let bytes = end.checked_sub(start).and_then(|length| self.slice(start, length));
@@ -69,10 +70,10 @@ impl<'a> WholeSegment<'a> {
         Ok(footer.iter().collect())
     }
 
-    /// A record of an image, verified.
+    /// Returns a record of an image, verified.
     ///
     /// # Errors
-    /// [`ErrorKind::Corrupt`](crate::ErrorKind::Corrupt) if it is not what was written there.
+    /// [`ErrorKind::Corrupt`](crate::ErrorKind::Corrupt) if it differs from what was written.
     pub fn record(&self, image: &ImageInfo, entry: &FooterEntry) -> Result<RecordBytes<'a>> {
         let offset = entry.offset();
         let other = || self.damaged(offset, "a record is not the one its footer tells of");
@@ -90,10 +91,9 @@ impl<'a> WholeSegment<'a> {
         }
     }
 
-    /// Where padding is not what was written, zeros: the first place of each stretch of it, and the
-    /// place behind the segment if the file goes on there. Nothing reads padding, and no checksum
-    /// covers it. Empty for a segment with damage, of which it is not known what is padding.
-    /// Cost: all bytes of the segment.
+    /// Returns the places where padding is not zero: the start of each such stretch, and the end of
+    /// the segment if the file continues there. Nothing reads padding, and no checksum covers it.
+    /// Empty for a damaged segment, whose padding is unknown. Cost: all bytes of the segment.
     pub fn changed_padding(&self) -> Vec<u64> {
         let Some(mut told) = self.told() else { return Vec::new() };
         let end = self.bytes.len() as u64;
@@ -257,7 +257,8 @@ mod tests {
     use crate::io::{Faults, IoBuffer, Operation, Simulated, run_blocking};
     use std::sync::Arc;
 
-    /// A segment of several images with 60 records, of which every other has no footer, and its bytes.
+    /// A segment of several images with 60 records, of which every other has no footer, and its
+    /// bytes.
     fn sample() -> (SegmentInfo, Vec<u8>) {
         let store = SegmentStore::new(Arc::new(Simulated::new(1, Faults::none())), 1);
         let mut writer = SegmentWriter::new(store.clone(), 7, 8 << 10, 1 << 20);

@@ -1,9 +1,9 @@
-//! Writing segments: records in, page images out, in chunks of bounded size.
+//! Writes segments: takes records, writes page images in chunks of bounded size.
 //!
-//! One writer per state. It owns one chunk of I/O memory, in two halves if it is large, of which one is
-//! filled while the other is written, and one scratch archive, so the memory it takes is known when it
-//! is made. A page that fails is abandoned as a whole: the next page is
-//! written over it, and nothing ever refers to it. Runs on helper threads.
+//! A state has one writer. It owns one chunk of I/O memory and one scratch archive, and its memory
+//! is known when it is created. A large chunk has two halves: one is filled while the other is
+//! written. A failed page is abandoned whole: the next page overwrites it, and nothing ever refers
+//! to it. Runs on helper threads.
 
 use crossbeam_channel::Receiver;
 use rkyv::util::AlignedVec;
@@ -82,18 +82,18 @@ struct Page {
     latest: Option<Time>,
 }
 
-/// Where a page went.
+/// The result of writing a page.
 #[derive(Clone, Debug)]
 pub struct WrittenPage {
-    /// The segment as it is after the page; not sealed.
+    /// The segment after the page; not sealed.
     pub segment: SegmentInfo,
-    /// Bytes the image takes.
+    /// Bytes of the image.
     pub bytes: u64,
 }
 
 impl SegmentWriter {
-    /// A writer whose chunk has `chunk_bytes` (at least two blocks) and whose segments end near
-    /// `segment_bytes`. Takes about [`memory_bytes`](SegmentWriter::memory_bytes).
+    /// Creates a writer with a chunk of `chunk_bytes` (at least two blocks), whose segments end
+    /// near `segment_bytes`. Takes about [`memory_bytes`](SegmentWriter::memory_bytes).
     pub fn new(store: SegmentStore, state: u64, chunk_bytes: usize, segment_bytes: u64) -> Self {
         let (chunk, other) = if chunk_bytes >= HALVES_MIN_BYTES {
             let half = chunk_bytes / 2 / BLOCK_BYTES * BLOCK_BYTES;
@@ -116,32 +116,33 @@ impl SegmentWriter {
         }
     }
 
-    /// Memory that an image of the open segment takes: what is known of it, and its part of the directory while the
-    /// segment is sealed.
+    /// Bytes of memory per image of the open segment: its entry, and its part of the directory
+    /// while the segment is sealed.
     pub const IMAGE_BYTES: u64 = (2 * size_of::<ImageInfo>() + TRAILER_BYTES) as u64;
 
-    /// Has segments end after so many images, too, for who writes small ones. Then the memory of these can be booked.
+    /// Ends segments after this many images too, for writers of small images. Their memory is then
+    /// bounded and can be reserved.
     #[must_use]
     pub fn images_max(mut self, images: usize) -> Self {
         self.images_max = images;
         self
     }
 
-    /// Memory for a writer with this chunk, pages of `records` records, and values whose archives
-    /// take up to `value_bytes`.
+    /// Returns the bytes of memory of a writer with this chunk, pages of `records` records, and
+    /// values whose archives take up to `value_bytes`.
     pub fn memory_bytes(chunk_bytes: usize, records: usize, value_bytes: u64) -> u64 {
         let footer = (records * FOOTER_ENTRY_BYTES).next_power_of_two();
         (chunk_bytes.max(2 * BLOCK_BYTES) + footer) as u64 + value_bytes
     }
 
-    /// Starts a page. Returns the segment it goes to; that segment is final once
-    /// [`finish_page`](SegmentWriter::finish_page) has succeeded.
+    /// Starts a page and returns its segment, which is final once
+    /// [`finish_page`](SegmentWriter::finish_page) succeeds.
     pub fn begin_page(&mut self) -> Result<SegmentId> {
         self.begin_page_for(0)
     }
 
-    /// [`begin_page`](SegmentWriter::begin_page) whose first payload has so many bytes: in another
-    /// segment if the open one has no room for it.
+    /// Starts a page whose first payload has `payload_bytes`. Uses a new segment if the open one
+    /// has no room for it.
     pub fn begin_page_for(&mut self, payload_bytes: usize) -> Result<SegmentId> {
         // Of a page that was given up: this one is written over it.
         let _ = self.settle();
@@ -166,20 +167,20 @@ impl SegmentWriter {
         Ok(open.id)
     }
 
-    /// Whether the page that is begun has room for another payload of so many bytes.
+    /// Returns whether the current page has room for another payload of `payload_bytes`.
     pub fn has_room(&self, payload_bytes: usize) -> bool {
         has_room(self.position(), self.page.records, payload_bytes)
     }
 
-    /// Encodes a record that is to be [appended](SegmentWriter::append) next; returns how many bytes
-    /// its payload has.
+    /// Encodes a record for the next [`append`](SegmentWriter::append). Returns the bytes of its
+    /// payload.
     pub fn encode<K: State, V: State>(&mut self, key: &K, value: &V) -> Result<usize> {
         self.trials.encode(&mut self.scratch, key, value)?;
         Ok(self.scratch.len())
     }
 
-    /// Appends the record that was [encoded](SegmentWriter::encode) last; returns its offset in units
-    /// of [`GRAIN_BYTES`].
+    /// Appends the record [encoded](SegmentWriter::encode) last. Returns its offset in units of
+    /// [`GRAIN_BYTES`].
     pub fn append(&mut self, hash: u64) -> Result<u32> {
         let scratch = std::mem::take(&mut self.scratch);
         let pushed = self.push_encoded(hash, &scratch);
@@ -187,30 +188,30 @@ impl SegmentWriter {
         pushed
     }
 
-    /// Encodes and appends one record; returns its offset in units of [`GRAIN_BYTES`].
+    /// Encodes and appends one record. Returns its offset in units of [`GRAIN_BYTES`].
     pub fn push<K: State, V: State>(&mut self, hash: u64, key: &K, value: &V) -> Result<u32> {
         self.encode(key, value)?;
         self.append(hash)
     }
 
-    /// Gives up the memory of the last record's archive, if it is more than so many bytes.
+    /// Frees the memory of the last record's archive if it exceeds `bytes`.
     pub fn shrink_scratch(&mut self, bytes: usize) {
         if self.scratch.capacity() > bytes {
             self.scratch = AlignedVec::new();
         }
     }
 
-    /// Encodes and tries records that come here encoded.
+    /// Returns the trials, for callers that encode records themselves.
     pub fn trials(&mut self) -> &mut Trials {
         &mut self.trials
     }
 
-    /// Appends one record that is encoded already.
+    /// Appends one encoded record.
     pub fn push_encoded(&mut self, hash: u64, payload: &[u8]) -> Result<u32> {
         self.push_parts(hash, &[payload])
     }
 
-    /// Appends one record whose payload is these parts, one behind the other.
+    /// Appends one record whose payload is the concatenation of these parts.
     pub fn push_parts(&mut self, hash: u64, payload: &[&[u8]]) -> Result<u32> {
         let length: usize = payload.iter().map(|part| part.len()).sum();
         let bytes = (RECORD_HEADER_BYTES + length) as u64;
@@ -235,22 +236,23 @@ impl SegmentWriter {
         Ok(grain)
     }
 
-    /// Notes when a record of the page was touched last: its segment has the latest of these times.
+    /// Notes when a record of the page was last touched. Its segment keeps the latest of these
+    /// times.
     pub fn stamp(&mut self, touched: Time) {
         self.page.latest = self.page.latest.max(Some(touched));
     }
 
-    /// Records of the page so far.
+    /// Returns the number of records in the page.
     pub fn page_records(&self) -> u32 {
         self.page.records
     }
 
-    /// Bytes of the page so far.
+    /// Returns the bytes of the page.
     pub fn page_bytes(&self) -> u64 {
         self.open.as_ref().map_or(0, |open| self.position() - open.written.end())
     }
 
-    /// Writes what is left of the page, with footer and trailer.
+    /// Writes the rest of the page, with footer and trailer.
     pub fn finish_page(&mut self) -> Result<WrittenPage> {
         let open = self.open.as_ref().expect("a page is begun");
         let (id, offset) = (open.id, open.written.end());
@@ -291,7 +293,7 @@ impl SegmentWriter {
         Ok(WrittenPage { segment: open.info(), bytes: info.bytes })
     }
 
-    /// Ends the open segment, if there is one, and makes it durable.
+    /// Seals the open segment, if there is one, and makes it durable.
     pub fn seal(&mut self) -> Result<()> {
         let _ = self.settle();
         let Some(open) = self.open.as_mut() else { return Ok(()) };
@@ -325,8 +327,8 @@ impl SegmentWriter {
         Ok(())
     }
 
-    /// Removes the open segment, if there is one: its records are of no use. A file that cannot be
-    /// removed now is removed at the next open.
+    /// Removes the open segment, if there is one, with its records. The next open removes a file
+    /// that cannot be removed now.
     pub fn abandon(&mut self) {
         let _ = self.settle();
         // A page that was begun is no page any more.
@@ -336,14 +338,14 @@ impl SegmentWriter {
         }
     }
 
-    /// Removes the segments that were sealed since they were [taken](SegmentWriter::take_sealed) last.
+    /// Removes the segments sealed since they were last [taken](SegmentWriter::take_sealed).
     pub fn remove_sealed(&mut self) {
         for info in self.take_sealed() {
             let _ = self.store.remove(info.id);
         }
     }
 
-    /// The segments sealed since the last call.
+    /// Returns the segments sealed since the last call.
     pub fn take_sealed(&mut self) -> Vec<SegmentInfo> {
         std::mem::take(&mut self.sealed)
     }
@@ -423,8 +425,8 @@ impl SegmentWriter {
         done
     }
 
-    /// Writes the filled part of the chunk, which is whole blocks, and starts it anew; of one in two
-    /// halves, begins to. What fails is told by the next call that writes.
+    /// Writes the filled part of the chunk, which is whole blocks, and starts it anew; of one in
+    /// two halves, begins to. What fails is told by the next call that writes.
     fn write_chunk(&mut self) -> Result<()> {
         if self.page.filled == 0 {
             return Ok(());

@@ -34,8 +34,9 @@ use super::pool_unsafe::Pool;
 pub struct IndexHash(pub u32);
 
 impl IndexHash {
-    /// From a key's hash and its place among the hashes of the owned key groups: the bits that
-    /// all of their hashes share are what the exchange between workers used up.
+    /// Creates the index's hash from a key's hash and its place among the hashes of the owned key
+    /// groups. The place excludes the bits that all owned hashes share, which the exchange between
+    /// workers has used up.
     #[inline(always)]
     pub fn of(hash: u64, place: u64) -> IndexHash {
         Self::new((place >> (64 - PREFIX_BITS)) as u32, hash as u32 & 0xff)
@@ -66,7 +67,7 @@ impl IndexHash {
 /// Bits of the prefix, and so the deepest a split can go.
 const PREFIX_BITS: u32 = 16 + EXTRA_BITS;
 
-/// Where an entry is; valid until the index changes.
+/// The position of an entry, valid until the index changes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Position {
     segment: u32,
@@ -102,8 +103,8 @@ pub struct Index {
 }
 
 impl Index {
-    /// An empty index with segments of `buckets` (a power of two up to 256). With a helper, memory
-    /// for many segments is touched ahead.
+    /// Creates an empty index with segments of `buckets` (a power of two from 8 to 256). With a
+    /// helper, memory for many segments is touched ahead.
     pub fn new(account: Rc<Account>, buckets: usize, helper: Option<Helper>) -> Result<Index> {
         assert!(buckets.is_power_of_two() && (8..=256).contains(&buckets), "{buckets} buckets");
         account.reserve(MemoryKind::Index, Self::memory_bytes_min(buckets), "the index")?;
@@ -128,34 +129,34 @@ impl Index {
         Ok(index)
     }
 
-    /// The least memory an index with such segments opens with.
+    /// Returns the least memory that an index with such segments opens with.
     pub fn memory_bytes_min(buckets: usize) -> u64 {
         segment_bytes(buckets)
             + [size_of::<Segment>(), 8, 4].map(|bytes| rounded(bytes) as u64).iter().sum::<u64>()
     }
 
-    /// Books on another account from now on, to which the caller has moved what is booked.
+    /// Reserves on another account from now on. The caller has moved the present reservation there.
     pub fn book_on(&mut self, account: &Rc<Account>) {
         self.account = account.clone();
         self.pool.book_on(account);
     }
 
-    /// Entries.
+    /// Returns the number of entries.
     pub fn len(&self) -> u64 {
         self.len
     }
 
-    /// Entries whose records are on storage only.
+    /// Returns the number of entries whose records are only on storage.
     pub fn stored(&self) -> u64 {
         self.stored
     }
 
-    /// Whether there are none.
+    /// Returns whether there is no entry.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// Segments split so far.
+    /// Returns the number of segments split so far.
     pub fn splits(&self) -> u64 {
         self.splits
     }
@@ -166,8 +167,8 @@ impl Index {
         crate::prefetch_unsafe::prefetch(self.segments.bucket_of(hash.0, hash.bucket()));
     }
 
-    /// The first entry of this hash for which `is_it` says so. `is_it` sees every entry whose
-    /// bits agree, of which at most one is the key's.
+    /// Returns the first entry of this hash that `is_it` accepts. `is_it` sees every entry whose
+    /// bits agree; at most one is the key's.
     #[inline(always)]
     pub fn find(
         &self,
@@ -186,8 +187,8 @@ impl Index {
         self.find_elsewhere(hash, self.home(hash), is_it)
     }
 
-    /// [`find`](Index::find) among the entries of the home bucket that lead to memory, by the slots
-    /// they lead to; says whether there is one. Of a hundred keys, two to ten stand elsewhere.
+    /// Returns whether `is_it` accepts an entry in the home bucket that leads to memory, by its
+    /// slot. Two to ten of a hundred keys are outside their home bucket.
     #[inline(always)]
     pub fn any_at_home(&self, hash: IndexHash, mut is_it: impl FnMut(u64) -> bool) -> bool {
         let bucket = self.segments.bucket_of(hash.0, hash.bucket());
@@ -202,8 +203,7 @@ impl Index {
         false
     }
 
-    /// [`find`](Index::find) among the entries that lead to memory, by the slots they lead to; says
-    /// whether there is one.
+    /// Returns whether `is_it` accepts an entry that leads to memory, by its slot.
     #[inline(always)]
     pub fn any_in_memory(&self, hash: IndexHash, mut is_it: impl FnMut(u64) -> bool) -> bool {
         if self.any_at_home(hash, &mut is_it) {
@@ -262,7 +262,7 @@ impl Index {
         self.segments.buckets(at.segment)[at.bucket as usize].entry(at.slot as usize).address
     }
 
-    /// Changes the address of the entry that has `old`, if there still is one; says whether.
+    /// Replaces the address `old` of an entry by `new`, and returns whether there was one.
     #[inline]
     pub fn replace(&mut self, hash: IndexHash, old: Address, new: Address) -> bool {
         match self.find(hash, |address| address == old) {
@@ -274,7 +274,7 @@ impl Index {
         }
     }
 
-    /// Inserts an entry after [`prepare`](Index::prepare) has said that there is room.
+    /// Inserts an entry. [`prepare`](Index::prepare) must have found room.
     pub fn insert(&mut self, hash: IndexHash, address: Address) {
         self.len += 1;
         self.stored += u64::from(!address.is_memory());
@@ -320,18 +320,18 @@ impl Index {
         (end < 1 << PREFIX_BITS).then_some(end as u32)
     }
 
-    /// Takes the place of another index, whose memory may be there still.
+    /// Continues for another index, whose memory may still exist.
     pub fn go_on_from(&mut self, before: &Index) {
         self.expected = before.expected;
         self.pool.go_on_from(&before.pool);
     }
 
-    /// Removes all entries and gives the memory back.
+    /// Removes all entries and frees the memory.
     pub fn clear(&mut self) {
         while self.drop_one() {}
     }
 
-    /// Removes all entries, and gives the memory of one segment back; says whether there was one that it need not keep.
+    /// Removes all entries and frees one segment. Returns whether there was one to free.
     pub fn drop_one(&mut self) -> bool {
         if self.len > 0 || self.segments.bits() > 0 || self.strays.capacity() > 0 {
             self.segments.leave_all();
@@ -346,7 +346,7 @@ impl Index {
         is_dropped
     }
 
-    /// Segments.
+    /// Returns the number of segments.
     pub fn segments(&self) -> usize {
         self.segments.len()
     }

@@ -1,8 +1,8 @@
 //! Reading an archive by its type.
 //!
 //! Objects of an archive lie apart: the root at its end, what is out of line before it. Each object
-//! is *claimed* when it is reached, and no byte twice, so that reading is bounded by the bytes whatever
-//! the pointers say; what nobody has claimed at the end must be padding.
+//! is *claimed* when it is reached, and no byte twice, so that reading is bounded by the bytes
+//! whatever the pointers say; what nobody has claimed at the end must be padding.
 
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddrV4, SocketAddrV6};
 
@@ -202,8 +202,8 @@ impl<'a> Archive<'a> {
         Ok(Value::Number(text))
     }
 
-    /// A string: eight bytes in place, or a length, whose first byte has 10 as its highest bits, with
-    /// a pointer.
+    /// A string: eight bytes in place, or a length, whose first byte has 10 as its highest bits,
+    /// with a pointer.
     fn text(&mut self, at: usize) -> Result<Value> {
         let inline: [u8; 8] = self.take(at)?;
         if inline[0] & 0xc0 != 0x80 {

@@ -1,8 +1,8 @@
 //! The hash of a decoded key, as the store computes it of the key itself.
 //!
-//! A type may have a hash of its own making, which no description tells. So what is computed here is an
-//! assumption, that the hash is the one of the library or of its derive macro; who uses it compares it
-//! with hashes that are stored.
+//! A type may have a hash of its own making, which no description tells. So what is computed here
+//! is an assumption, that the hash is the one of the library or of its derive macro; who uses it
+//! compares it with hashes that are stored.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
 use std::str::FromStr;
@@ -16,7 +16,8 @@ use super::value::Value;
 const NONE: [u64; 0] = [];
 
 impl Types {
-    /// The hash of a value of a type; `None` where the value does not tell, or the type is no key's.
+    /// The hash of a value of a type; `None` where the value does not tell, or the type is no
+    /// key's.
     pub fn key_hash(&self, id: TypeId, value: &Value) -> Option<u64> {
         match (self.get(id), value) {
             (Type::Unit, _) => Some(().key_hash()),

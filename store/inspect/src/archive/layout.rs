@@ -2,8 +2,8 @@
 //! pointers and alignment.
 //!
 //! Structs and tuples are `repr(C)`, enums (and `Option`) are `repr(u8)`: a union of `repr(C)`
-//! structs that each begin with the tag. What is out of line is behind an `i32` from the pointer's own
-//! place, with an `u32` length after it if it is a slice.
+//! structs that each begin with the tag. What is out of line is behind an `i32` from the pointer's
+//! own place, with an `u32` length after it if it is a slice.
 
 use super::description::{Type, TypeId, Types};
 

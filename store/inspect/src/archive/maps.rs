@@ -1,10 +1,10 @@
 //! Maps and sets inside of values: hash tables and B-trees of rkyv.
 //!
-//! A hash table is `{ pointer, length, capacity }`; the pointer leads to a control byte per slot (255:
-//! empty), rounded up to groups of 16 and 15 more that repeat the first; the slots stand before it, the
-//! first one last. A B-tree is `{ pointer, length }`; a node is `{ kind u8, keys [K; 5], values [V; 5] }`,
-//! then in a leaf its length, in an inner node five pointers to what is less and one to what is
-//! greater, where a pointer to itself plus one is none.
+//! A hash table is `{ pointer, length, capacity }`; the pointer leads to a control byte per slot
+//! (255: empty), rounded up to groups of 16 and 15 more that repeat the first; the slots stand
+//! before it, the first one last. A B-tree is `{ pointer, length }`; a node is `{ kind u8, keys [K;
+//! 5], values [V; 5] }`, then in a leaf its length, in an inner node five pointers to what is less
+//! and one to what is greater, where a pointer to itself plus one is none.
 
 use super::decode::{Archive, refuse};
 use super::description::TypeId;

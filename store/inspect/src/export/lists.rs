@@ -1,13 +1,13 @@
 //! Lists of the append log: a line for each stretch of a key's elements in a run.
 //!
 //! The catalog says which records are of which run, and what notes hide or lend. A key's stretches
-//! come in the order of runs, which need not be that of the list: `rank` says it. Only notes are kept in
-//! memory.
+//! come in the order of runs, which need not be that of the list: `rank` says it. Only notes are
+//! kept in memory.
 //!
-//! Of key groups that have left it says between which hashes their keys are. Blocks have the hash of their
-//! first key only; that of the others is computed, where the hash is one that follows from the type. Whether it is
-//! so is seen before anything is told: each first key has to have the hash that is stored, and those
-//! behind it have to be in its order.
+//! Of key groups that have left it says between which hashes their keys are. Blocks have the hash
+//! of their first key only; that of the others is computed, where the hash is one that follows from
+//! the type. Whether it is so is seen before anything is told: each first key has to have the hash
+//! that is stored, and those behind it have to be in its order.
 
 use std::collections::HashMap;
 use std::ops::RangeInclusive;

@@ -1,9 +1,9 @@
-//! Live records as lines of JSON.
+//! Exports live records as lines of JSON.
 //!
-//! What a record is depends on the primitive and on the layout that wrote it: [`plain`] records of a
-//! key and a value, [`lists`] in runs, [`panes`] in window segments. All go through [`Sink`], which
-//! counts them, stops at the limit and never hides what could not be decoded. [`reader`] has the
-//! records, all or, to salvage, those that are sound.
+//! The form of a record depends on the primitive and on the layout that wrote it: [`plain`] records
+//! of a key and a value, [`lists`] in runs, [`panes`] in window segments. All go through [`Sink`],
+//! which counts them, stops at the limit and never hides undecodable records. [`reader`] reads all
+//! records, or only the sound ones to salvage.
 
 mod lists;
 mod panes;
@@ -21,26 +21,26 @@ use reader::Reader;
 pub use sink::Exported;
 use sink::Sink;
 
-/// What to export.
+/// Options of [`export`](fn@export).
 #[derive(Clone, Debug, Default)]
 pub struct ExportOptions {
-    /// Of the checkpoint with this number instead of the newest.
+    /// Exports the checkpoint with this number instead of the newest.
     pub checkpoint: Option<u64>,
-    /// Only this state.
+    /// Exports only this state.
     pub state: Option<String>,
-    /// At most so many lines.
+    /// Writes at most this many lines.
     pub limit: Option<u64>,
-    /// Passes damage over and [tells](Exported::damage) it. Of a damaged manifest, or newest
-    /// checkpoint, the newest checkpoint is taken that can be read.
+    /// Skips damage and [reports](Exported::damage) it. If the manifest or the newest checkpoint is
+    /// damaged, exports the newest readable checkpoint.
     pub salvage: bool,
 }
 
-/// Writes the live records of a checkpoint to `out`, a line each.
+/// Writes the live records of a checkpoint to `out`, one line each.
 ///
 /// # Errors
-/// [`ErrorKind::UnknownState`] for a state that is not there, [`ErrorKind::Missing`] without a
-/// checkpoint, [`ErrorKind::Corrupt`] at the first damage unless it is salvaged: what was written
-/// before is right.
+/// [`ErrorKind::UnknownState`] for an unknown state, [`ErrorKind::Missing`] without a checkpoint,
+/// [`ErrorKind::Corrupt`] at the first damage unless it is salvaged. Lines written before an error
+/// are correct.
 pub fn export(
     directory: &ClosedDirectory,
     options: &ExportOptions,

@@ -114,11 +114,12 @@ pub fn export(reader: &Reader<'_>, state: StateAt<'_>, sink: &mut Sink<'_>) -> R
     })
 }
 
-/// What is called with each record of the tables of slices: its table, whether it is a cut, its bytes.
+/// What is called with each record of the tables of slices: its table, whether it is a cut, its
+/// bytes.
 type Visit<'v> = &'v mut dyn FnMut(&Table, bool, &[u8]) -> Result<bool>;
 
-/// Walks the records of the tables, of each first accumulators and then cuts; passes over those that are
-/// of no slice any more.
+/// Walks the records of the tables, of each first accumulators and then cuts; passes over those
+/// that are of no slice any more.
 fn walk_tables(
     reader: &Reader<'_>,
     state: StateAt<'_>,

@@ -19,7 +19,8 @@ pub fn export(reader: &Reader<'_>, state: StateAt<'_>, sink: &mut Sink<'_>) -> R
     export_as(reader, state, (state.key(), state.value()), sink, &mut |fields| fields)
 }
 
-/// Records whose key is a slice of time, or a bucket, and the state's key. Their values are `value`.
+/// Records whose key is a slice of time, or a bucket, and the state's key. Their values are
+/// `value`.
 pub fn export_sliced(
     reader: &Reader<'_>,
     state: StateAt<'_>,

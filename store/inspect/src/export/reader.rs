@@ -32,8 +32,8 @@ pub enum Passing {
     Images,
 }
 
-/// What is called with each live record, or `None` for one that is passed over, until it says that it
-/// has enough.
+/// What is called with each live record, or `None` for one that is passed over, until it says that
+/// it has enough.
 pub type Visit<'v> = &'v mut dyn FnMut(&FooterEntry, Option<RecordBytes<'_>>) -> Result<bool>;
 
 impl<'d> Reader<'d> {

@@ -8,20 +8,21 @@ use alluvium_pagestore::{Error, Result};
 use crate::archive::{Undecodable, Value};
 use crate::verify::Damage;
 
-/// What was exported.
+/// The result of an export.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Exported {
-    /// Lines that were written.
+    /// Lines written.
     pub lines: u64,
-    /// Records of these states that were written as bytes, and why the first of each was.
+    /// States with records written as bytes, with the number of these records and the reason for
+    /// the first.
     pub undecoded: BTreeMap<String, (u64, String)>,
-    /// States of which nothing was written, and why.
+    /// States of which nothing was written, and the reason.
     pub skipped: BTreeMap<String, String>,
-    /// Whether there was more than the limit, or whoever reads has gone.
+    /// Whether the export ended early, at the limit or because the reader closed its end.
     pub cut: bool,
-    /// The checkpoint that the lines are of.
+    /// Number of the exported checkpoint.
     pub checkpoint: u64,
-    /// What was passed over as it is damaged, if what is sound was salvaged.
+    /// Damage that was skipped while salvaging.
     pub damage: Vec<Damage>,
 }
 

@@ -1,7 +1,7 @@
-//! What a crash leaves of a disk: the durable part and whatever subset of the rest the
-//! [`CrashPolicy`] picks, or less, if storage has lied ([`Lie`]).
+//! What a crash leaves of a disk: the durable part, plus the subset of the rest that the
+//! [`CrashPolicy`] picks. Less if storage has lied ([`Lie`]).
 //!
-//! Images share the bytes of files with the disk they are of: one costs what differs.
+//! Images share the bytes of files with their disk: an image costs only the difference.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -10,26 +10,26 @@ use super::disk::{Bytes, Change, Content, Disk, SECTOR_BYTES, new_number, put};
 use super::faults::Dice;
 use super::lies::Lie;
 
-/// What a crash leaves of the changes that no completed sync covers.
+/// Selects the changes without a completed sync that survive a crash.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CrashPolicy {
-    /// Nothing of them.
+    /// None.
     Nothing,
-    /// All that ended, and nothing of what was in flight: the process died, the machine did not.
+    /// All changes that ended, and none in flight: the process died, the machine did not.
     Everything,
-    /// All before some point in time, nothing after.
+    /// All changes before some point in time, and none after.
     Prefix {
-        /// Chooses the point.
+        /// Selects the point.
         seed: u64,
     },
-    /// Each or not, whole.
+    /// Some of the changes, each whole.
     Subset {
-        /// Chooses which.
+        /// Selects the survivors.
         seed: u64,
     },
-    /// Each sector of each write, and each change of a name, or not.
+    /// Some sectors of each write, and some changes of names.
     Torn {
-        /// Chooses which.
+        /// Selects the survivors.
         seed: u64,
     },
 }
@@ -51,8 +51,9 @@ impl Disk {
         Self::of(&self.surviving(policy, in_flight))
     }
 
-    /// The same, of storage that lies about one of the writes: those that syncs vouch for, and those
-    /// that survive. `None` if there is no write. Only of a disk that [keeps](Self::keep_past) them.
+    /// The same, of storage that lies about one of the writes: those that syncs vouch for, and
+    /// those that survive. `None` if there is no write. Only of a disk that
+    /// [keeps](Self::keep_past) them.
     pub(super) fn crash_lying(
         &self,
         policy: CrashPolicy,

@@ -314,7 +314,8 @@ impl Change {
     }
 }
 
-/// The next file number; never given twice, so that a handle of one device means nothing to another.
+/// The next file number; never given twice, so that a handle of one device means nothing to
+/// another.
 pub(super) fn new_number() -> u64 {
     static NUMBERS: AtomicU64 = AtomicU64::new(1);
     NUMBERS.fetch_add(1, Relaxed)

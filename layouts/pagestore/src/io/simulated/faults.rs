@@ -1,23 +1,23 @@
-//! What can go wrong on a simulated device, by chance or by script.
+//! The faults of a simulated device, by chance or by script.
 
 use super::super::Operation;
 
-/// One thing that goes wrong with one operation.
+/// A fault of one operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
-    /// The operation fails. A failed write may have moved some of its sectors. A failed sync, of a
-    /// file or of the directory, leaves what it should have covered live but never durable, as Linux
-    /// does: a later sync covers only what is written, or named, again.
+    /// The operation fails. A failed write may have moved some of its sectors. After a failed sync
+    /// of a file or of the directory, the changes it should have covered stay live but never become
+    /// durable, as on Linux: a later sync covers only bytes written again and names made again.
     Error,
     /// The operation succeeds, but only this many bytes, rounded down to sectors, are moved.
     /// A sync or directory sync does nothing.
     Torn {
-        /// Bytes that are moved.
+        /// Bytes moved.
         bytes: usize,
     },
     /// The operation succeeds, but nothing happens.
     Lost,
-    /// The operation succeeds, but at another place of the file. For reads and writes only.
+    /// The operation succeeds, but at another place of the file. Only for reads and writes.
     Misdirected {
         /// The place, a multiple of [`BLOCK_BYTES`](super::super::BLOCK_BYTES).
         offset: u64,
@@ -25,13 +25,13 @@ pub enum Fault {
     /// The operation succeeds, but one bit is wrong: on storage after a write, only in the
     /// buffer after a read.
     FlippedBit {
-        /// Which bit of the buffer, modulo its length.
+        /// The bit of the buffer, modulo its length.
         bit: u64,
     },
-    /// The operation fails for want of space and moves nothing.
+    /// The operation fails for lack of space and moves nothing.
     DiskFull,
-    /// The operation does not end until
-    /// [`release_stuck`](super::Simulated::release_stuck): who made a call on the directory waits in it.
+    /// The operation does not end until [`release_stuck`](super::Simulated::release_stuck). The
+    /// caller of a directory operation waits in it.
     Stuck,
 }
 
@@ -54,7 +54,7 @@ impl From<Operation> for Aim {
     }
 }
 
-/// How likely each fault is, from 0 (never) to 1 (always), and how late requests end.
+/// The probability of each fault, from 0 (never) to 1 (always), and the latency of requests.
 ///
 /// ```
 /// use alluvium_pagestore::io::Faults;
@@ -62,36 +62,36 @@ impl From<Operation> for Aim {
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Faults {
-    /// A request ends after up to this many later submits or [`drive`](super::super::Device::drive)
-    /// calls; requests overtake each other. 0: it ends within `submit`.
+    /// Longest latency of a request, in later submits or [`drive`](super::super::Device::drive)
+    /// calls; requests overtake each other. At 0 a request ends within `submit`.
     pub latency_max: u32,
-    /// Reads that fail.
+    /// Fraction of reads that fail.
     pub read_errors: f64,
-    /// Writes that fail, some of their sectors moved.
+    /// Fraction of writes that fail after moving some of their sectors.
     pub write_errors: f64,
-    /// Syncs that fail.
+    /// Fraction of syncs that fail.
     pub sync_errors: f64,
-    /// Creations, opens, renames, removals and directory syncs that fail.
+    /// Fraction of creations, opens, renames, removals and directory syncs that fail.
     pub directory_errors: f64,
-    /// Writes of which only some first sectors reach storage, without an error.
+    /// Fraction of writes that only store some of their first sectors, without an error.
     pub torn_writes: f64,
-    /// Writes that do not reach storage, without an error.
+    /// Fraction of writes that do not reach storage, without an error.
     pub lost_writes: f64,
-    /// Writes that reach another block of the file, without an error.
+    /// Fraction of writes that reach another block of the file, without an error.
     pub misdirected_writes: f64,
-    /// Writes of which one bit is wrong on storage.
+    /// Fraction of writes that store one wrong bit.
     pub flipped_bits: f64,
-    /// Reads of which one bit is wrong in the buffer, but not on storage.
+    /// Fraction of reads that return one wrong bit, while storage is intact.
     pub flipped_reads: f64,
 }
 
 impl Faults {
-    /// Nothing goes wrong and every request ends within `submit`.
+    /// No faults; every request ends within `submit`.
     pub fn none() -> Self {
         Self::default()
     }
 
-    /// Nothing goes wrong, but requests end late and overtake each other.
+    /// No faults, but requests end late and overtake each other.
     pub fn late(latency_max: u32) -> Self {
         Self { latency_max, ..Self::default() }
     }

@@ -1,8 +1,8 @@
-//! What storage does to one write that it has vouched for.
+//! Storage that damages one write although its sync succeeded.
 //!
-//! A crash of honest storage takes only what no sync covers. Storage that lies has lost, torn or
-//! damaged a write that it said was durable, or put it elsewhere. Nobody can undo that; it has to be
-//! noticed, or not to matter.
+//! A crash of honest storage loses only unsynced changes. Lying storage has lost, torn, damaged or
+//! misplaced a write that it reported as durable. A store cannot undo that; it has to detect it, or
+//! must not depend on the write.
 
 use std::sync::Arc;
 
@@ -11,22 +11,22 @@ use super::crash::Surviving;
 use super::disk::{SECTOR_BYTES, put};
 use super::faults::Dice;
 
-/// What storage did to a write, durable or not, although it said that all was well.
+/// How storage mistreated a write, durable or not, without an error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Lie {
-    /// It was not written.
+    /// The write was lost.
     Lost,
-    /// Only some first sectors of it were.
+    /// Only some of its first sectors were written.
     Torn,
-    /// It was written to another block, of the same file or of another one.
+    /// It went to another block, of the same file or of another.
     Misdirected,
     /// One bit of it is wrong.
     FlippedBit,
 }
 
 impl Lie {
-    /// Tells it of one write to these files: half of the time one of the last of a file. Says whether
-    /// there was a write.
+    /// Tells it of one write to these files: half of the time one of the last of a file. Says
+    /// whether there was a write.
     pub(super) fn tell(self, files: &mut [Surviving], dice: &mut Dice) -> bool {
         let count = |file: &Surviving| file.past.len() + file.writes.len();
         let written: Vec<usize> = (0..files.len()).filter(|at| count(&files[*at]) > 0).collect();

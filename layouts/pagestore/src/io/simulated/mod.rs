@@ -1,17 +1,17 @@
 //! A device in memory that can fail, reorder and crash, all from one seed.
 //!
-//! Requests are held and take effect when they end, in seeded order: within `submit` if there is
-//! no latency, else during later submits and [`drive`](Device::drive) calls. What goes wrong is
-//! rolled ([`Faults`]) or scripted ([`Simulated::on_nth_write`] and its kin) when a request is
-//! submitted. The device knows which writes a completed sync covers and which changes of names a
-//! directory sync covers; [`Simulated::crash`] makes a new device of that and some of the rest.
-//! [`Simulated::fail_after`] stops the device at a given step, so that a test can crash a store
-//! at each step of its history; [`Simulated::watch`] shows what a crash at each step would leave, so
-//! that one history is enough.
+//! Requests are held and take effect when they end, in seeded order: within `submit` without
+//! latency, else during later submits and [`drive`](Device::drive) calls. Faults are random
+//! ([`Faults`]) or scripted ([`Simulated::on_nth_write`] and its kin), and are chosen when a
+//! request is submitted. The device tracks the writes that a completed sync covers and the name
+//! changes that a directory sync covers. [`Simulated::crash`] creates a new device with these and
+//! some of the rest. [`Simulated::fail_after`] stops the device at a given step: a test can crash a
+//! store at each step of its history. [`Simulated::watch`] shows what a crash at each step would
+//! leave, which needs only one run.
 //!
-//! Used by one thread, a device does the same for the same seed and calls. It is strict where
-//! real devices are kind: a sync covers only writes that ended before it was submitted, and a new
-//! file's name is lost unless the directory was synced, even if the file was.
+//! With one thread, the same seed and calls give the same behaviour. The device is strict where
+//! real ones are kind: a sync covers only writes that ended before its submission, and a new file's
+//! name is lost unless the directory was synced, even if the file was.
 
 mod crash;
 mod disk;
@@ -48,7 +48,7 @@ pub struct Simulated {
 }
 
 impl Simulated {
-    /// An empty device.
+    /// Creates an empty device.
     pub fn new(seed: u64, faults: Faults) -> Self {
         Self::of(Disk::default(), seed, faults)
     }
@@ -64,60 +64,61 @@ impl Simulated {
         self.world.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Changes what goes wrong with requests submitted from now on.
+    /// Sets the faults of requests submitted from now on.
     pub fn set_faults(&self, faults: Faults) {
         self.world().faults = faults;
     }
 
-    /// Makes the `n`-th write submitted from now on (1: the next) go wrong.
+    /// Gives the `n`-th write submitted from now on (1: the next) a fault.
     pub fn on_nth_write(&self, n: u64, fault: Fault) {
         self.world().script(Aim::Write, n, fault);
     }
 
-    /// Makes the `n`-th read submitted from now on (1: the next) go wrong.
+    /// Gives the `n`-th read submitted from now on (1: the next) a fault.
     pub fn on_nth_read(&self, n: u64, fault: Fault) {
         self.world().script(Aim::Read, n, fault);
     }
 
-    /// Makes the `n`-th sync submitted from now on (1: the next) go wrong.
+    /// Gives the `n`-th sync submitted from now on (1: the next) a fault.
     pub fn on_nth_sync(&self, n: u64, fault: Fault) {
         self.world().script(Aim::Sync, n, fault);
     }
 
-    /// Makes the `n`-th create, open, rename, remove or directory sync from now on (1: the next)
-    /// go wrong.
+    /// Gives the `n`-th create, open, rename, remove or directory sync from now on (1: the next) a
+    /// fault.
     pub fn on_nth_directory_operation(&self, n: u64, fault: Fault) {
         self.world().script(Aim::Directory, n, fault);
     }
 
-    /// Forgets what was to go wrong and has not yet.
+    /// Removes the scripted faults that are still to come.
     pub fn forget_scripts(&self) {
         self.world().scripts.clear();
     }
 
-    /// Makes the device full once its files take `bytes`; `None` gives endless space. Removing
-    /// files (and closing their handles) gives space back.
+    /// Limits the space of the device's files to `bytes`; `None` removes the limit. Removing files,
+    /// and closing their handles, frees space.
     pub fn set_capacity_bytes(&self, bytes: Option<u64>) {
         self.world().capacity_bytes = bytes;
     }
 
-    /// Bytes that files take.
+    /// Returns the bytes that files take.
     pub fn used_bytes(&self) -> u64 {
         self.world().disk.used_bytes()
     }
 
-    /// Requests that have not ended, stuck ones among them.
+    /// Returns the number of requests in progress, with the stuck ones.
     pub fn in_flight(&self) -> usize {
         self.world().held.len()
     }
 
-    /// Requests that are stuck, and calls.
+    /// Returns the number of stuck requests and calls.
     pub fn stuck(&self) -> usize {
         let world = self.world();
         world.stuck_calls + world.held.iter().filter(|held| held.due.is_none()).count()
     }
 
-    /// Lets stuck requests end, well, at the next [`drive`](Device::drive) or submit; and stuck calls.
+    /// Releases stuck calls, and lets stuck requests succeed at the next [`drive`](Device::drive)
+    /// or submit.
     pub fn release_stuck(&self) {
         let world = &mut *self.world();
         world.stuck_calls = 0;
@@ -128,7 +129,7 @@ impl Simulated {
         }
     }
 
-    /// Lets all requests that are not stuck end.
+    /// Completes all requests that are not stuck.
     pub fn drain(&self) {
         loop {
             let ends = self.world().advance(true);
@@ -139,43 +140,44 @@ impl Simulated {
         }
     }
 
-    /// Crashes the device after `steps` more steps: the next one fails, and so does everything
-    /// after it. A step is a write, sync, create, rename, remove or directory sync, counted when
-    /// it takes effect. 0 crashes at the next step.
+    /// Crashes the device after `steps` more steps: the next step fails, and so does everything
+    /// after it. A step is a write, sync, create, rename, remove or directory sync, counted when it
+    /// takes effect. 0 crashes at the next step.
     pub fn fail_after(&self, steps: u64) {
         let mut world = self.world();
         world.steps_max = Some(world.steps + steps);
     }
 
-    /// Steps taken so far; see [`fail_after`](Self::fail_after).
+    /// Returns the number of steps so far; see [`fail_after`](Self::fail_after).
     pub fn steps(&self) -> u64 {
         self.world().steps
     }
 
-    /// Whether the device has crashed.
+    /// Returns whether the device has crashed.
     pub fn has_crashed(&self) -> bool {
         self.world().crashed
     }
 
-    /// Starts to note each step in words, for [`trace`](Self::trace).
+    /// Starts to record each step in words, for [`trace`](Self::trace).
     pub fn start_trace(&self) {
         self.world().trace = Some(Vec::new());
     }
 
-    /// The steps since [`start_trace`](Self::start_trace).
+    /// Returns the steps since [`start_trace`](Self::start_trace).
     pub fn trace(&self) -> Vec<String> {
         self.world().trace.clone().unwrap_or_default()
     }
 
-    /// Shows `watcher` each step from now on, before it is taken. It must not use this device, and others
-    /// only if all have one [order](Simulated::take_order). The device keeps from now on what was written to each file.
+    /// Calls `watcher` before each step from now on. It must not use this device, and may use
+    /// others only if all share an [order](Simulated::take_order). From now on the device keeps all
+    /// writes to each file.
     pub fn watch(&self, watcher: impl FnMut(&Moment<'_>) + Send + 'static) {
         let mut world = self.world();
         world.disk.keep_past();
         world.watcher = Some(Box::new(watcher));
     }
 
-    /// Makes each operation from now on a moment at which a helper and its owner may take turns.
+    /// Lets a helper and its owner take turns at each operation from now on.
     pub fn take_turns(&self, turns: &Turns) {
         self.world().turns = Some(turns.clone());
     }
@@ -188,20 +190,19 @@ impl Simulated {
         }
     }
 
-    /// Does the operations of all devices with this order one after the other, whatever threads they are
-    /// of: while one is [watched](Simulated::watch), what a crash leaves of the others can be looked at.
+    /// Serializes the operations of all devices with this order, across threads. While one is
+    /// [watched](Simulated::watch), the crash images of the others can be examined.
     pub fn take_order(&self, order: &Arc<Mutex<()>>) {
         self.world().order = order.clone();
     }
 
-    /// A hash of the names and bytes of all files: the same for the same, and by chance only for
-    /// others. Cost: a pass over all bytes.
+    /// Returns a hash of the names and bytes of all files. Cost: a pass over all bytes.
     pub fn digest(&self) -> u64 {
         self.world().disk.digest()
     }
 
-    /// A new device with what a crash now (or the crash that happened) leaves: no faults, no
-    /// lock, nothing in flight. This device is not changed.
+    /// Creates a new device with what a crash now (or the crash that happened) leaves. It has no
+    /// faults, no lock and nothing in flight. This device does not change.
     #[must_use]
     pub fn crash(&self, policy: CrashPolicy) -> Self {
         let world = self.world();
@@ -212,21 +213,21 @@ impl Simulated {
         Self::of(disk, seed, Faults::none())
     }
 
-    /// Live bytes of a file; `None` if there is no such file.
+    /// Returns the live bytes of a file; `None` if there is no such file.
     pub fn bytes(&self, name: &str) -> Option<Vec<u8>> {
         let world = self.world();
         let file = world.disk.number_of(name, "read").ok()?;
         world.disk.live(file).ok().map(<[u8]>::to_vec)
     }
 
-    /// Bytes of a file that a crash cannot take; its name it may take still.
+    /// Returns the bytes of a file that survive every crash. Its name may not survive.
     pub fn durable_bytes(&self, name: &str) -> Option<Vec<u8>> {
         let world = self.world();
         let file = world.disk.number_of(name, "read").ok()?;
         world.disk.durable(file).ok().map(<[u8]>::to_vec)
     }
 
-    /// Puts a file there, durable at once, replacing one of that name.
+    /// Adds a file that is durable at once, or replaces the one of that name.
     pub fn place(&self, name: &str, bytes: &[u8]) {
         self.world().disk.place(name, Arc::new(bytes.to_vec()));
     }
@@ -251,7 +252,8 @@ impl Simulated {
         world.disk.truncate(file, len)
     }
 
-    /// What goes wrong with a call on the directory. Who is stuck waits in here, and holds nobody else up.
+    /// What goes wrong with a call on the directory. Who is stuck waits in here, and holds nobody
+    /// else up.
     fn fault_of_call(&self) -> Option<Fault> {
         let mut world = self.world();
         let fault = world.choose_fault(Aim::Directory, 0, 0);

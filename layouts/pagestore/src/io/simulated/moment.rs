@@ -1,7 +1,7 @@
-//! The moment before a step, and what a crash in it leaves.
+//! The moment before a step, and what a crash at this moment leaves.
 //!
-//! A device that is stopped at a step ends its user's history. One that is watched shows each step
-//! before it is taken, so that one history is enough to see what a crash at any of them would leave.
+//! Stopping a device at a step ends its user's history. Watching it shows each step before it
+//! happens: one run gives the crash images of all steps.
 
 use super::Simulated;
 use super::crash::CrashPolicy;
@@ -23,26 +23,26 @@ pub struct Moment<'a> {
 }
 
 impl Moment<'_> {
-    /// How many steps were taken before.
+    /// Returns the number of steps before this one.
     pub fn step(&self) -> u64 {
         self.step
     }
 
-    /// The step in words, as in a [trace](Simulated::trace).
+    /// Returns the step in words, as in a [trace](Simulated::trace).
     pub fn words(&self) -> &str {
         self.words
     }
 
-    /// A new device with what a crash at this step leaves: the same as [`Simulated::crash`] gives
-    /// after the device was made to [stop](Simulated::fail_after) there. Cost: that of the files that
-    /// have changed since they were synced; the bytes of the others are shared.
+    /// Creates a new device with what a crash at this step leaves: the same as [`Simulated::crash`]
+    /// after the device [stopped](Simulated::fail_after) there. Cost: proportional to the files
+    /// changed since they were synced; the others share their bytes.
     #[must_use]
     pub fn crash(&self, policy: CrashPolicy) -> Simulated {
         Simulated::of(self.disk.crash(policy, self.in_flight), self.seed, Faults::none())
     }
 
-    /// The same, of storage that lies about one write of all that this leaves, also one that syncs
-    /// vouch for; `seed` chooses which. `None` if there is no write.
+    /// Creates the same device on storage that lies about one write, which may be synced; `seed`
+    /// selects the write. Returns `None` if there is no write.
     #[must_use]
     pub fn crash_lying(&self, policy: CrashPolicy, lie: Lie, seed: u64) -> Option<Simulated> {
         let dice = &mut Dice::new(seed);

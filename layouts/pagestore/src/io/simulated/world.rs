@@ -1,5 +1,5 @@
-//! What goes on in a simulated device: which requests are held, when each ends and what it then does
-//! to the disk, what goes wrong with it, and how the device stops.
+//! What goes on in a simulated device: which requests are held, when each ends and what it then
+//! does to the disk, what goes wrong with it, and how the device stops.
 //!
 //! Ends are given to the caller, who tells them once the world is unlocked.
 
