@@ -4,6 +4,7 @@
 //! its limit, which the next write is told.
 
 use std::marker::PhantomData;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use alluvium_pagestore::{Account, Key, MemoryKind, Result};
 
@@ -54,15 +55,54 @@ impl<'a, K: Key, V, M: Kind<K, V>> Lent<'a, K, V, M> {
     }
 }
 
-impl<K: Key, V, M: Kind<K, V>> Drop for Lent<'_, K, V, M> {
-    fn drop(&mut self) {
-        let after = M::heap_bytes(&self.entry.key, &self.entry.value);
+impl<K: Key, V, M: Kind<K, V>> Changed for Lent<'_, K, V, M> {
+    fn measure(&self) -> u64 {
+        M::heap_bytes(&self.entry.key, &self.entry.value)
+    }
+
+    fn book(&mut self, after: u64) {
         if after != self.before {
             self.account.adjust(MemoryKind::Values, self.before, after);
             if after > self.before {
                 self.oversize.grown(&self.entry.key, after);
             }
         }
+    }
+}
+
+impl<K: Key, V, M: Kind<K, V>> Drop for Lent<'_, K, V, M> {
+    fn drop(&mut self) {
+        book_change(self);
+    }
+}
+
+/// A value that a closure has changed.
+pub(crate) trait Changed {
+    /// Its heap now. Measuring runs user code, which may panic.
+    fn measure(&self) -> u64;
+    fn book(&mut self, after: u64);
+}
+
+/// Books what is there now. After a measurement that panics there is another one: a value that is there and not
+/// booked would be given back some time.
+#[inline]
+pub(crate) fn book_change(changed: &mut impl Changed) {
+    let measuring = Measuring(changed);
+    let after = measuring.0.measure();
+    std::mem::forget(measuring);
+    changed.book(after);
+}
+
+/// Measures again when it is dropped, which only a panic does.
+struct Measuring<'a, C: Changed>(&'a mut C);
+
+impl<C: Changed> Drop for Measuring<'_, C> {
+    fn drop(&mut self) {
+        let again = || {
+            let after = self.0.measure();
+            self.0.book(after);
+        };
+        let _panic = catch_unwind(AssertUnwindSafe(again));
     }
 }
 

@@ -12,6 +12,7 @@ mod by_hash;
 mod checkpoint;
 mod expiry;
 mod fetch;
+mod first_panic;
 mod full_image;
 mod gaps;
 mod heap;

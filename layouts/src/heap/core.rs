@@ -10,6 +10,7 @@ use super::raw_table_unsafe::{RawTable, Spot};
 use super::walk::Walk;
 use crate::checkpoint::{Pace, Remembered, at_once};
 use crate::expiry::ExpiryPass;
+use crate::first_panic::FirstPanic;
 use crate::full_image::{kept_free, pace_of};
 use crate::heap_marks::Place;
 use crate::lent::check_not_overdrawn;
@@ -448,9 +449,11 @@ impl Upkeep for HeapCore {
 
 impl Drop for HeapCore {
     fn drop(&mut self) {
-        self.capture = None;
-        self.left_over = LeftOver::default();
+        let mut panic = FirstPanic::default();
+        panic.catch(|| self.capture = None);
+        panic.catch(|| self.left_over = LeftOver::default());
         let account = &self.context.account;
         account.release(MemoryKind::Values, account.used_for(MemoryKind::Values));
+        panic.resume();
     }
 }

@@ -17,6 +17,7 @@ use super::raw_table_unsafe::{RawTable, Spot, slots_of};
 use super::records_unsafe::Records;
 use super::walk::{Run, Walk};
 use crate::checkpoint::{LeftSets, Recording, Remembered, overtaken};
+use crate::first_panic::FirstPanic;
 use crate::heap_marks::Place;
 use crate::record_type_unsafe::{RecordRef, RecordType};
 
@@ -366,8 +367,12 @@ pub(super) fn outdate(
 
 impl Drop for Reading {
     fn drop(&mut self) {
-        self.drop_left();
-        self.kept.clear();
+        let mut panic = FirstPanic::default();
+        panic.catch(|| self.drop_left());
+        while let Some(kept) = self.kept.pop_front() {
+            panic.catch(|| drop(kept));
+        }
         self.account.release(MemoryKind::Buffers, self.booked);
+        panic.resume();
     }
 }

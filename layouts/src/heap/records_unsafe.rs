@@ -8,6 +8,7 @@ use std::ptr::NonNull;
 
 use alluvium_pagestore::PlacedAt;
 
+use crate::first_panic::FirstPanic;
 use crate::record_type_unsafe::{RecordRef, RecordType};
 use crate::system_page::page_bytes;
 
@@ -135,16 +136,19 @@ impl Records {
         *self = grown;
     }
 
-    /// Drops the items.
+    /// Drops the items, each once. The first panic of one goes on when all are dropped.
     pub fn clear(&mut self) {
-        // An item whose drop panics, and those behind it, are not dropped again.
         let len = std::mem::take(&mut self.len);
-        if self.record_type.needs_drop() {
-            for nth in 0..len {
-                // SAFETY: they were there, and are not any more.
-                unsafe { self.record_type.drop_entry(self.item(nth).1.as_ptr()) };
-            }
+        if !self.record_type.needs_drop() {
+            return;
         }
+        let mut panic = FirstPanic::default();
+        for nth in 0..len {
+            let entry = self.item(nth).1.as_ptr();
+            // SAFETY: they were there, and are not any more.
+            panic.catch(|| unsafe { self.record_type.drop_entry(entry) });
+        }
+        panic.resume();
     }
 }
 

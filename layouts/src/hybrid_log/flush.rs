@@ -194,6 +194,12 @@ pub fn drop_entries(frame: &mut Frame) -> Option<Box<dyn Any + Send>> {
     first
 }
 
+/// Drops a frame with its entries, whatever panics, and returns the first panic. The entries of a frozen one stay:
+/// the helper may read them.
+pub fn drop_frame(mut frame: Frame) -> Option<Box<dyn Any + Send>> {
+    if frame.is_frozen() { None } else { drop_entries(&mut frame) }
+}
+
 fn write_page(
     writers: &Mutex<Writers>,
     number: u32,

@@ -700,6 +700,11 @@ impl Frame {
         frozen.1
     }
 
+    /// Whether the helper may read it.
+    pub fn is_frozen(&self) -> bool {
+        self.frozen
+    }
+
     /// Drops all entries. Cost: one drop per entry, or a word per slot if entries need none.
     pub fn clear(&mut self) {
         assert!(!self.frozen, "a frozen frame is never changed");

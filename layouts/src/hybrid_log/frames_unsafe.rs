@@ -365,10 +365,10 @@ impl Frames {
         self.states.iter()
     }
 
-    /// Drops all frames.
-    pub fn clear(&mut self) {
+    /// Takes all frames out.
+    pub fn take_all(&mut self) -> impl Iterator<Item = Frame> {
         self.bases.clear();
-        self.states.clear();
+        std::mem::take(&mut self.states).into_iter().filter_map(|state| state.frame)
     }
 }
 

@@ -38,7 +38,7 @@ use alluvium_pagestore::{Account, Error, MemoryKind, Result, fingerprint};
 use super::address::{Address, Place, StoredAt};
 use super::config::Sizes;
 use super::deaths::Deaths;
-use super::flush::Flusher;
+use super::flush::{Flusher, drop_frame};
 use super::frame_unsafe::Frame;
 use super::frames_unsafe::{FrameState, Frames, NO_FRAME, Stage};
 use super::index::{Index, IndexHash, Position};
@@ -46,6 +46,7 @@ use super::pool_unsafe::Pool;
 use super::spill::Spill;
 use super::stored::Stored;
 use super::writers::Writers;
+use crate::first_panic::FirstPanic;
 use crate::oversize::Oversize;
 use crate::record_type_unsafe::RecordType;
 use crate::split_table::HashRange;
@@ -475,8 +476,9 @@ impl Log {
 
 impl Drop for Log {
     fn drop(&mut self) {
+        let mut panic = FirstPanic::default();
         // It gives back its own.
-        self.beside = None;
+        panic.catch(|| self.beside = None);
         // The helper's answers carry frames; those that do not come in time leak their values,
         // which is safe, rather than block.
         let start = Instant::now();
@@ -484,7 +486,7 @@ impl Drop for Log {
         while self.pending() > 0 && start.elapsed() < Duration::from_secs(2) && !is_left(self) {
             let _ = self.wait();
         }
-        self.frames.clear();
+        self.frames.take_all().for_each(|frame| panic.keep(drop_frame(frame)));
         self.ring.drop_spares();
         self.copies.clear();
         self.pool.close();
@@ -492,5 +494,6 @@ impl Drop for Log {
             self.account.release(kind, self.account.used_for(kind));
         }
         self.account.release(MemoryKind::Buffers, self.account.used_for(MemoryKind::Buffers));
+        panic.resume();
     }
 }

@@ -28,6 +28,7 @@ use super::typed_unsafe::{Changing, Typed};
 use crate::by_hash::ByHash;
 use crate::expiry::{ExpiryPass, Touched};
 use crate::fetch::{Fetch, Ticket};
+use crate::lent::{Changed, book_change};
 use crate::oversize::Oversize;
 use crate::record_type_unsafe::{ErasedTouched, RecordRun, RecordType, heap_of};
 use crate::table::{
@@ -193,9 +194,12 @@ struct Lent<'a, K: Key, V: HeapSize> {
     oversize: &'a mut Oversize,
 }
 
-impl<K: Key, V: HeapSize> Drop for Lent<'_, K, V> {
-    fn drop(&mut self) {
-        let after = self.value.heap_bytes() as u64;
+impl<K: Key, V: HeapSize> Changed for Lent<'_, K, V> {
+    fn measure(&self) -> u64 {
+        self.value.heap_bytes() as u64
+    }
+
+    fn book(&mut self, after: u64) {
         if after != self.before {
             *self.frame_heap = *self.frame_heap + after - self.before;
             self.account.adjust(MemoryKind::Values, self.before, after);
@@ -203,6 +207,12 @@ impl<K: Key, V: HeapSize> Drop for Lent<'_, K, V> {
                 self.oversize.grown(self.key, self.key.heap_bytes() as u64 + after);
             }
         }
+    }
+}
+
+impl<K: Key, V: HeapSize> Drop for Lent<'_, K, V> {
+    fn drop(&mut self) {
+        book_change(self);
     }
 }
 

@@ -3,6 +3,7 @@
 //! A frame is frozen, written by the flusher, clean, and then evicted: its index entries are turned
 //! to where its records are on storage, a few with each call.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Instant;
 
 use alluvium_pagestore::{Error, ErrorKind, MemoryKind, Result};
@@ -138,9 +139,13 @@ impl Log {
             // The last one may retire the frame.
             let Some(frame) = &self.frames.state(number).frame else { break };
             if frame.death(slot).is_some() {
-                // One that panics while it is dropped panics for nobody: there is no call that it
+                // One that panics while it is measured or dropped panics for nobody: there is no call that it
                 // belongs to. Those after it are dropped all the same.
-                let _panic = self.drop_known(number, slot);
+                let drop_it = || self.drop_known(number, slot);
+                if catch_unwind(AssertUnwindSafe(drop_it)).is_err() {
+                    // It was not measured, and stays where it is: once more.
+                    let _panic = catch_unwind(AssertUnwindSafe(|| self.drop_known(number, slot)));
+                }
             }
         }
     }
