@@ -341,7 +341,7 @@ fn what_is_held_is_written_and_drawn() {
     // Six seconds of ten windows each, and what is left at the end.
     assert!(text.lines().count() > 50, "{text}");
     let image = std::fs::read_to_string(plot).unwrap();
-    for word in ["tracked", "resident", "disk", "event time, s", "polyline"] {
+    for word in ["tracked", "resident", "disk", "event time, s", "<path"] {
         assert!(image.contains(word), "no {word} in the plot");
     }
     let message = held_in(&dir.path().join("held.svg")).unwrap_err().to_string();

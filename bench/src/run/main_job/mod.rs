@@ -69,8 +69,8 @@ impl Scale {
     /// A few seconds.
     pub const SMOKE: Scale = Scale {
         q3_events: 400_000,
-        q4_events: 150_000,
-        in_flight: 120_000,
+        q4_events: 300_000,
+        in_flight: 60_000,
         window_events: 100_000,
         window_rate: 2_500,
         rounds: 1,
