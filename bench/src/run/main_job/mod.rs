@@ -49,7 +49,7 @@ impl Scale {
     /// At most about a minute on two cores: a slower machine or device gets fewer rounds.
     pub const DEFAULT: Scale = Scale {
         q3_events: 1_000_000,
-        q4_events: 500_000,
+        q4_events: 1_000_000,
         in_flight: 120_000,
         window_events: 300_000,
         window_rate: 5_000,
