@@ -76,7 +76,7 @@ impl BlobWriter {
 
     fn check(&self) -> Result<()> {
         match self.0.is_closed.load(Ordering::Acquire) {
-            true => Err(Error::new(ErrorKind::Io, "the checkpoint is over; begin it again")),
+            true => Err(Error::new(ErrorKind::Io, "the checkpoint was aborted; begin it again")),
             false => Ok(()),
         }
     }

@@ -111,7 +111,7 @@ impl Trials {
             Err(error) => ("cannot be read back", Some(error)),
         };
         self.has_failed = true;
-        let message = format!("what is written of {} {what}", names());
+        let message = format!("the encoding of {} {what}", names());
         let error = Error::new(ErrorKind::Config, message);
         Err(match cause {
             Some(cause) => error.caused_by(cause),

@@ -172,7 +172,7 @@ impl<'c, 'a, K: Key, E: State> Gathered<'c, 'a, K, E> {
 
     fn check(&self) -> Result<()> {
         match self.failed {
-            Some(kind) => Err(Error::new(kind, "elements of this list could not be read before")),
+            Some(kind) => Err(Error::new(kind, "an earlier read of this list failed")),
             None => Ok(()),
         }
     }

@@ -44,8 +44,7 @@ fn take_steps(state: &mut dyn InSteps, blobs: &mut BlobWriter) -> Result<StateIm
             return Ok(image);
         }
         if since.elapsed() > patience {
-            let message =
-                format!("storage has not taken what a checkpoint writes for {patience:?}");
+            let message = format!("storage has accepted no checkpoint write for {patience:?}");
             return Err(Error::new(ErrorKind::Backpressure, message));
         }
         state.pause()?;

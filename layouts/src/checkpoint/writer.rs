@@ -326,7 +326,7 @@ impl Paced {
         while !self.is_ready()? {
             if since.elapsed() > WAIT_MAX {
                 let message =
-                    format!("storage has not taken a part of a checkpoint for {WAIT_MAX:?}");
+                    format!("storage has accepted no part of a checkpoint for {WAIT_MAX:?}");
                 return Err(Error::new(ErrorKind::Backpressure, message));
             }
             self.pause();

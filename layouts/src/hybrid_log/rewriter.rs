@@ -142,7 +142,7 @@ impl Rewrite for Core {
         let id = SegmentId(segment);
         let stored = self.log.stored.as_ref().expect("a log without segments is not rewritten");
         let Some(number) = stored.number_of(id) else {
-            let message = format!("segment {segment} is not there to be rewritten");
+            let message = format!("segment {segment}, which is to be rewritten, is missing");
             return Err(Error::new(ErrorKind::Missing, message));
         };
         let is_over = stored.is_over(number, self.expired_to());

@@ -207,7 +207,9 @@ impl Spill {
     fn take(&mut self, written: Written) {
         self.empty.push(written.part);
         if let (Err(error), true) = (written.result, written.generation == self.generation) {
-            let why = format!("what died meanwhile could not be written; begin it again: {error}");
+            let why = format!(
+                "a list of deaths could not be written; begin the checkpoint again: {error}"
+            );
             self.lose(error.kind(), why);
         }
     }

@@ -271,5 +271,5 @@ pub(super) fn ends(
 }
 
 pub(super) fn catalog_is_wrong(what: &str) -> Error {
-    Error::new(ErrorKind::Corrupt, format!("the catalog of slices does not hold: {what}"))
+    Error::new(ErrorKind::Corrupt, format!("the catalog of slices is inconsistent: {what}"))
 }

@@ -170,8 +170,8 @@ impl<K: Key, A: State> SegmentPanes<K, A> {
 
     /// The error of a fold that cannot go on inside the range where a visit failed.
     pub(super) fn cannot_go_on(&self) -> Error {
-        let message = "a fold whose visit failed cannot go on, its slices have moved to storage \
-             since or memory ran out: begin it anew";
+        let message = "a visit of this fold failed, and its slices have moved to storage since, or \
+             memory ran out: start the fold again";
         Error::new(ErrorKind::Unsupported, message).with("state", &self.context.name)
     }
 }

@@ -28,7 +28,7 @@ impl<K: Key, A: State> ByHash<K, A, Time> for SegmentPanes<K, A> {
         visit: VisitRun<'_, K, A>,
     ) -> Result<()> {
         if slice == Time::MAX {
-            let message = "what is at the end of time cannot be found by its hashes";
+            let message = "slices at the end of time cannot be found by hash";
             return Err(Error::new(ErrorKind::Unsupported, message));
         }
         self.settle();

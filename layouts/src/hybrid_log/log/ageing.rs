@@ -477,7 +477,7 @@ impl Log {
         if start.elapsed() < patience {
             return Ok(());
         }
-        let message = format!("storage has not taken what was given to it for {patience:?}");
+        let message = format!("storage has accepted no write for {patience:?}");
         Err(Error::new(ErrorKind::Backpressure, message).with("state", &self.name))
     }
 }

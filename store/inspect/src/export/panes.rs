@@ -227,5 +227,5 @@ fn read_part(
 }
 
 fn wrong(what: &str) -> Error {
-    Error::new(ErrorKind::Corrupt, format!("the catalog of slices does not hold: {what}"))
+    Error::new(ErrorKind::Corrupt, format!("the catalog of slices is inconsistent: {what}"))
 }
