@@ -208,7 +208,7 @@ impl Spill {
         self.empty.push(written.part);
         if let (Err(error), true) = (written.result, written.generation == self.generation) {
             let why = format!(
-                "a list of deaths could not be written; begin the checkpoint again: {error}"
+                "a list of deaths of the checkpoint could not be written; begin it again: {error}"
             );
             self.lose(error.kind(), why);
         }
