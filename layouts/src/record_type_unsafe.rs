@@ -71,6 +71,7 @@ struct Of<K, V>(PhantomData<(K, V)>);
 
 // SAFETY: here and below, who calls a function that takes a place promises that an initialised entry of these types
 // is there.
+// SAFETY of these functions: the caller gives initialised entries of `K` and `V`, as `RecordType` says.
 impl<K: 'static, V: 'static> Of<K, V> {
     unsafe fn entry<'a>(entry: *const u8) -> &'a Entry<K, V> {
         // SAFETY: as said above.

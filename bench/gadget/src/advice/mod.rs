@@ -23,7 +23,7 @@ const KEY_OVERHEAD_BYTES: u64 = 64;
 /// What decides of a trace.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Needs {
-    /// Share and mean bytes of each operation: those that are read, written or removed.
+    /// Share of each operation, and the mean bytes that it reads, writes or removes.
     pub operations: Vec<(Op, f64, f64)>,
     /// The most keys that live.
     pub keys_max: u64,
@@ -38,7 +38,7 @@ pub struct Needs {
 }
 
 impl Needs {
-    /// Those of a trace with so much memory.
+    /// Measures a trace, for a store with this much memory.
     pub fn of(recording: &Recording, memory_bytes: u64) -> Self {
         let (entries, keys) = (recording.entries(), recording.keys());
         let working = Working::of(entries, keys.len());

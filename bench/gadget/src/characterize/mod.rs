@@ -37,7 +37,7 @@ const POINTS: usize = 200;
 /// The figures of a trace.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Characterization {
-    /// What it is of.
+    /// Name of the trace.
     pub name: String,
     /// How many accesses there are.
     pub accesses: u64,
@@ -47,7 +47,7 @@ pub struct Characterization {
     pub operations: BTreeMap<String, u64>,
     /// The input, where it is known.
     pub input: Option<Input>,
-    /// Stack distances, and those of the same accesses in random order.
+    /// Stack distances of the accesses, in their order and shuffled.
     pub stack: StackFigures,
     /// Different sequences of keys by their length, from 1.
     pub sequences: Vec<u64>,

@@ -115,7 +115,7 @@ pub struct Distances {
 }
 
 impl Distances {
-    /// Those of a sequence of keys.
+    /// Computes the stack distances of a sequence of keys.
     pub fn of(keys: impl Iterator<Item = u32>) -> Self {
         let (mut stack, mut distances) = (Stack::default(), Distances::default());
         keys.for_each(|key| distances.add(stack.access(key)));

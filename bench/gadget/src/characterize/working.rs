@@ -70,7 +70,7 @@ impl Working {
 pub struct Lifetimes(Vec<u32>);
 
 impl Lifetimes {
-    /// Those of accesses to `keys` keys.
+    /// Computes them from accesses to `keys` keys.
     pub fn of(accessed: impl Iterator<Item = u32>, keys: usize) -> Self {
         let mut ends = vec![(u32::MAX, 0u32); keys];
         for (key, number) in accessed.zip(0..) {

@@ -78,7 +78,7 @@ impl Paper {
     /// Makes all sections and writes `paper.md` and `paper.html` into `out`.
     ///
     /// # Errors
-    /// Those of the input, of an engine, and of the files.
+    /// The input, an engine or a file fails.
     pub fn write(&self, out: &Path, kinds: &[Kind]) -> Result<()> {
         std::fs::create_dir_all(out).map_err(|error| Error::io(out, "create", error))?;
         let mut sections = Vec::new();
