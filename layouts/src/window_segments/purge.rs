@@ -36,6 +36,7 @@ impl<K: Key, A: State> SegmentPanes<K, A> {
             self.purged.pop_front();
         }
         if let Some(ended) = self.vacate(slot) {
+            self.entries_likely = ended.active.len();
             self.retire(ended);
         }
         true

@@ -13,6 +13,10 @@ use super::tables::ToldTables;
 
 /// Slices whose places are remembered, beside the tree of all: a power of two.
 pub(super) const RECENT: usize = 256;
+/// A slice is made for at most so many entries at once: 128 parts, which take some 40 us.
+const EXPECTED_MAX: u64 = 12_288;
+/// A slice is made for more than one entry if so many times that memory is free.
+const EXPECTED_SHARE: u64 = 8;
 /// Bytes of an entry of the tree of slices at its worst fill.
 const TREE_BYTES: u64 = 64;
 
@@ -62,8 +66,9 @@ impl<K: Key, A: State> SegmentPanes<K, A> {
         self.account.charge(MemoryKind::Tables, bytes);
         self.fund.came(share);
         let mut new = Slice::new(&self.account, self.range);
-        if self.context.movable {
-            new.active = new.active.expect_few_of(self.context.key_groups);
+        match self.context.movable {
+            true => new.active = new.active.expect_few_of(self.context.key_groups),
+            false => self.expect_as_many(&mut new),
         }
         let slot = match self.vacant.pop() {
             Some(slot) => slot,
@@ -75,6 +80,16 @@ impl<K: Key, A: State> SegmentPanes<K, A> {
         self.slots[slot as usize] = Some(new);
         self.by_time.insert(slice, slot);
         Ok(slot as usize)
+    }
+
+    /// Makes a new slice's table for as many entries as the slice had that was purged last: entries then do
+    /// not move while the table grows.
+    fn expect_as_many(&self, new: &mut Slice<K, A>) {
+        let entries = self.entries_likely.min(EXPECTED_MAX);
+        let likely = entries * 2 * size_of::<(K, A)>() as u64;
+        if self.account.available() / EXPECTED_SHARE > likely {
+            new.active.expect(entries);
+        }
     }
 
     /// What is booked for checkpoints when a slice comes: while one is read, the catalog has the rest.

@@ -49,6 +49,8 @@ pub struct SegmentPanes<K, A> {
     pub(super) files: Files,
     /// Slices that are purged and in their slots still.
     pub(super) purged: VecDeque<BTreeMap<Time, u32>>,
+    /// Entries of the slice that was purged last, as far as they were in its table in use.
+    pub(super) entries_likely: u64,
     /// Those that were taken out, with what is left of them.
     pub(super) dying: VecDeque<Slice<K, A>>,
     pub(super) ahead: Ahead,
@@ -185,6 +187,7 @@ impl<K: Key, A: State> SegmentPanes<K, A> {
             last: (Time::MIN, u32::MAX),
             recent: Box::new([(Time::MIN, u32::MAX); RECENT]),
             purged: VecDeque::new(),
+            entries_likely: 0,
             dying: VecDeque::new(),
             ahead: Ahead::default(),
             folding: None,

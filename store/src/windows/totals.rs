@@ -9,7 +9,6 @@
 //! with the number of slices it has an accumulator in, and no others are.
 
 use std::cell::Cell;
-use std::collections::VecDeque;
 use std::ops::Range;
 
 use alluvium_layouts::{Cursor, Panes};
@@ -24,6 +23,9 @@ use crate::held::Held;
 /// The one slice in which totals are kept.
 const SLICE: Time = Time(0);
 
+/// About so many accumulators of a slice are copied, and then added or taken out.
+const MOVED_AT_ONCE: usize = 64;
+
 /// A total, and in how many slices it has something.
 pub(crate) type Total<A> = (A, i64);
 
@@ -36,7 +38,7 @@ pub(crate) struct Totals<K, A, P> {
     /// The slice that is being added or taken out, and how far that is.
     moving: Option<(Time, Cursor)>,
     /// What it has given that is not added or taken out yet.
-    moved: VecDeque<(K, A)>,
+    moved: Vec<(K, A)>,
     telling: Cursor,
     empty: Vec<K>,
 }
@@ -49,7 +51,7 @@ impl<K: Key, A: State, P: Panes<K, Total<A>>> Totals<K, A, P> {
             removed: Time::MIN,
             is_stale: Cell::new(false),
             moving: None,
-            moved: VecDeque::new(),
+            moved: Vec::new(),
             telling: Cursor::default(),
             empty: Vec::new(),
         }
@@ -93,21 +95,6 @@ impl<K: Key, A: State, P: Panes<K, Total<A>>> Totals<K, A, P> {
         self.panes.run(1, |panes| panes.update(SLICE, key, || (aggregate.init(), 0), change))?
     }
 
-    /// Takes out what [`add`](Totals::add) added.
-    fn take_back<E>(
-        &self,
-        aggregate: &impl Aggregate<E, Acc = A>,
-        key: &K,
-        item: &A,
-        was_new: bool,
-    ) -> Result<()> {
-        let change = |total: &mut Total<A>| {
-            aggregate.subtract(&mut total.0, item);
-            total.1 -= i64::from(was_new);
-        };
-        self.panes.run(1, |panes| panes.update(SLICE, key, || (aggregate.init(), 0), change))?
-    }
-
     /// Takes the slices before `before` out; says whether that is done.
     pub(crate) fn leave<E>(
         &mut self,
@@ -127,9 +114,11 @@ impl<K: Key, A: State, P: Panes<K, Total<A>>> Totals<K, A, P> {
                 self.added = self.added.max(before);
                 return Ok(true);
             };
-            if !self.step(slices, slice, fuel, |this, key, acc| {
-                this.take_back(aggregate, key, acc, true)
-            })? {
+            let take_out = |acc: &A, total: &mut Total<A>| {
+                aggregate.subtract(&mut total.0, acc);
+                total.1 -= 1;
+            };
+            if !self.step(aggregate, slices, slice, fuel, take_out)? {
                 return Ok(false);
             }
             self.removed = slice.plus(1);
@@ -162,9 +151,11 @@ impl<K: Key, A: State, P: Panes<K, Total<A>>> Totals<K, A, P> {
                 self.added = before;
                 return Ok(true);
             };
-            if !self
-                .step(slices, slice, fuel, |this, key, acc| this.add(aggregate, key, acc, true))?
-            {
+            let add = |acc: &A, total: &mut Total<A>| {
+                aggregate.merge(&mut total.0, acc);
+                total.1 += 1;
+            };
+            if !self.step(aggregate, slices, slice, fuel, add)? {
                 return Ok(false);
             }
             self.added = slice.plus(1);
@@ -186,23 +177,40 @@ impl<K: Key, A: State, P: Panes<K, Total<A>>> Totals<K, A, P> {
     }
 
     /// Moves some accumulators of a slice, as far as there is fuel; says whether that were the last.
-    fn step(
+    fn step<E>(
         &mut self,
+        aggregate: &impl Aggregate<E, Acc = A>,
         slices: &PanesCell<K, A, impl Panes<K, A>>,
         slice: Time,
         fuel: &mut usize,
-        mut apply: impl FnMut(&Self, &K, &A) -> Result<()>,
+        change: impl Fn(&A, &mut Total<A>),
     ) -> Result<bool> {
         let (_, mut cursor) = *self.moving.get_or_insert((slice, Cursor::default()));
-        if self.moved.is_empty() && !cursor.done {
+        loop {
+            // Also what an error has left.
+            let moved = &mut self.moved;
+            let done = self.panes.run(moved.len(), |totals| {
+                totals.update_batch(
+                    moved,
+                    |(key, _)| (SLICE, key),
+                    |_| (aggregate.init(), 0),
+                    |(_, acc), total| change(acc, total),
+                )
+            })?;
+            done.map_err(|error| error.leave_rest(moved))?;
+            moved.clear();
+            if cursor.done {
+                self.moving = None;
+                return Ok(true);
+            }
             if *fuel == 0 {
                 return Ok(false);
             }
-            let moved = &mut self.moved;
             let done = slices.run(0, |panes| {
-                panes.fold(slice..slice.plus(1), &mut cursor, *fuel, &mut |key, acc| {
+                let slice = slice..slice.plus(1);
+                panes.fold(slice, &mut cursor, (*fuel).min(MOVED_AT_ONCE), &mut |key, acc| {
                     if slices.counts(key) {
-                        moved.push_back((key.clone(), acc));
+                        moved.push((key.clone(), acc));
                     }
                     Ok(())
                 })
@@ -211,14 +219,6 @@ impl<K: Key, A: State, P: Panes<K, Total<A>>> Totals<K, A, P> {
             *fuel = fuel.saturating_sub(1 + self.moved.len());
             done??;
         }
-        while let Some((key, acc)) = self.moved.front() {
-            apply(self, key, acc)?;
-            self.moved.pop_front();
-        }
-        if cursor.done {
-            self.moving = None;
-        }
-        Ok(cursor.done)
     }
 
     /// Tells the totals of some keys; says whether these were the last.
