@@ -71,11 +71,3 @@ pub use table::{
 pub use table_panes::TablePanes;
 pub use upkeep::{HasUpkeep, Upkeep};
 pub use window_segments::{IMAGE_BYTES_MAX, IMAGE_BYTES_MIN, SegmentPanes, WindowSegments};
-
-/// The hybrid log's index, exported for its benchmark. No part of the API.
-#[doc(hidden)]
-pub mod index_internals {
-    pub use alluvium_pagestore::{Account, hash_word};
-
-    pub use crate::hybrid_log::{Address, Index, IndexHash};
-}

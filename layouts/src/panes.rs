@@ -56,20 +56,6 @@ pub trait Panes<K: Key, A>: Upkeep {
         let _ = panes;
     }
 
-    /// Starts a bulk load. Until [`end_filling`](Panes::end_filling) the caller makes only the
-    /// calls [`update`](Panes::update), [`update_batch`](Panes::update_batch) and
-    /// [`len`](Panes::len). A layout may build its index at the end, all at once. The default does
-    /// nothing.
-    fn begin_filling(&mut self) {}
-
-    /// Ends a bulk load that [`begin_filling`](Panes::begin_filling) started.
-    ///
-    /// # Errors
-    /// Those of updating. Then the whole load is discarded.
-    fn end_filling(&mut self) -> Result<()> {
-        Ok(())
-    }
-
     /// Returns the accumulator of `key` in `slice`, merged with its parts on storage.
     fn get<Q: Lookup<K> + ?Sized>(&mut self, slice: Time, key: &Q) -> Result<Option<A>>;
 

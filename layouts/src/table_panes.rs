@@ -2,7 +2,7 @@
 //!
 //! The keys of each slice stand in a set in memory beside the table, which is how a slice is found
 //! whole. What it keeps true: a key is in the set of its slice if the table has its accumulator,
-//! but while panes are [filled](Panes::begin_filling), and what is being purged is in no such set.
+//! but what is being purged is in no such set.
 //! A checkpoint that is taken in steps has what is left of it, as whole slices or what the table
 //! has of them yet: who opens it purges again. The composite key's hash decides only the place
 //! inside the table, which therefore owns all key groups; who owns a key is decided by the key
@@ -52,8 +52,6 @@ pub struct TablePanes<K, A, T> {
     /// Room for the keys of a group of updates, and what is booked for it.
     group: Vec<Item<K>>,
     group_bytes: u64,
-    /// The sets are filled when all that is to come is in the table.
-    fills_later: bool,
 }
 
 /// A key of a slice, and where it stands there.
@@ -119,7 +117,6 @@ impl<K: Key, A: State, T: Table<(Time, K), A>> TablePanes<K, A, T> {
             layout.open(StateContext { account: below, owned, movable: false, ..context })?;
         let (slices, dying) = (BTreeMap::new(), VecDeque::new());
         let (key_bytes, group, group_bytes) = (0, Vec::new(), 0);
-        let fills_later = false;
         let mut panes = Self {
             account,
             range,
@@ -130,7 +127,6 @@ impl<K: Key, A: State, T: Table<(Time, K), A>> TablePanes<K, A, T> {
             key_bytes,
             group,
             group_bytes,
-            fills_later,
         };
         if restored {
             panes.find_slices()?;
@@ -297,9 +293,6 @@ impl<K: Key, A: State, T: Table<(Time, K), A>> Panes<K, A> for TablePanes<K, A, 
             self.bury(Some(slice), usize::MAX)?;
         }
         let entry = (slice, key.to_owned());
-        if self.fills_later {
-            return self.table.update(&entry, init, change);
-        }
         let new = self.add_key(slice, entry.1.clone())?;
         let done = self.table.update(&entry, init, change);
         if done.is_err() && new {
@@ -325,23 +318,6 @@ impl<K: Key, A: State, T: Table<(Time, K), A>> Panes<K, A> for TablePanes<K, A, 
 
     fn expect(&mut self, panes: u64) {
         self.table.expect(panes);
-    }
-
-    fn begin_filling(&mut self) {
-        // Of a table with storage, all that went there would have to be read again.
-        self.fills_later = self.table.is_empty() && !self.table.has_storage();
-    }
-
-    fn end_filling(&mut self) -> Result<()> {
-        if !std::mem::take(&mut self.fills_later) {
-            return Ok(());
-        }
-        let found = self.find_slices();
-        if found.is_err() {
-            self.forget_sets();
-            self.table.clear()?;
-        }
-        found
     }
 
     fn get<Q: Lookup<K> + ?Sized>(&mut self, slice: Time, key: &Q) -> Result<Option<A>> {

@@ -159,14 +159,6 @@ impl<K: Key, A: State> Panes<K, A> for AnyPanes<K, A> {
         panes!(self, panes => panes.expect(expected));
     }
 
-    fn begin_filling(&mut self) {
-        panes!(self, panes => panes.begin_filling());
-    }
-
-    fn end_filling(&mut self) -> Result<()> {
-        panes!(self, panes => panes.end_filling())
-    }
-
     fn get<Q: Lookup<K> + ?Sized>(&mut self, slice: Time, key: &Q) -> Result<Option<A>> {
         panes!(self, panes => panes.get(slice, key))
     }

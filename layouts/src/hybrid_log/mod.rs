@@ -42,5 +42,4 @@ pub use config::{
 };
 pub(crate) use pool_unsafe::{Piece, Pool};
 pub use table::HybridLogTable;
-#[doc(hidden)]
-pub use {address::Address, index::Index, index::IndexHash};
+use address::Address;

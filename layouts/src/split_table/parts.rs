@@ -55,11 +55,6 @@ impl<T> Parts<T> {
         self.all[self.part_of(hash)?].entries.find(spread(hash), is)
     }
 
-    /// The hashes that the table stands in the order of.
-    pub fn range(&self) -> HashRange {
-        self.range
-    }
-
     /// The numbers of the buckets of the part at `place`, and the place after it, as
     /// [`part_at`](Parts::part_at).
     pub fn buckets_at(&self, place: u64) -> (Range<usize>, Option<u64>) {

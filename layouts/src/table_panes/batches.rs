@@ -90,11 +90,6 @@ impl<K: Key, A: State, T: Table<(Time, K), A>> TablePanes<K, A, T> {
         init: &mut impl FnMut(&U) -> A,
         change: &mut impl FnMut(&U, &mut A),
     ) -> std::result::Result<(), BatchError> {
-        if self.fills_later {
-            let init = |entry: &Item<K>| init(&items[entry.1]);
-            let change = |entry: &Item<K>, acc: &mut A| change(&items[entry.1], acc);
-            return self.table.update_batch(entries, entry_of, init, change);
-        }
         self.look_ahead(entries.iter().map(|(entry, _)| entry));
         // Bits of those whose keys are new in their sets.
         let (mut new, mut known, mut failed) = (0u64, 0, Ok(()));

@@ -1,7 +1,7 @@
-//! Panes that are filled all at once, and then opened from a checkpoint, are those that came one by one.
+//! Panes that many updates fill, and that are then opened from a checkpoint, are those of the model.
 
 use alluvium_layouts::{Heap, HybridLog, Panes, PanesLayout, WindowSegments};
-use alluvium_pagestore::{ErrorKind, MIB, MemoryKind, Time};
+use alluvium_pagestore::{MIB, Time};
 
 use super::common::{Accumulator, Items, Model, Place, Random, fold, purge, put};
 
@@ -44,7 +44,6 @@ fn run<A: Accumulator, L: PanesLayout<u64, A>>(layout: &L, limit: u64) {
     let (mut place, _device) = Place::simulated(limit, 5);
     let mut panes = place.open::<A, L>(layout);
     let (mut model, mut random) = (Model::default(), Random(9 << 32));
-    panes.begin_filling();
     for item in 0..500 {
         let batch: Vec<_> = (0..random.below(200)).map(|_| placed(&mut random)).collect();
         let push = |_: &(Time, u64), sum: &mut A| sum.push(item);
@@ -54,7 +53,6 @@ fn run<A: Accumulator, L: PanesLayout<u64, A>>(layout: &L, limit: u64) {
         put::<A>(&mut panes, slice.0, key, item).unwrap();
         model.update(slice.0, key, item);
     }
-    panes.end_filling().unwrap();
     compare::<A>(&mut panes, &model, &mut random);
     place.checkpoint::<A>(&mut panes).unwrap();
     drop(panes);
@@ -88,32 +86,4 @@ fn of_plain_accumulators() {
 fn of_accumulators_that_own_heap() {
     run::<Items, _>(&Heap::new(), 64 * MIB);
     run::<Items, _>(&WindowSegments::new(), 64 * MIB);
-}
-
-#[test]
-fn what_has_no_room_to_be_led_to_is_not_kept() {
-    type A = (u64, u64);
-    let (mut place, _device) = Place::simulated(2 * MIB, 5);
-    let mut panes = place.open::<A, _>(&Heap::new());
-    panes.begin_filling();
-    for key in 0..10_000 {
-        panes.update(Time(0), &key, A::begin, |sum| sum.push(1)).unwrap();
-    }
-    let free = place.account.available();
-    place.account.charge(MemoryKind::Buffers, free);
-    let error = panes.end_filling().unwrap_err();
-    assert_eq!(error.kind(), ErrorKind::OverBudget, "{error}");
-    place.account.release(MemoryKind::Buffers, free);
-    assert_eq!((panes.len(), panes.next_slice(Time::MIN)), (0, None));
-
-    let (mut model, mut random) = (Model::default(), Random(3 << 32));
-    for item in 0..3_000 {
-        let (slice, key) = placed(&mut random);
-        put::<A>(&mut panes, slice.0, key, item).unwrap();
-        model.update(slice.0, key, item);
-    }
-    compare::<A>(&mut panes, &model, &mut random);
-    place.checkpoint::<A>(&mut panes).unwrap();
-    drop(panes);
-    assert_eq!(place.account.used(), 0);
 }

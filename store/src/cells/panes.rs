@@ -4,7 +4,6 @@ use std::cell::Cell;
 use std::fmt;
 use std::marker::PhantomData;
 use std::ops::RangeInclusive;
-use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
 use alluvium_layouts::{Cursor, Merge, Panes, Part, Upkeep};
 use alluvium_pagestore::{Encoded, Key, Result, State, Time};
@@ -54,14 +53,6 @@ impl<K: Key, A: State, P: Panes<K, A>> Contents for Kept<P, WaysOfPanes<K, A>> {
 
     fn batch_bytes(&self) -> u64 {
         Batch::<Pane<K, A>>::memory_bytes()
-    }
-
-    fn begin_filling(&mut self) {
-        self.inner.layout.begin_filling();
-    }
-
-    fn end_filling(&mut self) -> Result<()> {
-        self.inner.layout.end_filling()
     }
 
     fn take(&mut self, part: &Part) -> Result<()> {
@@ -154,17 +145,9 @@ impl<K: Key, A: State, P: Panes<K, A>> Contents for Kept<P, WaysOfPanes<K, A>> {
     }
 
     fn import_all(cell: &StateCell<Self>, entries: &mut dyn Entries) -> Result<()> {
-        cell.enter()?.begin_filling();
-        let import = || match Batch::begin(entries.account()) {
+        match Batch::begin(entries.account()) {
             Ok(batch) => in_batches(entries, &mut Gathered { cell, batch }),
             Err(_) => each(entries, &mut |entry| cell.import(entry)),
-        };
-        let imported = catch_unwind(AssertUnwindSafe(import));
-        // Also after a panic of the user's merge: what has come so far is there.
-        let filled = cell.run(0, |panes| panes.end_filling())?;
-        match imported {
-            Ok(imported) => filled.and(imported),
-            Err(panic) => resume_unwind(panic),
         }
     }
 }

@@ -29,14 +29,6 @@ pub(crate) trait Contents: 'static {
         0
     }
 
-    /// Many entries are going to come, until [that ends](Contents::end_filling).
-    fn begin_filling(&mut self) {}
-
-    /// No more of them come.
-    fn end_filling(&mut self) -> Result<()> {
-        Ok(())
-    }
-
     /// Puts what another store's checkpoint has.
     fn take(&mut self, part: &Part) -> Result<()>;
 

@@ -208,9 +208,7 @@ impl Opening<'_> {
         if self.groups.is_some() && !contents.finds_groups() {
             return Err(self.cannot_move());
         }
-        contents.begin_filling();
-        self.take_parts(contents.batch_bytes(), &mut |part| part.read(|part| contents.take(part)))?;
-        self.opened(contents.end_filling())
+        self.take_parts(contents.batch_bytes(), &mut |part| part.read(|part| contents.take(part)))
     }
 
     /// Adds it to the states that are open, and to those that move with it.

@@ -151,11 +151,6 @@ impl Index {
         self.stored
     }
 
-    /// Returns whether there is no entry.
-    pub fn is_empty(&self) -> bool {
-        self.len == 0
-    }
-
     /// Returns the number of segments split so far.
     pub fn splits(&self) -> u64 {
         self.splits
