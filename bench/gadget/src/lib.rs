@@ -21,6 +21,7 @@ pub mod engine;
 pub mod event;
 pub mod generator;
 pub mod grammar;
+pub mod hotstorage;
 pub mod measure;
 pub mod model;
 pub mod native;

@@ -32,6 +32,26 @@ class Append : public AssociativeMergeOperator {
   const char *Name() const override { return "append"; }
 };
 
+// Adds to a count and a sum, 16 bytes.
+class Add : public AssociativeMergeOperator {
+ public:
+  bool Merge(const Slice &, const Slice *existing, const Slice &value, std::string *out,
+             Logger *) const override {
+    uint64_t sums[2] = {0, 0};
+    for (const Slice *slice : {existing, &value}) {
+      if (slice == nullptr) continue;
+      if (slice->size() != sizeof(sums)) return false;
+      uint64_t part[2];
+      std::memcpy(part, slice->data(), sizeof(part));
+      sums[0] += part[0];
+      sums[1] += part[1];
+    }
+    out->assign(reinterpret_cast<const char *>(sums), sizeof(sums));
+    return true;
+  }
+  const char *Name() const override { return "add"; }
+};
+
 struct Store {
   std::unique_ptr<DB> db;
   ReadOptions read;
@@ -50,7 +70,7 @@ struct Store {
 
 Store &of(void *store) { return *static_cast<Store *>(store); }
 
-Options options_of(uint64_t memory, bool compacts_deletes) {
+Options options_of(uint64_t memory, bool compacts_deletes, bool adds) {
   BlockBasedTableOptions table;
   table.block_cache = NewLRUCache(memory / 2);
   table.filter_policy.reset(NewBloomFilterPolicy(10.0));
@@ -66,7 +86,11 @@ Options options_of(uint64_t memory, bool compacts_deletes) {
   options.level_compaction_dynamic_level_bytes = true;
   options.memtable_prefix_bloom_size_ratio = 0.05;
   options.memtable_whole_key_filtering = true;
-  options.merge_operator = std::make_shared<Append>();
+  if (adds) {
+    options.merge_operator = std::make_shared<Add>();
+  } else {
+    options.merge_operator = std::make_shared<Append>();
+  }
   options.table_factory.reset(NewBlockBasedTableFactory(table));
   if (compacts_deletes) {
     // A file of which half of any 1,024 entries in a row are deletes is compacted.
@@ -77,13 +101,13 @@ Options options_of(uint64_t memory, bool compacts_deletes) {
 }
 
 void *open_with(const char *directory, uint64_t memory, bool merges, bool compacts_deletes,
-                char *error, size_t error_bytes) {
+                char *error, size_t error_bytes, bool adds = false) {
   auto store = std::make_unique<Store>();
   store->merges = merges;
   store->read.verify_checksums = false;
   store->write.disableWAL = true;
   DB *db = nullptr;
-  Status status = DB::Open(options_of(memory, compacts_deletes), directory, &db);
+  Status status = DB::Open(options_of(memory, compacts_deletes, adds), directory, &db);
   if (!status.ok()) {
     std::strncpy(error, status.ToString().c_str(), error_bytes - 1);
     return nullptr;
@@ -98,6 +122,10 @@ void *open_puts(const char *directory, uint64_t memory, uint64_t, char *error, s
 
 void *open_merges(const char *directory, uint64_t memory, uint64_t, char *error, size_t bytes) {
   return open_with(directory, memory, true, false, error, bytes);
+}
+
+void *open_adds(const char *directory, uint64_t memory, uint64_t, char *error, size_t bytes) {
+  return open_with(directory, memory, true, false, error, bytes, true);
 }
 
 void *open_deletes(const char *directory, uint64_t memory, uint64_t, char *error, size_t bytes) {
@@ -173,6 +201,8 @@ const store_api by_puts = {version, open_puts, get, put, merge, remove, nullptr,
                         checkpoint, error_of, close_store};
 const store_api by_merges = {version, open_merges, get, put, merge, remove, nullptr, range, remove_range,
                           checkpoint, error_of, close_store};
+const store_api by_adds = {version, open_adds, get, put, merge, remove, nullptr, range, remove_range,
+                        checkpoint, error_of, close_store};
 const store_api by_deletes = {version, open_deletes, get, put, merge, remove, nullptr, range,
                            remove_range, checkpoint, error_of, close_store};
 
@@ -180,4 +210,5 @@ const store_api by_deletes = {version, open_deletes, get, put, merge, remove, nu
 
 extern "C" const store_api *peers_rocksdb() { return &by_puts; }
 extern "C" const store_api *peers_rocksdb_merge() { return &by_merges; }
+extern "C" const store_api *peers_rocksdb_adds() { return &by_adds; }
 extern "C" const store_api *peers_rocksdb_deletes() { return &by_deletes; }

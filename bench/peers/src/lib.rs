@@ -62,7 +62,19 @@ fn kind(
     let (updates, memory_min, open) = (false, mib_min << 20, Ok(open));
     // LMDB opens a file once in a process, and nothing makes FASTER's rows durable.
     let recovers = !matches!(name, "lmdb" | "faster" | "faster-rs");
-    Kind { name, version, note, in_memory: false, updates, recovers, memory_min, open, refuses }
+    let adds = None;
+    Kind {
+        name,
+        version,
+        note,
+        in_memory: false,
+        updates,
+        recovers,
+        memory_min,
+        open,
+        adds,
+        refuses,
+    }
 }
 
 /// The version of a crate, as the lock file has it.

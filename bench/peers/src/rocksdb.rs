@@ -5,7 +5,7 @@ use alluvium_gadget::engine::Kind;
 const PUTS: &str = "LSM tree; no write-ahead log; memtables 3/8 of the memory, block cache 1/2 with \
                     indexes and filters in it, bloom filters of 10 bits; no compression; merge = get, \
                     append, put";
-const MERGES: &str = "as rocksdb, with a merge operator that appends";
+const MERGES: &str = "as rocksdb, with a merge operator that appends, for counters one that adds";
 const DELETES: &str = "Lethe is closed source; its stand-in: as rocksdb-merge, with files compacted by \
                        their deletes";
 
@@ -18,16 +18,19 @@ pub(super) fn kinds() -> Vec<Kind> {
     unsafe extern "C" {
         safe fn peers_rocksdb() -> &'static Api;
         safe fn peers_rocksdb_merge() -> &'static Api;
+        safe fn peers_rocksdb_adds() -> &'static Api;
         safe fn peers_rocksdb_deletes() -> &'static Api;
     }
     let words = version(peers_rocksdb());
+    let mut merges = kind("rocksdb-merge", words.clone(), MERGES, 16, |open| {
+        Ok(Box::new(Native::open(peers_rocksdb_merge(), open)?))
+    });
+    merges.adds = Some(|open| Ok(Box::new(Native::open(peers_rocksdb_adds(), open)?)));
     vec![
         kind("rocksdb", words.clone(), PUTS, 16, |open| {
             Ok(Box::new(Native::open(peers_rocksdb(), open)?))
         }),
-        kind("rocksdb-merge", words.clone(), MERGES, 16, |open| {
-            Ok(Box::new(Native::open(peers_rocksdb_merge(), open)?))
-        }),
+        merges,
         kind("lethe", words, DELETES, 16, |open| {
             Ok(Box::new(Native::open(peers_rocksdb_deletes(), open)?))
         }),

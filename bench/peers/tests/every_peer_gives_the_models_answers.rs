@@ -4,8 +4,9 @@
 use std::time::Duration;
 
 use alluvium_gadget::cell::{Outcome, Plan, Work, run};
-use alluvium_gadget::engine::Kind;
+use alluvium_gadget::engine::{Kind, Open};
 use alluvium_gadget::generator::Generator;
+use alluvium_gadget::hotstorage::{ByKey, Job, Question, check_answers, play};
 use alluvium_gadget::operator::{Name, Options};
 use alluvium_peers::kinds;
 
@@ -49,5 +50,32 @@ fn what_is_missing_or_has_too_little_memory_says_so() {
     for kind in kinds().iter().filter(|kind| kind.open.is_ok() && kind.memory_min > 0) {
         let error = kind.check(Name::Aggregation, &options, kind.memory_min - 1).unwrap_err();
         assert!(error.to_string().contains("is the least"), "{error}");
+    }
+}
+
+/// COUNT and RANK, where RocksDB's counters are merged by an operator of their own.
+#[test]
+fn installed_peers_count_and_rank_windows() {
+    for question in [Question::Count, Question::Rank] {
+        let (length, slide) = (30_000_000, 10_000_000);
+        let job = Job { question, length, slide, rate: 20_000, records: 2_000, seed: 1 };
+        job.check().unwrap();
+        for kind in kinds().iter().filter(|kind| kind.open.is_ok()) {
+            let (operator, options) = (job.operator(), Options::default());
+            if (kind.refuses)(operator, &options).is_some() {
+                continue;
+            }
+            let dir = tempfile::tempdir().unwrap();
+            let (directory, memory_bytes) = (dir.path().to_owned(), 256 << 20);
+            let open = Open { directory, memory_bytes, operator, options, events: 1_000 };
+            let adds = kind.adds.filter(|_| question == Question::Count);
+            let engine = adds.map_or_else(|| kind.open(&open), |opens| opens(&open)).unwrap();
+            let mut windows = ByKey::new(job, engine, adds.is_some());
+            let played = play(&job, &mut windows, Duration::from_secs(60)).unwrap();
+            assert!(!played.is_cut, "{question} on {}", kind.name);
+            check_answers(&job, &played).unwrap_or_else(|error| {
+                panic!("{question} on {}: {error}", kind.name);
+            });
+        }
     }
 }

@@ -1,13 +1,14 @@
 //! Options of `nexmark`.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use alluvium::hash_bytes;
+use alluvium::{AnyLayout, hash_bytes};
 use clap::Args;
 
 use super::window::span;
-use super::{ClusterArgs, ReportArgs, StateArgs, StreamArgs};
+use super::{ClusterArgs, Layout, ReportArgs, StateArgs, StreamArgs, layout_named};
 use crate::queries::SideTable;
 use crate::run::ClockKind;
 use crate::{Error, Result};
@@ -48,6 +49,13 @@ pub struct NexmarkArgs {
     /// (keys 0 to 9999, each with itself as its value, unless given)
     #[arg(long, value_name = "FILE")]
     pub side_input: Option<PathBuf>,
+    /// Lay one state out otherwise, such as bids/windows=heap; may be given several times
+    #[arg(long, value_name = "STATE=L", value_parser = placement)]
+    pub place: Vec<Placement>,
+    /// Write the partitions of q10 to this directory, which is empty or not there (partitions in the
+    /// directory of the state unless given)
+    #[arg(long, value_name = "DIR")]
+    pub partitions: Option<PathBuf>,
     /// Make a checkpoint of all state in DIR once N events were fed
     #[arg(long, value_name = "N")]
     pub checkpoint_at: Option<u64>,
@@ -73,7 +81,22 @@ pub struct NexmarkArgs {
     pub report: ReportArgs,
 }
 
+/// A state that has a layout of its own.
+#[derive(Clone, Debug)]
+pub struct Placement {
+    /// The state's name.
+    pub state: String,
+    /// Its layout.
+    pub layout: Layout,
+}
+
 impl NexmarkArgs {
+    /// The states that have a layout of their own.
+    pub fn placements(&self) -> BTreeMap<String, AnyLayout> {
+        let of = |Placement { state, layout }: &Placement| (state.clone(), layout.layout.clone());
+        self.place.iter().map(of).collect()
+    }
+
     /// The side input of the queries that have one.
     pub fn side_table(&self) -> SideTable {
         self.side_input.clone().map_or(SideTable::Generated, SideTable::File)
@@ -102,7 +125,7 @@ impl NexmarkArgs {
         let Self { query, events, stream, rate, clock, workers, checkpoint_at, .. } = self;
         let every = (&self.checkpoint_every, &self.checkpoint_every_events);
         let place = self.restore.is_some();
-        let files = [&self.input, &self.side_input, &self.results, &self.changes];
+        let files = [&self.input, &self.side_input, &self.results, &self.changes, &self.partitions];
         let files = files.map(Option::is_some);
         let text = format!(
             "{query} {events:?} {stream:?} {rate:?} {clock:?} {workers} {checkpoint_at:?} {every:?} \
@@ -110,6 +133,14 @@ impl NexmarkArgs {
         );
         (hash_bytes(text.as_bytes()) >> 1).cast_signed()
     }
+}
+
+/// `STATE=LAYOUT`.
+fn placement(text: &str) -> Result<Placement> {
+    let Some((state, layout)) = text.split_once('=').filter(|(state, _)| !state.is_empty()) else {
+        return Err(Error::Usage(format!("{text:?} is not a state and its layout, STATE=L")));
+    };
+    Ok(Placement { state: state.to_owned(), layout: layout_named(layout)? })
 }
 
 fn duration(text: &str) -> Result<Duration> {

@@ -13,6 +13,7 @@ mod hotstorage;
 mod per_auction;
 mod q0;
 mod q1;
+mod q10;
 mod q101;
 mod q102;
 mod q103;
@@ -21,6 +22,7 @@ mod q105;
 mod q106;
 mod q11;
 mod q13;
+mod q14;
 mod q15;
 mod q16;
 mod q17;
@@ -28,7 +30,10 @@ mod q18;
 mod q19;
 mod q2;
 mod q20;
+mod q21;
+mod q22;
 mod q3;
+mod q3_plain;
 mod q4;
 mod q5;
 mod q6;
@@ -52,27 +57,32 @@ pub use q0::Q0;
 pub use q1::Q1;
 pub use q2::Q2;
 pub use q3::Q3;
+pub use q3_plain::Q3Plain;
 pub use q4::{Q4, StraightQ4};
 pub use q5::{Q5, Q5HotStorage};
 pub use q6::Q6;
 pub use q7::{Q7, Q7HotStorage};
 pub use q8::{Q8, Q8HotStorage};
 pub use q9::Q9;
+pub use q10::Q10;
 pub use q11::{Q11, Q12, Q12ProcessingTime};
 pub use q13::Q13;
+pub use q14::Q14;
 pub use q15::Q15;
 pub use q16::Q16;
 pub use q17::Q17;
 pub use q18::Q18;
 pub use q19::Q19;
 pub use q20::{Q20, StraightQ20};
+pub use q21::Q21;
+pub use q22::Q22;
 pub use q101::Q101;
 pub use q102::Q102;
 pub use q103::Q103;
 pub use q104::Q104;
 pub use q105::Q105;
 pub use q106::Q106;
-pub use row::{Fields, Row};
+pub use row::{Fields, Partition, Row};
 pub use side_table::SideTable;
 pub use straight::Straight;
 
@@ -89,6 +99,8 @@ pub trait Query: 'static {
 
     /// Timestamps are when events arrive, by a clock of the caller's, and not when they happened.
     const IN_PROCESSING_TIME: bool = false;
+    /// Why a run of it cannot have checkpoints, if so.
+    const NO_CHECKPOINTS: Option<&'static str> = None;
 
     /// Declares the tables that the query's workers share.
     ///
@@ -139,6 +151,7 @@ registry!(
     Q1,
     Q2,
     Q3,
+    Q3Plain,
     Q4,
     Q4HotStorage,
     Q5,
@@ -150,16 +163,20 @@ registry!(
     Q8,
     Q8HotStorage,
     Q9,
+    Q10,
     Q11,
     Q12,
     Q12ProcessingTime,
     Q13,
+    Q14,
     Q15,
     Q16,
     Q17,
     Q18,
     Q19,
     Q20,
+    Q21,
+    Q22,
     Q101,
     Q102,
     Q103,

@@ -21,8 +21,13 @@ pub struct ConvertedRow {
 
 const RATE_THOUSANDTHS: i128 = 908;
 
+/// A price in thousandths of euros.
+pub(super) fn converted(price: i64) -> i128 {
+    RATE_THOUSANDTHS * i128::from(price)
+}
+
 /// A number of thousandths as a decimal without trailing zeros.
-fn decimal(thousandths: i128) -> String {
+pub(super) fn decimal(thousandths: i128) -> String {
     let sign = if thousandths < 0 { "-" } else { "" };
     let (whole, rest) = (thousandths.unsigned_abs() / 1_000, thousandths.unsigned_abs() % 1_000);
     let text = format!("{sign}{whole}.{rest:03}");
@@ -60,7 +65,7 @@ impl Query for Q1 {
         _: &WorkerState,
     ) -> alluvium::Result<Changes<'scope, i64, ConvertedRow>> {
         Ok(bids(events, |bid| {
-            let price_thousandths = RATE_THOUSANDTHS * i128::from(bid.price);
+            let price_thousandths = converted(bid.price);
             Some(ConvertedRow { bid, price_thousandths })
         }))
     }
@@ -82,7 +87,7 @@ mod tests {
             (99_999_999, "90799999.092"),
             (i64::MAX, "8374821809464136432.756"),
         ] {
-            assert_eq!(decimal(RATE_THOUSANDTHS * i128::from(price)), expected);
+            assert_eq!(decimal(converted(price)), expected);
         }
     }
 }

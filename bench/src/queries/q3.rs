@@ -20,8 +20,8 @@ pub struct Q3;
 /// A person who may sell.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[derive(rkyv::Archive, rkyv::Serialize, rkyv::Deserialize, State)]
-struct Seller {
-    id: u64,
+pub(super) struct Seller {
+    pub(super) id: u64,
     name: String,
     city: String,
     state: String,
@@ -30,9 +30,9 @@ struct Seller {
 /// An auction of the category.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 #[derive(rkyv::Archive, rkyv::Serialize, rkyv::Deserialize, State)]
-struct Item {
+pub(super) struct Item {
     id: u64,
-    seller: u64,
+    pub(super) seller: u64,
 }
 
 /// A seller and an auction.
@@ -42,6 +42,17 @@ pub struct SellerRow {
     city: String,
     state: String,
     id: u64,
+}
+
+impl SellerRow {
+    pub(super) fn of(seller: &Seller, item: &Item) -> Self {
+        Self {
+            name: seller.name.clone(),
+            city: seller.city.clone(),
+            state: seller.state.clone(),
+            id: item.id,
+        }
+    }
 }
 
 const CATEGORY: u64 = 10;
@@ -63,7 +74,7 @@ impl Row for SellerRow {
 }
 
 /// What the query sees of an event.
-fn relevant(event: Event) -> Option<Result<Seller, Item>> {
+pub(super) fn relevant(event: Event) -> Option<Result<Seller, Item>> {
     match event {
         Event::Person(person) if STATES.contains(&&*person.state()) => Some(Ok(Seller {
             id: person.id,
@@ -91,12 +102,7 @@ impl Query for Q3 {
         sellers.key_by(state, |seller: &Seller| seller.id).join(
             items,
             Spec::new("local-sellers"),
-            |_, seller, item| SellerRow {
-                name: seller.name.clone(),
-                city: seller.city.clone(),
-                state: seller.state.clone(),
-                id: item.id,
-            },
+            |_, seller, item| SellerRow::of(seller, item),
         )
     }
 }

@@ -32,12 +32,18 @@ pub struct Report {
     pub latency_ns: Option<Percentiles>,
     /// What an idle loop saw on this machine, beside which tails are to be read.
     pub noise_floor_ns: Option<Percentiles>,
+    /// Latencies of an open loop and the share of events that took at least as long, thinned for plots.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub ccdf_ns: Vec<(u64, f64)>,
     /// Memory of the run.
     pub memory: Memory,
     /// Storage traffic of the run.
     pub io: Io,
     /// Values encoded or decoded.
     pub codec_calls: u64,
+    /// The states with their layouts, if the workload has named states.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub states: Vec<StateFigures>,
     /// 16 hex digits that are equal for equal answers.
     pub checksum: String,
     /// Checkpoints of the run, if it was to make any.
@@ -52,6 +58,19 @@ pub struct Report {
     /// All latencies, for plots; not in the file.
     #[serde(skip)]
     pub latencies: Option<Latencies>,
+}
+
+/// A state of a run, over all workers.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct StateFigures {
+    /// Its name.
+    pub name: String,
+    /// Its layout.
+    pub layout: String,
+    /// Live keys at the end.
+    pub live_keys: u64,
+    /// Live bytes at the end.
+    pub live_bytes: u64,
 }
 
 /// Memory, in bytes where not said otherwise.
@@ -141,9 +160,11 @@ impl Report {
             ops_per_s: 0.0,
             latency_ns: None,
             noise_floor_ns: None,
+            ccdf_ns: Vec::new(),
             memory: Memory::default(),
             io: Io::default(),
             codec_calls: 0,
+            states: Vec::new(),
             checksum: checksum_text(0),
             checkpoints: None,
             beside_checkpoints: None,

@@ -85,6 +85,24 @@ impl Latencies {
             })
             .collect()
     }
+
+    /// [`ccdf`](Self::ccdf) with a point for each visible step of a plot with two logarithmic axes, and the
+    /// last one.
+    pub fn curve(&self) -> Vec<(u64, f64)> {
+        let mut all = self.ccdf();
+        let last = all.pop();
+        let mut points: Vec<(u64, f64)> = Vec::new();
+        for (ns, share) in all {
+            let is_near = points.last().is_some_and(|&(before, more)| {
+                (ns as f64) < before as f64 * 1.1 && more < share * 1.1
+            });
+            if !is_near {
+                points.push((ns, share));
+            }
+        }
+        points.extend(last);
+        points
+    }
 }
 
 impl Default for Latencies {
@@ -153,6 +171,19 @@ mod tests {
         let mut latencies = Latencies::new();
         [10, 10, 20, 40].into_iter().for_each(|ns| latencies.record(ns));
         assert_eq!(latencies.ccdf(), [(10, 1.0), (20, 0.5), (40, 0.25)]);
+    }
+
+    #[test]
+    fn a_curve_has_few_points_and_both_ends() {
+        let mut latencies = Latencies::new();
+        (1..=100_000u64).for_each(|ns| latencies.record(ns));
+        let curve = latencies.curve();
+        assert!((50..500).contains(&curve.len()), "{}", curve.len());
+        assert_eq!(curve[0], (1, 1.0));
+        // To three digits.
+        assert!(curve[curve.len() - 1].0.abs_diff(100_000) < 100, "{:?}", curve.last());
+        assert!(curve.windows(2).all(|pair| pair[0].0 < pair[1].0 && pair[0].1 > pair[1].1));
+        assert!(Latencies::new().curve().is_empty());
     }
 
     #[test]

@@ -30,6 +30,14 @@ impl ResultsWriter {
         Ok(writer)
     }
 
+    /// Goes on with a file of so many columns that another writer has finished.
+    pub fn append(path: &Path, columns: usize) -> Result<Self> {
+        let file = File::options().append(true).open(path);
+        let file = file.map_err(|source| Error::io(path, "open", source))?;
+        let file = BufWriter::with_capacity(1 << 18, file);
+        Ok(ResultsWriter { path: path.to_owned(), file, columns, line: Vec::new() })
+    }
+
     /// Writes a row; `None` is NULL.
     ///
     /// # Panics

@@ -7,8 +7,8 @@ use alluvium::{ByteSize, Heap, HybridLog, MIB, StoreConfig, Time};
 use alluvium_bench::nexmark::{Auction, Config, Event, Generator, Record, Stride};
 use alluvium_bench::nexmark::{AuctionText, Bid, BidText, Text};
 use alluvium_bench::queries::{
-    Q0, Q1, Q2, Q3, Q4, Q4HotStorage, Q6, Q6HotStorage, Q9, Q13, Q15, Q16, Q17, Q18, Q19, Q20,
-    Q101, Q102, Q103, Q104, Q105, Q106, Query,
+    Q0, Q1, Q2, Q3, Q3Plain, Q4, Q4HotStorage, Q6, Q6HotStorage, Q9, Q10, Q13, Q14, Q15, Q16, Q17,
+    Q18, Q19, Q20, Q21, Q22, Q101, Q102, Q103, Q104, Q105, Q106, Query,
 };
 use proptest::prelude::*;
 
@@ -136,6 +136,11 @@ fn q3_is_the_oracles() {
 }
 
 #[test]
+fn q3_on_plain_maps_is_the_oracles() {
+    the_result_is_the_oracles::<Q3Plain>();
+}
+
+#[test]
 fn q4_is_the_oracles() {
     the_result_is_the_oracles::<Q4>();
 }
@@ -143,6 +148,26 @@ fn q4_is_the_oracles() {
 #[test]
 fn q13_is_the_oracles() {
     the_result_is_the_oracles::<Q13>();
+}
+
+#[test]
+fn q10_is_the_oracles() {
+    the_result_is_the_oracles::<Q10>();
+}
+
+#[test]
+fn q14_is_the_oracles() {
+    the_result_is_the_oracles::<Q14>();
+}
+
+#[test]
+fn q21_is_the_oracles() {
+    the_result_is_the_oracles::<Q21>();
+}
+
+#[test]
+fn q22_is_the_oracles() {
+    the_result_is_the_oracles::<Q22>();
 }
 
 #[test]

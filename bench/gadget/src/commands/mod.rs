@@ -2,6 +2,7 @@
 
 mod advise;
 mod characterize;
+mod hotstorage;
 mod paper;
 mod replay;
 mod ycsb;
@@ -30,6 +31,9 @@ pub enum Command {
     Paper(Box<paper::PaperArgs>),
     /// Which layout and how much memory the state of a trace wants
     Advise(Box<advise::AdviseArgs>),
+    /// COUNT and RANK of the HotStorage'20 paper on one engine, each record at its time; prints JSON
+    #[command(name = "hotstorage")]
+    HotStorage(Box<hotstorage::HotStorageArgs>),
     /// YCSB's workloads as trace files, and how near they come to a trace
     Ycsb(Box<ycsb::YcsbArgs>),
 }
@@ -42,6 +46,7 @@ pub(crate) fn execute(command: Command, kinds: &[Kind]) -> Result<()> {
         Command::Characterize(args) => characterize::characterize(&args),
         Command::Advise(args) => advise::advise(&args, kinds),
         Command::Paper(args) => paper::paper(&args, kinds),
+        Command::HotStorage(args) => hotstorage::hotstorage(&args, kinds),
         Command::Ycsb(args) => ycsb::ycsb(&args),
     }
 }

@@ -117,6 +117,9 @@ pub struct Kind {
     pub memory_min: u64,
     /// Opens it, or says why it is missing.
     pub open: std::result::Result<Opens, &'static str>,
+    /// Opens it so that a merge adds to an accumulator without reading it; `None` where an update does as
+    /// well.
+    pub adds: Option<Opens>,
     /// Why it cannot run an operator, if so.
     pub refuses: fn(Name, &Options) -> Option<&'static str>,
 }
@@ -139,6 +142,7 @@ impl Kind {
             recovers: false,
             memory_min: 0,
             open,
+            adds: None,
             refuses,
         }
     }
@@ -156,6 +160,7 @@ impl Kind {
             recovers: false,
             memory_min: 0,
             open,
+            adds: None,
             refuses,
         }
     }

@@ -16,6 +16,9 @@
 //! workers and processes: what a worker has fed is in its part of the checkpoint, and so are its share
 //! of the checksum and the length of the [`ledger`] of changes.
 //!
+//! A query with partitions (q10) writes each to files of its own while it runs; see [`partitions`].
+//! Checkpoints do not include files, so such a query has none.
+//!
 //! With `--processes` this is one process of several, each started with the same options but for its
 //! number and its directory. The figures are those of its own workers, the checksum is that of all;
 //! the first process writes the result.
@@ -24,22 +27,25 @@ mod clock;
 mod feed;
 mod ledger;
 mod output;
+mod partitions;
 mod position;
 mod schedule;
 mod worker;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use alluvium::StoreConfig;
+use alluvium::{StoreConfig, StoreStats};
 use alluvium_timely::execute;
 
 use super::state::temporary_dir;
 use crate::args::NexmarkArgs;
 use crate::input::CsvStream;
 use crate::nexmark::Stride;
-use crate::queries::{ForQuery, NAMES, Query, with_query};
-use crate::report::{Io, Latencies, Memory, Pauses, Report, noise_floor, peak_rss_bytes};
+use crate::queries::{ForQuery, NAMES, Query, Row, with_query};
+use crate::report::{
+    Io, Latencies, Memory, Pauses, Report, StateFigures, noise_floor, peak_rss_bytes,
+};
 use crate::{Error, Result};
 use worker::Part;
 
@@ -76,6 +82,11 @@ impl ForQuery for Run<'_> {
         } else {
             args.stream.config(args.rate).schedule()?;
         }
+        if let Some(why) = Q::NO_CHECKPOINTS
+            && (args.has_checkpoints() || args.restore.is_some())
+        {
+            return Err(Error::Usage(format!("{} {why} and has no checkpoints", Q::NAME)));
+        }
         if args.has_checkpoints() && args.directory().is_none() {
             let message = "checkpoints need a directory: give --dir, or --restore to go on in it";
             return Err(Error::Usage(message.to_owned()));
@@ -93,20 +104,59 @@ impl ForQuery for Run<'_> {
             None => Some(temporary_dir()?),
         };
         let directory = temporary.as_ref().map(|dir| dir.path().to_owned());
+        let directory = args.directory().map(PathBuf::from).or(directory);
+        let partitions = partition_directory::<Q>(args, directory.as_deref())?;
         let store = StoreConfig {
-            directory: args.directory().map(PathBuf::from).or(directory),
+            directory,
             memory: args.state.memory,
             max_value: args.state.max_value,
             layout: args.state.layout.layout.clone(),
+            states: args.placements(),
             ..StoreConfig::default()
         };
         let node = Q::tables(store.into(), &args.side_table())?;
         let node = node.connect_within(args.cluster.connect_within());
-        let job = args.clone();
+        let job = NexmarkArgs { partitions, ..args.clone() };
         let parts = execute(args.cluster.config(args.workers)?, node, move |timely, state| {
             Ok(worker::work::<Q>(timely, state, &job)?)
         })?;
         Ok(report::<Q>(args, parts.into_iter()))
+    }
+}
+
+/// Where the partitions of a query go, if it has any.
+fn partition_directory<Q: Query>(
+    args: &NexmarkArgs,
+    directory: Option<&Path>,
+) -> Result<Option<PathBuf>> {
+    if Q::Row::PARTITION_COLUMNS == 0 {
+        return match &args.partitions {
+            None => Ok(None),
+            Some(_) => Err(Error::Usage(format!("{} has no --partitions", Q::NAME))),
+        };
+    }
+    let beside = || directory.map(|directory| directory.join("partitions"));
+    let root = args.partitions.clone().or_else(beside);
+    root.iter().try_for_each(|root| partitions::check_empty(root))?;
+    Ok(root)
+}
+
+/// Adds what a worker says of its states.
+fn add_states(all: &mut Vec<StateFigures>, stats: &StoreStats) {
+    for state in &stats.states {
+        let (keys, bytes) = (state.table.live_keys, state.table.live_bytes);
+        match all.iter_mut().find(|known| known.name == state.name) {
+            Some(known) => {
+                known.live_keys += keys;
+                known.live_bytes += bytes;
+            }
+            None => all.push(StateFigures {
+                name: state.name.clone(),
+                layout: state.layout.clone(),
+                live_keys: keys,
+                live_bytes: bytes,
+            }),
+        }
     }
 }
 
@@ -116,7 +166,7 @@ fn report<Q: Query>(args: &NexmarkArgs, parts: impl Iterator<Item = Part>) -> Re
     let (mut ops, mut seconds, mut checksum) = (0, 0f64, 0);
     let mut pauses: Option<Pauses> = None;
     let mut latencies = Latencies::new();
-    let Report { memory, io, codec_calls, .. } = &mut report;
+    let Report { memory, io, codec_calls, states, .. } = &mut report;
     for part in parts {
         ops += part.ops;
         seconds = seconds.max(part.seconds);
@@ -125,6 +175,7 @@ fn report<Q: Query>(args: &NexmarkArgs, parts: impl Iterator<Item = Part>) -> Re
             pauses.get_or_insert_default().merge(part.pauses);
         }
         latencies.merge(&part.latencies);
+        add_states(states, &part.live);
         let total = part.live.total();
         *memory = Memory {
             budget: memory.budget + part.end.memory.limit,
@@ -134,7 +185,7 @@ fn report<Q: Query>(args: &NexmarkArgs, parts: impl Iterator<Item = Part>) -> Re
             live_keys: memory.live_keys + total.live_keys,
         };
         *io = Io {
-            bytes_written: io.bytes_written + part.live.io.bytes_written,
+            bytes_written: io.bytes_written + part.live.io.bytes_written + part.partition_bytes,
             bytes_read: io.bytes_read + part.live.io.bytes_read,
             reads: io.reads + part.live.io.reads,
             flushes: io.flushes + total.pages_flushed,
@@ -149,6 +200,9 @@ fn report<Q: Query>(args: &NexmarkArgs, parts: impl Iterator<Item = Part>) -> Re
     report.set_checksum(checksum);
     report.checkpoints = pauses;
     report.latency_ns = Some(latencies.percentiles());
+    if args.rate.is_some() {
+        report.ccdf_ns = latencies.curve();
+    }
     report.latencies = Some(latencies);
     report.noise_floor_ns = Some(noise_floor(Duration::from_millis(50)));
     report

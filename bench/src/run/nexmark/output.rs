@@ -13,6 +13,7 @@ use timely::dataflow::operators::vec::Map;
 use timely::dataflow::operators::{Exchange, Inspect, Probe};
 
 use super::ledger::Ledger;
+use super::partitions::Partitions;
 use crate::args::NexmarkArgs;
 use crate::queries::{Fields, Row};
 use crate::report::ResultsWriter;
@@ -28,6 +29,8 @@ pub(super) struct Output {
     /// Behind everything.
     pub(super) probe: ProbeHandle<i64>,
     gathered: Rc<RefCell<Gathered>>,
+    /// Of a query that has partitions.
+    partitions: Option<Rc<RefCell<Partitions>>>,
 }
 
 /// What the files need; empty on workers but the first.
@@ -73,10 +76,19 @@ impl Output {
         };
         let gathered = Rc::new(RefCell::new(gathered));
         let (checksum, probe) = (Rc::new(Cell::new(0u64)), ProbeHandle::new());
-        let sum = checksum.clone();
+        let partitions = args.partitions.as_deref().map(|root| {
+            let (index, naming) = (changes.scope().index(), R::PARTITION_COLUMNS);
+            Rc::new(RefCell::new(Partitions::new(root, index, R::COLUMNS, naming)))
+        });
+        let (sum, parts, job) = (checksum.clone(), partitions.clone(), state.clone());
         let counted = changes.inspect(move |(row, _, diff)| {
             let digest = row.digest().wrapping_mul(diff.cast_unsigned());
             sum.set(sum.get().wrapping_add(digest));
+            if let (Some(parts), Some(partition)) = (&parts, row.partition())
+                && let Err(error) = parts.borrow_mut().add(partition, &row.fields(), *diff)
+            {
+                job.end_run(error.into());
+            }
         });
         if args.results.is_none() && args.changes.is_none() {
             counted.probe_with(&probe);
@@ -92,7 +104,19 @@ impl Output {
                 })
                 .probe_with(&probe);
         }
-        Ok(Self { checksum, probe, gathered })
+        Ok(Self { checksum, probe, gathered, partitions })
+    }
+
+    /// Finishes the files of partitions that get no further row.
+    pub(super) fn finish_partitions(&self) -> Result<()> {
+        let Some(partitions) = &self.partitions else { return Ok(()) };
+        let watermark = self.probe.with_frontier(|frontier| frontier.first().copied());
+        partitions.borrow_mut().finish_before(watermark.map_or(Time::MAX, Time))
+    }
+
+    /// Bytes of the finished files of partitions.
+    pub(super) fn partition_bytes(&self) -> u64 {
+        self.partitions.as_ref().map_or(0, |partitions| partitions.borrow().bytes())
     }
 
     /// Makes the ledger durable, and gives its length.

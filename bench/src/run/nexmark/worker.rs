@@ -40,6 +40,8 @@ pub(super) struct Part {
     pub(super) live: StoreStats,
     /// The store at the end.
     pub(super) end: StoreStats,
+    /// Bytes of files of partitions.
+    pub(super) partition_bytes: u64,
 }
 
 /// Does a worker's part of the run.
@@ -50,6 +52,7 @@ pub(super) fn work<Q: Query>(
 ) -> Result<Part> {
     agree(timely, state, args)?;
     let Built { input, output, feed, restored } = build::<Q>(timely, state, args)?;
+    check_placements(args, &state.store().stats()?)?;
     // The last to know lets all begin.
     state.meet(timely, 0)?;
     let what = format!("{} on {}", Q::NAME, args.state.layout.name);
@@ -97,6 +100,16 @@ fn agree(timely: &mut Worker, state: &WorkerState, args: &NexmarkArgs) -> Result
         return none("of all workers, but one of a single store; empty it and begin again");
     }
     Ok(())
+}
+
+/// Refuses layouts of states that the query does not have.
+fn check_placements(args: &NexmarkArgs, stats: &StoreStats) -> Result<()> {
+    let Some(name) = args.placements().into_keys().find(|name| stats.state(name).is_none()) else {
+        return Ok(());
+    };
+    let known: Vec<_> = stats.states.iter().map(|state| &state.name[..]).collect();
+    let known = if known.is_empty() { "none".to_owned() } else { known.join(", ") };
+    Err(Error::Usage(format!("--place: there is no state {name:?}, but {known}")))
 }
 
 /// A worker's dataflow, and what it is fed from.
@@ -191,12 +204,14 @@ impl Driver<'_> {
         while !output.probe.done() {
             state.step_or_nap(timely, NAP)?;
         }
+        output.finish_partitions()?;
         if timely.index() == 0 {
             output.finish::<Q::Row>(args)?;
         }
         let all = state.meet(timely, output.checksum.get().cast_signed())?;
         let (checksum, end) = (all.sum.cast_unsigned(), state.store().stats()?);
-        Ok(Part { ops, seconds, checksum, latencies, pauses, live, end })
+        let partition_bytes = output.partition_bytes();
+        Ok(Part { ops, seconds, checksum, latencies, pauses, live, end, partition_bytes })
     }
 
     /// Whether an event is to be sent by now.
@@ -330,6 +345,7 @@ impl Driver<'_> {
 
     fn step(&mut self, nap: Duration) -> Result<()> {
         self.state.step_or_nap(self.timely, nap)?;
+        self.output.finish_partitions()?;
         while self.under_way.front().is_some_and(|b| !self.output.probe.less_equal(&b.time)) {
             let Some(batch) = self.under_way.pop_front() else { break };
             self.record(&batch);

@@ -1,9 +1,11 @@
-//! q0 to q4.
+//! Queries without windows and ranks: q0 to q4, q10, q13, q14, q21 and q22.
 
 use std::collections::BTreeMap;
 
-use alluvium_bench::queries::{Q0, Q1, Q2, Q3, Q4, Q13};
+use alluvium_bench::nexmark::Bid;
+use alluvium_bench::queries::{Q0, Q1, Q2, Q3, Q3Plain, Q4, Q10, Q13, Q14, Q21, Q22};
 
+use super::ranked::date;
 use super::{Oracle, Tables, row};
 use crate::run::{Rows, consolidated};
 
@@ -25,17 +27,19 @@ impl Oracle for Q0 {
     }
 }
 
+/// Long multiplication in text: 0.908 has three places, trailing zeros go.
+fn euros(price: i64) -> String {
+    let digits = format!("{:04}", price * 908);
+    let (whole, places) = digits.split_at(digits.len() - 3);
+    match places.trim_end_matches('0') {
+        "" => whole.to_owned(),
+        places => format!("{whole}.{places}"),
+    }
+}
+
 impl Oracle for Q1 {
     fn oracle(tables: &Tables) -> Rows {
-        // Long multiplication in text: 0.908 has three places, trailing zeros go.
-        bid_rows(tables, |price| {
-            let digits = format!("{:04}", price * 908);
-            let (whole, places) = digits.split_at(digits.len() - 3);
-            match places.trim_end_matches('0') {
-                "" => whole.to_owned(),
-                places => format!("{whole}.{places}"),
-            }
-        })
+        bid_rows(tables, euros)
     }
 }
 
@@ -43,6 +47,12 @@ impl Oracle for Q2 {
     fn oracle(tables: &Tables) -> Rows {
         let bids = tables.bids.iter().filter(|bid| bid.auction % 123 == 0);
         consolidated(bids.map(|bid| row([bid.auction.to_string(), bid.price.to_string()])))
+    }
+}
+
+impl Oracle for Q3Plain {
+    fn oracle(tables: &Tables) -> Rows {
+        Q3::oracle(tables)
     }
 }
 
@@ -102,6 +112,88 @@ impl Oracle for Q13 {
                     value.to_string(),
                 ])
             })
+        }))
+    }
+}
+
+/// Minutes since 1970.
+fn minutes(bid: &Bid) -> i64 {
+    bid.date_time.as_ms().div_euclid(60_000)
+}
+
+impl Oracle for Q10 {
+    fn oracle(tables: &Tables) -> Rows {
+        consolidated(tables.bids.iter().map(|bid| {
+            let (hours, minute) = (minutes(bid).div_euclid(60), minutes(bid).rem_euclid(60));
+            row([
+                bid.auction.to_string(),
+                bid.bidder.to_string(),
+                bid.price.to_string(),
+                bid.date_time.as_ms().to_string(),
+                bid.extra().to_string(),
+                date(bid.date_time),
+                format!("{:02}:{minute:02}", hours.rem_euclid(24)),
+            ])
+        }))
+    }
+}
+
+impl Oracle for Q14 {
+    fn oracle(tables: &Tables) -> Rows {
+        // 0.908 * price > 1,000,000 from 1,101,322 on, < 50,000,000 up to 55,066,079.
+        let bids = tables.bids.iter().filter(|bid| (1_101_322..=55_066_079).contains(&bid.price));
+        consolidated(bids.map(|bid| {
+            let hour = minutes(bid).div_euclid(60).rem_euclid(24);
+            let kinds = ["night", "other", "day", "other", "night"];
+            let kind = kinds[[7, 8, 19, 20].iter().filter(|from| hour >= **from).count()];
+            row([
+                bid.auction.to_string(),
+                bid.bidder.to_string(),
+                euros(bid.price),
+                format!("{kind}Time"),
+                bid.date_time.as_ms().to_string(),
+                bid.extra().to_string(),
+                bid.extra().matches('c').count().to_string(),
+            ])
+        }))
+    }
+}
+
+impl Oracle for Q21 {
+    fn oracle(tables: &Tables) -> Rows {
+        consolidated(tables.bids.iter().filter_map(|bid| {
+            let (channel, url) = (bid.channel().to_string(), bid.url().to_string());
+            let id = match &channel[..] {
+                "Apple" => "0",
+                "Google" => "1",
+                "Facebook" => "2",
+                "Baidu" => "3",
+                // Generated pages have no other parameter after it.
+                _ => url.split_once("&channel_id=")?.1,
+            };
+            let numbers = [bid.auction.to_string(), bid.bidder.to_string(), bid.price.to_string()];
+            let [auction, bidder, price] = numbers;
+            Some(row([auction, bidder, price, channel.clone(), id.to_owned()]))
+        }))
+    }
+}
+
+impl Oracle for Q22 {
+    fn oracle(tables: &Tables) -> Rows {
+        consolidated(tables.bids.iter().map(|bid| {
+            let url = bid.url().to_string();
+            // Generated pages are https://host/dir/dir/dir/item.htm?...
+            let parts: Vec<&str> = url.split('/').collect();
+            assert_eq!(parts.len(), 7, "{url}");
+            row([
+                bid.auction.to_string(),
+                bid.bidder.to_string(),
+                bid.price.to_string(),
+                bid.channel().to_string(),
+                parts[3].to_owned(),
+                parts[4].to_owned(),
+                parts[5].to_owned(),
+            ])
         }))
     }
 }

@@ -1,0 +1,5 @@
+//! The command.
+
+fn main() -> std::process::ExitCode {
+    alluvium_suites::cli::main()
+}
