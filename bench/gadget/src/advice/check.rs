@@ -38,6 +38,7 @@ pub fn check(
         engines: Vec::new(),
         memory_bytes,
         seconds: 60.0,
+        flink: None,
         rows: std::cell::OnceCell::new(),
     };
     let mut beyond = 0;
