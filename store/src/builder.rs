@@ -12,6 +12,7 @@ use alluvium_pagestore::{Error, ErrorKind, Helper, RECORD_BYTES_MAX, Result};
 use crate::any_layout::AnyLayout;
 use crate::config::{Helpers, StoreConfig};
 use crate::expiring::{Clock, WallClock};
+use crate::recording::TraceOptions;
 use crate::sources::Source;
 use crate::store::Store;
 use alluvium_pagestore::{IntoByteSize, KIB};
@@ -180,6 +181,13 @@ impl StoreBuilder {
         self
     }
 
+    /// Records the calls on states; see [`TraceOptions`]. Default: no.
+    #[must_use]
+    pub fn trace(mut self, options: TraceOptions) -> Self {
+        self.config.trace = Some(options);
+        self
+    }
+
     /// Restores the checkpoint with this number instead of the last. Take one that is retained
     /// ([`Store::checkpoints`]), or one that was completely [sealed](Store::seal) but not confirmed
     /// before a crash.
@@ -281,6 +289,7 @@ impl StoreBuilder {
                 "max_value is {value} bytes; the file format takes {RECORD_BYTES_MAX} at most"
             ));
         }
+        config.trace.as_ref().map_or(Ok(()), TraceOptions::check)?;
         let device = match (self.device, &config.directory) {
             (Some(device), _) => Some(device),
             (None, Some(directory)) => Some(open_directory(directory, &config.io)?),

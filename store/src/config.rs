@@ -9,6 +9,7 @@ use alluvium_pagestore::{Error, ErrorKind, Result};
 use serde::{Deserialize, Serialize};
 
 use crate::any_layout::AnyLayout;
+use crate::recording::TraceOptions;
 use alluvium_pagestore::{ByteSize, KIB, MIB};
 
 /// Options of a store. Unknown options are refused.
@@ -74,6 +75,8 @@ pub struct StoreConfig {
     pub layout: AnyLayout,
     /// Layouts of single states, by name; they override code that asks for [`AnyLayout`].
     pub states: BTreeMap<String, AnyLayout>,
+    /// Records the calls on states as files that `alluvium-gadget` reads. Default: no.
+    pub trace: Option<TraceOptions>,
 }
 
 /// Where background work runs.
@@ -117,6 +120,7 @@ impl Default for StoreConfig {
             time_jump_max_ms: DEFAULT_TIME_JUMP_MAX_MS,
             layout: AnyLayout::default(),
             states: BTreeMap::new(),
+            trace: None,
         }
     }
 }

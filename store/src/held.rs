@@ -12,12 +12,16 @@ use alluvium_pagestore::Result;
 
 use crate::moving::Groups;
 use crate::own_keys::OwnKeys;
+use crate::recording::Recorder;
 
 /// A handle's part of a state.
 pub(crate) struct Held<C> {
     cell: Rc<C>,
     /// The keys that may be written through this handle, if these are not all.
     own: Option<OwnKeys>,
+    /// Whether calls are looked at: some keys are refused, or the state is recorded. One test of the record
+    /// path stands for both.
+    is_watched: bool,
     _claim: Claim,
 }
 
@@ -49,11 +53,13 @@ pub(crate) trait Grouped {
     fn name(&self) -> &str;
     /// Where its key groups are, if they move.
     fn groups(&self) -> Option<&Groups>;
+    /// The trace that its calls go to, if there is one.
+    fn recorder(&self) -> Option<&Recorder>;
 }
 
 impl<C> Held<C> {
     pub(crate) fn new(cell: Rc<C>, claim: Claim) -> Self {
-        Self { cell, own: None, _claim: claim }
+        Self { cell, own: None, is_watched: true, _claim: claim }
     }
 
     /// That of a state whose type was looked at.
@@ -83,20 +89,36 @@ impl<C> Held<C> {
 }
 
 impl<C: Grouped> Held<C> {
-    /// Whether some keys are refused.
-    #[inline]
-    pub(crate) fn checks(&self) -> bool {
-        self.own.is_some() || self.cell.groups().is_some()
+    /// Looks at calls only if there is something to look for. Until then all are looked at.
+    #[must_use]
+    pub(crate) fn watching(self) -> Self {
+        let refuses = self.own.is_some() || self.cell.groups().is_some();
+        let is_watched = refuses || self.cell.recorder().is_some();
+        Self { is_watched, ..self }
     }
 
-    /// Whether the key with this hash may be changed. The hash is taken only if some keys are refused.
+    /// Whether calls are looked at.
     #[inline]
-    pub(crate) fn check(&self, hash: impl FnOnce() -> u64) -> Result<()> {
-        if self.checks() { self.check_hash(hash()) } else { Ok(()) }
+    pub(crate) fn is_watched(&self) -> bool {
+        self.is_watched
     }
 
-    fn check_hash(&self, hash: u64) -> Result<()> {
-        self.check_all(std::iter::once(hash))
+    /// The trace that a read goes to, if there is one.
+    #[inline]
+    pub(crate) fn recorder(&self) -> Option<&Recorder> {
+        if self.is_watched { self.cell.recorder() } else { None }
+    }
+
+    /// Whether the key with this hash may be changed. The hash is taken only if some keys are refused. Returns
+    /// the trace that the change goes to, if there is one.
+    #[inline]
+    pub(crate) fn check(&self, hash: impl FnOnce() -> u64) -> Result<Option<&Recorder>> {
+        if self.is_watched { self.check_hash(hash()) } else { Ok(None) }
+    }
+
+    fn check_hash(&self, hash: u64) -> Result<Option<&Recorder>> {
+        self.check_all(std::iter::once(hash))?;
+        Ok(self.cell.recorder())
     }
 
     /// [`check`](Held::check) of several keys.
@@ -113,7 +135,12 @@ impl<C: Grouped> Held<C> {
 
 impl<C> Clone for Held<C> {
     fn clone(&self) -> Self {
-        Self { cell: self.cell.clone(), own: self.own.clone(), _claim: self._claim.clone() }
+        Self {
+            cell: self.cell.clone(),
+            own: self.own.clone(),
+            is_watched: self.is_watched,
+            _claim: self._claim.clone(),
+        }
     }
 }
 

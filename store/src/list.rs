@@ -8,6 +8,7 @@ use alluvium_pagestore::{Key, Lookup, Rejected, Result, State, Time};
 use crate::any_layout::AnyLayout;
 use crate::cells::ListsCell;
 use crate::held::Held;
+use crate::recording::{Access, Recorder};
 use crate::state_cell::Hooks;
 
 /// The bucket of lists that stay until they are cleared.
@@ -82,8 +83,14 @@ impl<K: Key, E: State, L: ListsLayout<K, E>> List<K, E, L> {
         element: E,
     ) -> std::result::Result<(), Rejected<E>> {
         let checked = self.cell.check(|| key.key_hash());
-        match checked.and_then(|()| self.cell.enter_for(1)) {
-            Ok(mut lists) => lists.append(STAYING, key, element),
+        match checked.and_then(|recorder| Ok((recorder, self.cell.enter_for(1)?))) {
+            Ok((None, mut lists)) => lists.append(STAYING, key, element),
+            Ok((Some(recorder), mut lists)) => {
+                let bytes = bytes_of(&element);
+                lists.append(STAYING, key, element)?;
+                recorder.record(Access::Merge, key, None, bytes);
+                Ok(())
+            }
             Err(error) => Err(Rejected::new(error, element)),
         }
     }
@@ -95,6 +102,9 @@ impl<K: Key, E: State, L: ListsLayout<K, E>> List<K, E, L> {
     /// As for [`append`](List::append).
     pub fn append_batch(&mut self, batch: &mut Vec<(K, E)>) -> Result<()> {
         self.cell.check_all(batch.iter().map(|(key, _)| key.key_hash()))?;
+        if let Some(recorder) = self.cell.recorder() {
+            return self.append_recorded(recorder, batch);
+        }
         let mut lists = self.cell.enter_for(batch.len())?;
         let mut rest = std::mem::take(batch).into_iter();
         let mut some = Vec::with_capacity(rest.len().min(BATCH));
@@ -111,6 +121,23 @@ impl<K: Key, E: State, L: ListsLayout<K, E>> List<K, E, L> {
         }
     }
 
+    /// [`append_batch`](List::append_batch) one by one.
+    #[cold]
+    fn append_recorded(&self, recorder: &Recorder, batch: &mut Vec<(K, E)>) -> Result<()> {
+        let mut lists = self.cell.enter_for(batch.len())?;
+        let mut rest = std::mem::take(batch).into_iter();
+        while let Some((key, element)) = rest.next() {
+            let bytes = bytes_of(&element);
+            if let Err(Rejected { error, value, .. }) = lists.append(STAYING, &key, element) {
+                batch.push((key, value));
+                batch.extend(rest);
+                return Err(error);
+            }
+            recorder.record(Access::Merge, &key, None, bytes);
+        }
+        Ok(())
+    }
+
     /// Visits the elements of `key` in order and returns their number. Cost: about one read of
     /// storage for each of the few stored runs.
     ///
@@ -122,6 +149,9 @@ impl<K: Key, E: State, L: ListsLayout<K, E>> List<K, E, L> {
         key: &Q,
         mut visit: impl FnMut(&E) -> Result<()>,
     ) -> Result<u64> {
+        if let Some(recorder) = self.cell.recorder() {
+            recorder.record(Access::Get, key, None, 0);
+        }
         self.cell.run(1, |lists| lists.read(STAYING, key, &mut visit))?
     }
 
@@ -188,8 +218,12 @@ impl<K: Key, E: State, L: ListsLayout<K, E>> List<K, E, L> {
     /// [`ErrorKind::OverBudget`](crate::ErrorKind::OverBudget) and those of storage if memory has
     /// no room to record the removal.
     pub fn clear<Q: Lookup<K> + ?Sized>(&mut self, key: &Q) -> Result<()> {
-        self.cell.check(|| key.key_hash())?;
-        self.cell.enter_for(1)?.clear_key(STAYING, key)
+        let recorder = self.cell.check(|| key.key_hash())?;
+        self.cell.enter_for(1)?.clear_key(STAYING, key)?;
+        if let Some(recorder) = recorder {
+            recorder.record(Access::Delete, key, None, 0);
+        }
+        Ok(())
     }
 
     /// Visits all elements: those of a key together and in order, keys in unspecified order. Cost:
@@ -199,9 +233,12 @@ impl<K: Key, E: State, L: ListsLayout<K, E>> List<K, E, L> {
     /// As for [`read`](List::read).
     pub fn for_each(&mut self, mut visit: impl FnMut(&K, &E) -> Result<()>) -> Result<()> {
         let mut lists = self.cell.enter()?;
-        let mut cursor = Cursor::default();
+        let (recorder, mut cursor) = (self.cell.recorder(), Cursor::default());
         while !cursor.done {
             lists.fold(STAYING..STAYING, &mut cursor, 4096, &mut |key, elements| {
+                if let Some(recorder) = recorder {
+                    recorder.record(Access::Get, key, None, 0);
+                }
                 loop {
                     let chunk = elements.next_chunk()?;
                     if chunk.is_empty() {
@@ -221,6 +258,11 @@ impl<K: Key, E: State, L: ListsLayout<K, E>> List<K, E, L> {
     pub fn stats(&self) -> Result<TableStats> {
         self.cell.stats()
     }
+}
+
+/// What an element takes in memory.
+fn bytes_of<E: State>(element: &E) -> u64 {
+    (size_of::<E>() + element.heap_bytes()) as u64
 }
 
 impl<K: Key, E: State, L: ListsLayout<K, E>> fmt::Debug for List<K, E, L> {

@@ -12,7 +12,11 @@ use crate::cells::MapCell;
 use crate::fetcher::{self, Fetcher};
 use crate::held::{Grouped, Held};
 use crate::moving::Groups;
+use crate::recording::Access;
 use crate::state_cell::{Hooks, ValueRef};
+
+/// Receives entries.
+type Visit<'v, K, V> = &'v mut dyn FnMut(&K, &V) -> Result<()>;
 
 /// Entries that are loaded at once.
 const LOAD_BATCH: usize = 64;
@@ -57,6 +61,14 @@ impl<K: Key, V: 'static, L: Layout<K, V>> Map<K, V, L> {
         &self.cell
     }
 
+    /// Has a read go to the state's trace, if there is one.
+    #[inline]
+    fn record_read<Q: Lookup<K> + ?Sized>(&self, key: &Q) {
+        if let Some(recorder) = self.cell.recorder() {
+            recorder.record(Access::Get, key, None, 0);
+        }
+    }
+
     /// Returns the state's name.
     pub fn name(&self) -> &str {
         self.cell.name()
@@ -75,6 +87,12 @@ impl<K: Key, V: 'static, L: Layout<K, V>> Map<K, V, L> {
     /// Returns the value of `key`; may read from storage. Drop the returned borrow before you use
     /// the state again. [`read`](Map::read) saves a second look-up.
     pub fn get<Q: Lookup<K> + ?Sized>(&mut self, key: &Q) -> Result<Option<ValueRef<'_, V>>> {
+        self.record_read(key);
+        self.find(key)
+    }
+
+    /// [`get`](Map::get) of what a call that was recorded asks once more.
+    pub(crate) fn find<Q: Lookup<K> + ?Sized>(&self, key: &Q) -> Result<Option<ValueRef<'_, V>>> {
         if self.cell.enter_for(1)?.get(key)?.is_none() {
             return Ok(None);
         }
@@ -93,6 +111,7 @@ impl<K: Key, V: 'static, L: Layout<K, V>> Map<K, V, L> {
         key: &Q,
         read: impl FnOnce(Option<&V>) -> R,
     ) -> Result<R> {
+        self.record_read(key);
         let mut table = self.cell.enter_for(1)?;
         Ok(read(table.get(key)?))
     }
@@ -100,6 +119,7 @@ impl<K: Key, V: 'static, L: Layout<K, V>> Map<K, V, L> {
     /// Returns the value of `key` if it is in memory. `None` means that the key is absent or only
     /// on storage.
     pub fn peek<Q: Lookup<K> + ?Sized>(&self, key: &Q) -> Result<Option<ValueRef<'_, V>>> {
+        self.record_read(key);
         let found = Ref::filter_map(self.cell.look()?, |table| match table.peek(key) {
             Peek::Resident(value) => Some(value),
             Peek::Absent | Peek::Unknown => None,
@@ -109,6 +129,7 @@ impl<K: Key, V: 'static, L: Layout<K, V>> Map<K, V, L> {
 
     /// Returns whether `key` is present; may read from storage.
     pub fn contains<Q: Lookup<K> + ?Sized>(&mut self, key: &Q) -> Result<bool> {
+        self.record_read(key);
         Ok(self.cell.enter_for(1)?.get(key)?.is_some())
     }
 
@@ -121,7 +142,9 @@ impl<K: Key, V: 'static, L: Layout<K, V>> Map<K, V, L> {
         init: impl FnOnce() -> V,
         change: impl FnOnce(&mut V) -> R,
     ) -> Result<R> {
-        self.cell.check(|| key.key_hash())?;
+        if let Some(recorder) = self.cell.check(|| key.key_hash())? {
+            return self.cell.update_recorded(recorder, key, init, change);
+        }
         self.cell.run_to_write(1, |table| table.update(key, init, change))?
     }
 
@@ -132,7 +155,9 @@ impl<K: Key, V: 'static, L: Layout<K, V>> Map<K, V, L> {
         key: &Q,
         change: impl FnOnce(&mut V) -> R,
     ) -> Result<Option<R>> {
-        self.cell.check(|| key.key_hash())?;
+        if let Some(recorder) = self.cell.check(|| key.key_hash())? {
+            return self.cell.modify_recorded(recorder, key, change);
+        }
         self.cell.run_to_write(1, |table| table.modify(key, change))?
     }
 
@@ -143,8 +168,12 @@ impl<K: Key, V: 'static, L: Layout<K, V>> Map<K, V, L> {
         key: &Q,
         change: impl FnOnce(&mut V) -> R,
     ) -> Result<Option<R>> {
-        self.cell.check(|| key.key_hash())?;
-        self.cell.run_to_write(1, |table| table.touch(key, change))?
+        let recorder = self.cell.check(|| key.key_hash())?;
+        let touched = self.cell.run_to_write(1, |table| table.touch(key, change))??;
+        if let Some(recorder) = recorder {
+            recorder.record(Access::Get, key, None, 0);
+        }
+        Ok(touched)
     }
 
     /// Applies `change` as [`modify`](Map::modify) does, and puts a clone of the old value back if
@@ -178,7 +207,14 @@ impl<K: Key, V: 'static, L: Layout<K, V>> Map<K, V, L> {
     /// value.
     #[inline]
     pub fn put(&mut self, key: K, value: V) -> std::result::Result<bool, Rejected<(K, V)>> {
-        match self.cell.check(|| key.key_hash()).and_then(|()| self.cell.enter_to_write(1)) {
+        let recorder = match self.cell.check(|| key.key_hash()) {
+            Ok(recorder) => recorder,
+            Err(error) => return Err(Rejected::new(error, (key, value))),
+        };
+        if let Some(recorder) = recorder {
+            return self.cell.put_recorded(recorder, key, value);
+        }
+        match self.cell.enter_to_write(1) {
             Ok(mut table) => table.put(key, value),
             Err(error) => Err(Rejected::new(error, (key, value))),
         }
@@ -186,14 +222,23 @@ impl<K: Key, V: 'static, L: Layout<K, V>> Map<K, V, L> {
 
     /// Removes `key` and returns its value.
     pub fn take<Q: Lookup<K> + ?Sized>(&mut self, key: &Q) -> Result<Option<V>> {
-        self.cell.check(|| key.key_hash())?;
-        self.cell.enter_to_write(1)?.take(key)
+        let recorder = self.cell.check(|| key.key_hash())?;
+        let taken = self.cell.enter_to_write(1)?.take(key)?;
+        if let Some(recorder) = recorder {
+            recorder.record(Access::Get, key, None, 0);
+            recorder.record(Access::Delete, key, None, 0);
+        }
+        Ok(taken)
     }
 
     /// Removes `key` and returns whether it was present.
     pub fn remove<Q: Lookup<K> + ?Sized>(&mut self, key: &Q) -> Result<bool> {
-        self.cell.check(|| key.key_hash())?;
-        self.cell.enter_to_write(1)?.remove(key)
+        let recorder = self.cell.check(|| key.key_hash())?;
+        let removed = self.cell.enter_to_write(1)?.remove(key)?;
+        if let Some(recorder) = recorder {
+            recorder.record(Access::Delete, key, None, 0);
+        }
+        Ok(removed)
     }
 
     /// Removes all keys. Cost on the heap: dropping them. Cost on a hybrid log: creating an empty
@@ -216,9 +261,12 @@ impl<K: Key, V: 'static, L: Layout<K, V>> Map<K, V, L> {
         init: impl FnMut(&T) -> V,
         change: impl FnMut(&T, &mut V),
     ) -> std::result::Result<(), BatchError> {
-        if self.cell.checks() {
+        if self.cell.is_watched() {
             let checked = self.cell.check_all(batch.iter().map(|item| key(item).key_hash()));
             checked.map_err(|error| BatchError { applied: 0, error })?;
+            if let Some(recorder) = self.cell.recorder() {
+                return self.cell.update_batch_recorded(recorder, batch, key, init, change);
+            }
         }
         let done = self
             .cell
@@ -234,6 +282,9 @@ impl<K: Key, V: 'static, L: Layout<K, V>> Map<K, V, L> {
         key: impl Fn(&T) -> &Q,
         read: impl FnMut(&T, Option<&V>),
     ) -> std::result::Result<(), BatchError> {
+        if self.cell.is_watched() {
+            batch.iter().for_each(|item| self.record_read(key(item)));
+        }
         let done = self.cell.run(batch.len(), |table| table.read_batch(batch, key, read));
         done.unwrap_or_else(|error| Err(BatchError { applied: 0, error }))
     }
@@ -286,13 +337,29 @@ impl<K: Key, V: 'static, L: Layout<K, V>> Map<K, V, L> {
         fuel: usize,
         mut visit: impl FnMut(&K, &V) -> Result<()>,
     ) -> Result<()> {
-        self.cell.run(0, |table| table.scan(cursor, fuel, &mut visit))?
+        let mut scan =
+            |visit: Visit<'_, K, V>| self.cell.run(0, |table| table.scan(cursor, fuel, visit))?;
+        match self.cell.recorder() {
+            None => scan(&mut visit),
+            Some(recorder) => scan(&mut |key, value| {
+                recorder.record(Access::Get, key, None, 0);
+                visit(key, value)
+            }),
+        }
     }
 
     /// Visits all entries in unspecified order. Cost: a pass over the state with all its reads, in
     /// the order of storage if that saves some.
     pub fn for_each(&mut self, mut visit: impl FnMut(&K, &V) -> Result<()>) -> Result<()> {
-        self.cell.run(0, |table| table.visit_all(&mut visit))?
+        let visit_all =
+            |visit: Visit<'_, K, V>| self.cell.run(0, |table| table.visit_all(visit))?;
+        match self.cell.recorder() {
+            None => visit_all(&mut visit),
+            Some(recorder) => visit_all(&mut |key, value| {
+                recorder.record(Access::Get, key, None, 0);
+                visit(key, value)
+            }),
+        }
     }
 
     /// Puts all entries and returns their number. Of several entries of a key the last one stays.
@@ -322,8 +389,11 @@ impl<K: Key, V: 'static, L: Layout<K, V>> Map<K, V, L> {
                 return Ok(loaded);
             }
             let checked = self.cell.check_all(batch.iter().map(|(key, _)| key.key_hash()));
-            let table = checked.and_then(|()| self.cell.enter_to_write(count));
-            if let Err(error) = table.and_then(|mut table| table.put_batch(&mut batch)) {
+            let put = checked.and_then(|()| match self.cell.recorder() {
+                None => self.cell.enter_to_write(count)?.put_batch(&mut batch),
+                Some(recorder) => self.cell.put_batch_recorded(recorder, &mut batch),
+            });
+            if let Err(error) = put {
                 return Err(Rejected::new(error, batch));
             }
             loaded += count as u64;

@@ -22,6 +22,7 @@ use alluvium_pagestore::Result;
 
 use crate::held::Grouped;
 use crate::moving::Groups;
+use crate::recording::Recorder;
 
 pub(crate) use cell_core::{Core, Kind};
 pub(crate) use contents::{Contents, Outgoing};
@@ -184,6 +185,11 @@ impl<C: ?Sized> Grouped for StateCell<C> {
     #[inline]
     fn groups(&self) -> Option<&Groups> {
         self.core.groups()
+    }
+
+    #[inline]
+    fn recorder(&self) -> Option<&Recorder> {
+        self.core.recorder()
     }
 }
 

@@ -10,6 +10,7 @@ use alluvium_pagestore::{AccountStats, GIB, KIB, MEMORY_KINDS, MIB};
 use serde::{Deserialize, Serialize};
 
 use crate::crowded::{enough, is_crowded};
+use crate::recording::TraceStats;
 
 /// What a store holds and has done since it was opened; read by [`Store::stats`](crate::Store::stats).
 ///
@@ -40,6 +41,9 @@ pub struct StoreStats {
     /// Memory that no eviction frees, including the minimum of each state.
     #[serde(default)]
     pub fixed_bytes: u64,
+    /// Traces that are recorded, or were since the store was opened.
+    #[serde(default)]
+    pub traces: Vec<TraceStats>,
 }
 
 /// Gauges and counters of one state since it was opened.
@@ -113,6 +117,9 @@ impl fmt::Display for StoreStats {
         writeln!(f, "{} syncs, {} errors", io.syncs, io.errors)?;
         for (state, error) in &self.compaction_errors {
             writeln!(f, "compaction of {state}: {error}")?;
+        }
+        for trace in &self.traces {
+            writeln!(f, "{trace}")?;
         }
         Ok(())
     }
@@ -203,6 +210,7 @@ mod tests {
             states: vec![state("a", table), state("people", TableStats::default())],
             compaction_errors: vec![("a".into(), "no room".into())],
             fixed_bytes: 3 * KIB,
+            traces: Vec::new(),
         };
         let text = stats.to_string();
         let lines: Vec<Vec<&str>> = text.lines().map(|l| l.split_whitespace().collect()).collect();

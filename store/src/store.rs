@@ -36,6 +36,7 @@ use crate::crowded::Crowded;
 use crate::expiring::Clock;
 use crate::held::Claimed;
 use crate::moving::{Groups, Stock, Unit};
+use crate::recording::{Recorder, Tracer};
 use crate::sources::{RestoredFrom, Source, Sources};
 use crate::state_cell::{Hooks, Lock};
 use crate::stats::{StateStats, StoreStats};
@@ -90,6 +91,8 @@ pub(crate) struct Inner {
     crowded: Crowded,
     elastic: Elastic,
     pub(crate) clock: Arc<dyn Clock>,
+    /// Records calls on states.
+    tracer: Option<Tracer>,
     leftovers: u64,
     /// Booked for requests that were given up while a state was opened or exported.
     left_bytes: Cell<u64>,
@@ -217,6 +220,8 @@ impl Store {
         let root = Account::root(config.memory.0);
         let elastic = Elastic::default();
         root.set_reclaim(Box::new(elastic.clone()));
+        let tracer =
+            config.trace.as_ref().map(|options| Tracer::start(options, config.patience_ms));
         let mut inner = Inner {
             root,
             segments: None,
@@ -233,6 +238,7 @@ impl Store {
             left_bytes: Cell::new(0),
             lock,
             clock,
+            tracer: tracer.transpose()?,
             config,
         };
         if let Some(device) = device {
@@ -432,7 +438,8 @@ impl Store {
             })
             .collect();
         let (memory, fixed_bytes) = (self.0.root.stats(), self.watch());
-        Ok(StoreStats { memory, io, states, compaction_errors, fixed_bytes })
+        let traces = self.0.tracer.as_ref().map_or_else(Vec::new, Tracer::stats);
+        Ok(StoreStats { memory, io, states, compaction_errors, fixed_bytes, traces })
     }
 
     /// Returns the I/O engine in use, and why it is not the requested one.
@@ -468,6 +475,11 @@ fn start_helper(
 }
 
 impl Inner {
+    /// The trace of a state that is being opened, if there is to be one.
+    pub(crate) fn recorder_of(&self, state: &str) -> Result<Option<Recorder>> {
+        self.tracer.as_ref().map_or(Ok(None), |tracer| tracer.recorder_of(state, &self.root))
+    }
+
     /// The device of a store with a directory.
     pub(crate) fn device(&self) -> &dyn Device {
         self.segments.as_ref().expect("asked where there is a directory").device()

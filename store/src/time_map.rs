@@ -18,6 +18,7 @@ use alluvium_pagestore::{
 use crate::any_layout::AnyLayout;
 use crate::cells::ListsCell;
 use crate::held::Held;
+use crate::recording::Access;
 use crate::store::StateBuilder;
 
 /// The primitive of [`TimeMap`].
@@ -81,7 +82,7 @@ impl<K: Key, V: State, L: ListsLayout<K, (Time, V)>> StateBuilder<'_, TimeMapOf<
             self.chosen_layout(),
             self.mover(),
         )?;
-        let cell = cell.keeping_to(self.own_keys());
+        let cell = cell.keeping_to(self.own_keys()).watching();
         let account = store.account_of(name)?;
         Ok(TimeMap { cell, account, width, owed: None })
     }
@@ -95,16 +96,23 @@ impl<K: Key, V: State, L: ListsLayout<K, (Time, V)>> TimeMap<K, V, L> {
         at: Time,
         value: V,
     ) -> std::result::Result<(), Rejected<V>> {
-        if let Err(error) = self.cell.check(|| key.key_hash()) {
-            return Err(Rejected::new(error, value));
-        }
+        let recorder = match self.cell.check(|| key.key_hash()) {
+            Ok(recorder) => recorder,
+            Err(error) => return Err(Rejected::new(error, value)),
+        };
         let slice = self.slice_of(at);
+        let bytes = recorder.map_or(0, |_| (size_of::<(Time, V)>() + value.heap_bytes()) as u64);
         // The state may be in use: then the value has not been given to anybody yet.
         let mut value = Some((at, value));
         let appended =
             self.cell.run(1, |lists| lists.append(slice, key, value.take().expect("given once")));
         match (appended, value) {
-            (Ok(Ok(())), _) => Ok(()),
+            (Ok(Ok(())), _) => {
+                if let Some(recorder) = recorder {
+                    recorder.record(Access::Merge, key, Some(slice), bytes);
+                }
+                Ok(())
+            }
             (Ok(Err(Rejected { error, value: (_, value), .. })), _) => {
                 Err(Rejected::new(error, value))
             }
@@ -157,10 +165,13 @@ impl<K: Key, V: State, L: ListsLayout<K, (Time, V)>> TimeMap<K, V, L> {
                 return Err(Error::new(ErrorKind::Input, message).with("state", self.cell.name()));
             }
         }
-        self.cell.check(|| key.key_hash())?;
+        let recorder = self.cell.check(|| key.key_hash())?;
         let mut from = times.start;
         while let Some(slice) = self.next_slice(from)?.filter(|slice| *slice < times.end) {
             self.cell.run(1, |lists| lists.clear_key(slice, key))??;
+            if let Some(recorder) = recorder {
+                recorder.record(Access::Delete, key, Some(slice), 0);
+            }
             from = slice.plus(1);
         }
         Ok(())
@@ -182,6 +193,9 @@ impl<K: Key, V: State, L: ListsLayout<K, (Time, V)>> TimeMap<K, V, L> {
         if self.cell.groups().is_some_and(|groups| groups.is_any_under_way()) {
             self.owed = Some(slice);
             return Ok(true);
+        }
+        if let Some(recorder) = self.cell.recorder() {
+            recorder.record_purge(slice);
         }
         let done = self.cell.run(0, |lists| lists.purge(slice, fuel))??;
         self.owed = None;
@@ -227,6 +241,9 @@ impl<K: Key, V: State, L: ListsLayout<K, (Time, V)>> TimeMap<K, V, L> {
         times: &Range<Time>,
     ) -> Result<Found<V>> {
         let mut found = Found { values: Vec::new(), bytes: 0, account: self.account.clone() };
+        if let Some(recorder) = self.cell.recorder() {
+            recorder.record(Access::Get, key, Some(slice), 0);
+        }
         self.cell.run(1, |lists| {
             lists.read(slice, key, &mut |(at, value)| {
                 if has(times, *at) { found.push(*at, value) } else { Ok(()) }

@@ -145,6 +145,9 @@ pub struct Figures {
     pub clock_ns: u64,
     /// Accesses generated per second.
     pub generated_per_s: f64,
+    /// What the engine says of the run.
+    #[serde(default)]
+    pub remark: Option<String>,
 }
 
 /// How a cell is run.
@@ -201,6 +204,7 @@ pub fn run(work: &Work, kind: &Kind, plan: &Plan, directory: &Path) -> Result<(O
         replay(trace, &work.stream, shape, &work.expected, &mut *engine, kind.updates, &mut watch)?;
     let seconds = watch.elapsed().as_secs_f64();
     let after = System::now();
+    let remark = engine.remark()?;
     if done.is_complete {
         if done.answers != work.expected.answers {
             return Err(wrong_answers(done.answers, work.expected.answers));
@@ -229,6 +233,7 @@ pub fn run(work: &Work, kind: &Kind, plan: &Plan, directory: &Path) -> Result<(O
         answers: done.answers.count,
         answers_digest: done.answers.digest,
         values_digest: done.digest,
+        remark,
         ..Figures::default()
     };
     figures.measured(work, &watch, seconds, (before, opened, after), directory);

@@ -12,3 +12,5 @@ mod every_engine_gives_the_models_answers;
 mod replayed_traces_have_the_digest_of_their_recording;
 #[path = "operators/runs_are_refused_cut_and_resumed.rs"]
 mod runs_are_refused_cut_and_resumed;
+#[path = "operators/traces_of_a_store_are_read_and_replayed.rs"]
+mod traces_of_a_store_are_read_and_replayed;

@@ -11,6 +11,7 @@ pub struct EntryCodec<K, V> {
     encode: fn(&mut Encoded, &K, &V) -> Result<()>,
     decode: Decode<K, V>,
     decode_record: fn(&[u8]) -> Result<(K, V)>,
+    value_bytes: fn(&V) -> u64,
 }
 
 type Decode<K, V> = fn(&[u8], &[u8]) -> Result<(K, V)>;
@@ -54,7 +55,12 @@ impl Encoded {
 impl<K: Key, V: State> EntryCodec<K, V> {
     /// Creates the codec of these types.
     pub fn new() -> Self {
-        Self { encode: Encoded::set, decode: Encoded::get, decode_record: codec::decode }
+        Self {
+            encode: Encoded::set,
+            decode: Encoded::get,
+            decode_record: codec::decode,
+            value_bytes: |value| (size_of::<V>() + value.heap_bytes()) as u64,
+        }
     }
 }
 
@@ -67,6 +73,11 @@ impl<K, V> EntryCodec<K, V> {
     /// Decodes the bytes of a key and of a value, both aligned to 16.
     pub fn decode(&self, key: &[u8], value: &[u8]) -> Result<(K, V)> {
         (self.decode)(key, value)
+    }
+
+    /// Returns the bytes that a value takes in memory, heap included.
+    pub fn value_bytes(&self, value: &V) -> u64 {
+        (self.value_bytes)(value)
     }
 
     /// Decodes a record of a segment.

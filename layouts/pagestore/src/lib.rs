@@ -38,7 +38,7 @@ pub use hash::{HASH_VERSION, KeyGroup, KeyHash, combine, hash_bytes, hash_word};
 pub use heap_size::{HeapSize, rounded};
 pub use helper::{Helper, Served, WeakHelper};
 pub use key_groups::KeyGroups;
-pub use key_text::key_text;
+pub use key_text::{key_text, key_word};
 pub use manifest::{
     CODEC, CheckpointFile, CheckpointImage, MANIFEST, MANIFEST_NEW, Manifest, StateManifest,
     checkpoint_name, checkpoint_of_file,

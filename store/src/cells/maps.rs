@@ -37,6 +37,11 @@ impl<K, V> fmt::Debug for WaysOfMap<K, V> {
 }
 
 impl<K: Key, V: 'static> WaysOfMap<K, V> {
+    /// What a value takes in memory; without its heap if the layout has no codec.
+    pub(crate) fn bytes_of(&self, value: &V) -> u64 {
+        self.codec.map_or(size_of::<V>() as u64, |codec| codec.value_bytes(value))
+    }
+
     fn decode(&self, core: &Core, entry: Entry<'_>) -> Result<(K, V)> {
         let codec = self.codec.ok_or_else(|| not_encoded("imported"))?;
         let (key, value) = codec.decode(entry.key, entry.value)?;

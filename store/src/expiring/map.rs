@@ -144,10 +144,13 @@ impl<K: Key, V: 'static, L: Layout<K, Timed<V>>> ExpiringMap<K, V, L> {
     /// The value of `key`; see [`Map::get`].
     pub fn get<Q: Lookup<K> + ?Sized>(&mut self, key: &Q) -> Result<Option<ValueRef<'_, V>>> {
         let moment = self.lifetime.moment()?;
-        if self.by_reads() && !self.touch(key, moment)? {
+        if !self.by_reads() {
+            return Ok(self.map.get(key)?.and_then(|found| unwrapped(found, moment)));
+        }
+        if !self.touch(key, moment)? {
             return Ok(None);
         }
-        Ok(self.map.get(key)?.and_then(|found| unwrapped(found, moment)))
+        Ok(self.map.find(key)?.and_then(|found| unwrapped(found, moment)))
     }
 
     /// Touches an entry that is there; says whether it is.

@@ -13,6 +13,7 @@ use crate::crowded::Crowded;
 use crate::expiring::Sweeping;
 use crate::moving::Groups;
 use crate::pacing::Pacing;
+use crate::recording::Recorder;
 
 /// What a state's contents are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -54,6 +55,8 @@ pub(crate) struct Core {
     pub(super) dropped: Cell<bool>,
     /// Where its key groups are, if they move.
     groups: Option<Rc<Groups>>,
+    /// The trace that its calls go to, if there is one.
+    recorder: Option<Recorder>,
 }
 
 /// Compaction gets fuel after so many writes.
@@ -78,12 +81,24 @@ impl Core {
             droppable: Cell::new(false),
             dropped: Cell::new(false),
             groups,
+            recorder: None,
         })
     }
 
     /// Has the store pair it with compaction, to this bound of space on storage.
     pub(crate) fn compact_to(&mut self, policy: SpacePolicy) {
         self.compactor = Some(RefCell::new(Compactor::new(policy)));
+    }
+
+    /// Has its calls go to a trace.
+    pub(crate) fn record_by(&mut self, recorder: Option<Recorder>) {
+        self.recorder = recorder;
+    }
+
+    /// The trace that its calls go to, if there is one.
+    #[inline]
+    pub(crate) fn recorder(&self) -> Option<&Recorder> {
+        self.recorder.as_ref()
     }
 
     /// It can be made again from others.

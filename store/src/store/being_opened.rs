@@ -79,7 +79,8 @@ impl Inner {
             return Ok(left);
         }
         let opening = self.begin_opening(manifest.clone(), *limit, *mover)?;
-        let frame = opening.frame(*kind)?;
+        let mut frame = opening.frame(*kind)?;
+        frame.core.record_by(self.recorder_of(&manifest.name)?);
         let Made { cell, hooks, typed } = opening.opened(make(frame))?;
         if let Some(lifetime) = open_lifetime()? {
             let now = lifetime.known().now;

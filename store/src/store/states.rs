@@ -318,7 +318,7 @@ impl<'a, P, L> StateBuilder<'a, P, L> {
         let (kind, limit) = (Kind::Map, self.layout.memory_limit());
         let mut asked = Asked { manifest, kind, limit, mover: self.mover(), open_lifetime };
         let cell = self.store().0.open_cell(&mut asked, &mut make)?;
-        Ok(Map::new(cell.keeping_to(self.wishes.own_keys_of(primitive))))
+        Ok(Map::new(cell.keeping_to(self.wishes.own_keys_of(primitive)).watching()))
     }
 }
 
@@ -428,7 +428,7 @@ impl<K: Key, E: State, L: ListsLayout<K, E>> StateBuilder<'_, ListOf<K, E>, L> {
     pub fn open(self) -> Result<List<K, E, L>> {
         let (store, name, mover) = (self.store(), self.name(), self.mover());
         let cell = store.open_lists_as(("list", None), name, &self.layout, mover)?;
-        Ok(List::new(cell.keeping_to(self.own_keys())))
+        Ok(List::new(cell.keeping_to(self.own_keys()).watching()))
     }
 }
 

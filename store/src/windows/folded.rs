@@ -5,8 +5,8 @@ use std::marker::PhantomData;
 use std::ops::Range;
 use std::rc::Rc;
 
-use alluvium_layouts::{Cursor, Panes};
-use alluvium_pagestore::{ErrorKind, Key, Rejected, Result, Time};
+use alluvium_layouts::{BatchError, Cursor, Panes};
+use alluvium_pagestore::{ErrorKind, HeapSize, Key, Rejected, Result, Time};
 
 use super::contents::{Contents, Out, SliceCache, Was};
 use super::stacks::Stacks;
@@ -15,6 +15,7 @@ use super::{Grid, Window};
 use crate::aggregate::Aggregate;
 use crate::cells::PanesCell;
 use crate::held::Held;
+use crate::recording::{Access, Recorder};
 
 /// An accumulator per slice and key.
 pub(crate) struct Folded<K, E, A: Aggregate<E>, P, S> {
@@ -100,6 +101,33 @@ where
         }
     }
 
+    /// Adds events one by one, which a trace gets.
+    #[cold]
+    fn add_recorded(
+        &self,
+        recorder: &Recorder,
+        slices: &SliceCache<'_>,
+        batch: &mut Vec<(K, Time, E)>,
+    ) -> Result<()> {
+        let aggregate = &*self.aggregate;
+        let done = self.panes.run(batch.len(), |panes| {
+            for (applied, (key, at, element)) in batch.iter().enumerate() {
+                let (slice, mut bytes) = (slices.slice_of(*at), 0);
+                let add = |acc: &mut A::Acc| {
+                    aggregate.add(acc, element);
+                    bytes = size_of::<A::Acc>() + acc.heap_bytes();
+                };
+                let added = panes.update(slice, key, || aggregate.init(), add);
+                added.map_err(|error| BatchError { applied, error })?;
+                recorder.record_change(key, slice, bytes as u64);
+            }
+            Ok(())
+        })?;
+        done.map_err(|error: BatchError| error.leave_rest(batch))?;
+        batch.clear();
+        Ok(())
+    }
+
     /// The accumulator of a key over some slices, as it is and with `item` in `slice`.
     fn folded_with(
         &self,
@@ -158,6 +186,9 @@ where
     fn add_batch(&mut self, grid: &Grid, batch: &mut Vec<(K, Time, E)>) -> Result<()> {
         let aggregate = &*self.aggregate;
         let slices = SliceCache::new(grid);
+        if let Some(recorder) = self.panes.recorder() {
+            return self.add_recorded(recorder, &slices, batch);
+        }
         let done = self.panes.run(batch.len(), |panes| {
             panes.update_batch(
                 batch,
@@ -193,6 +224,9 @@ where
         let done = self.panes.run(1, |panes| panes.update(slice, key, || aggregate.init(), add));
         match done {
             Ok(Ok(())) => {
+                if let Some(recorder) = self.panes.recorder() {
+                    recorder.record_change(key, slice, size_of::<A::Acc>() as u64);
+                }
                 // It is in. What is derived from the slices can be made again.
                 if let Some(totals) = totals
                     && totals.add(aggregate, key, &item, is_new).is_err()
@@ -230,10 +264,14 @@ where
         }
         let aggregate = &*self.aggregate;
         let Some(told) = self.told.as_ref().filter(|_| may_be_told) else {
+            let (recorder, first) = (self.panes.recorder(), slices.start);
             self.panes.run(0, |panes| {
                 panes.fold(slices, cursor, left.max(1), &mut |key, acc| {
                     if !self.panes.counts(key) {
                         return Ok(());
+                    }
+                    if let Some(recorder) = recorder {
+                        recorder.record(Access::Get, key, Some(first), 0);
                     }
                     aggregate.out(&acc).into_iter().for_each(|row| out(key, window, row, 1));
                     Ok(())
@@ -249,9 +287,13 @@ where
         // Taken out first: what is visited may not come again, and telling it may fail.
         if self.telling.is_empty() {
             let telling = &mut self.telling;
+            let (recorder, first) = (self.panes.recorder(), slices.start);
             self.panes.run(0, |panes| {
                 panes.fold(slices, &mut self.fold, fuel, &mut |key, acc| {
                     if self.panes.counts(key) {
+                        if let Some(recorder) = recorder {
+                            recorder.record(Access::Get, key, Some(first), 0);
+                        }
                         telling.push_back((key.clone(), acc, None));
                     }
                     Ok(())
@@ -320,7 +362,11 @@ where
         {
             return Ok(false);
         }
-        self.panes.enter()?.purge(before, fuel)
+        let mut panes = self.panes.enter()?;
+        if let Some(recorder) = self.panes.recorder() {
+            recorder.record_purge(before);
+        }
+        panes.purge(before, fuel)
     }
 
     fn prefetch(&mut self, until: Time) -> Result<()> {

@@ -14,6 +14,7 @@ use super::holistic::Process;
 use super::{Grid, Window};
 use crate::cells::{ListsCell, PanesCell};
 use crate::held::Held;
+use crate::recording::{Access, Recorder};
 
 /// Slices of a window, and how many events of a key each had.
 pub(crate) type Counts = Vec<(Time, u64)>;
@@ -106,6 +107,26 @@ where
     }
 }
 
+/// Appends one by one, which a trace gets; leaves what was not appended.
+#[cold]
+fn append_recorded<K: Key, E: State>(
+    lists: &mut impl Lists<K, E>,
+    recorder: &Recorder,
+    batch: &mut Vec<(K, Time, E)>,
+) -> Result<()> {
+    let mut rest = std::mem::take(batch).into_iter();
+    while let Some((key, slice, element)) = rest.next() {
+        let bytes = (size_of::<E>() + element.heap_bytes()) as u64;
+        if let Err(Rejected { error, value, .. }) = lists.append(slice, &key, element) {
+            batch.push((key, slice, value));
+            batch.extend(rest);
+            return Err(error);
+        }
+        recorder.record(Access::Merge, &key, Some(slice), bytes);
+    }
+    Ok(())
+}
+
 /// Of the elements of some slices those that were there when the slices had `old`.
 fn first_of<'a, E>(
     elements: &'a [E],
@@ -143,7 +164,12 @@ where
         for (_, at, _) in batch.iter_mut() {
             *at = slices.slice_of(*at);
         }
-        let done = self.lists.run(batch.len(), |lists| lists.append_batch(batch))?;
+        let done = match self.lists.recorder() {
+            None => self.lists.run(batch.len(), |lists| lists.append_batch(batch))?,
+            Some(recorder) => {
+                self.lists.run(batch.len(), |lists| append_recorded(lists, recorder, batch))?
+            }
+        };
         for ((_, place, _), at) in batch.iter_mut().rev().zip(self.times.iter().rev()) {
             *place = *at;
         }
@@ -152,7 +178,14 @@ where
 
     fn put(&mut self, slice: Time, key: &K, item: E) -> std::result::Result<(), Rejected<E>> {
         match self.lists.enter() {
-            Ok(mut lists) => lists.append(slice, key, item),
+            Ok(mut lists) => {
+                let bytes = (size_of::<E>() + item.heap_bytes()) as u64;
+                lists.append(slice, key, item)?;
+                if let Some(recorder) = self.lists.recorder() {
+                    recorder.record(Access::Merge, key, Some(slice), bytes);
+                }
+                Ok(())
+            }
             Err(error) => Err(Rejected::new(error, item)),
         }
     }
@@ -172,9 +205,13 @@ where
             // Taken out first: what is visited may not come again, and telling it may fail.
             if self.telling.is_empty() {
                 let telling = &mut self.telling;
+                let (recorder, first) = (self.lists.recorder(), slices.start);
                 self.lists.run(0, |lists| {
                     lists.fold(slices.clone(), &mut self.fold, fuel, &mut |key, _| {
                         if self.lists.counts(key) {
+                            if let Some(recorder) = recorder {
+                                recorder.record(Access::Get, key, Some(first), 0);
+                            }
                             telling.push_back((key.clone(), None));
                         }
                         Ok(())
@@ -193,10 +230,14 @@ where
             return Ok(0);
         }
         let process = &mut self.process;
+        let (recorder, first) = (self.lists.recorder(), slices.start);
         self.lists.run(0, |lists| {
             lists.fold(slices, cursor, fuel, &mut |key, elements| {
                 if !self.lists.counts(key) {
                     return Ok(());
+                }
+                if let Some(recorder) = recorder {
+                    recorder.record(Access::Get, key, Some(first), 0);
                 }
                 process.process(key, window, elements, &mut |row| out(key, window, row, 1))
             })
@@ -235,7 +276,11 @@ where
         {
             return Ok(false);
         }
-        self.lists.enter()?.purge(before, fuel)
+        let mut lists = self.lists.enter()?;
+        if let Some(recorder) = self.lists.recorder() {
+            recorder.record_purge(before);
+        }
+        lists.purge(before, fuel)
     }
 
     fn prefetch(&mut self, until: Time) -> Result<()> {

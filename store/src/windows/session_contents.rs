@@ -13,6 +13,7 @@ use super::sessions::SessionContents;
 use crate::aggregate::Aggregate;
 use crate::cells::ListsCell;
 use crate::held::Held;
+use crate::recording::Access;
 
 /// An accumulator per session, in the key's set.
 pub(crate) struct FoldedSessions<E, A> {
@@ -179,7 +180,12 @@ where
     }
 
     fn keep(&mut self, key: &K, place: Time, item: &E) -> Result<()> {
-        Ok(self.lists.enter_for(1)?.append(place, key, item.clone())?)
+        self.lists.enter_for(1)?.append(place, key, item.clone())?;
+        if let Some(recorder) = self.lists.recorder() {
+            let bytes = (size_of::<E>() + item.heap_bytes()) as u64;
+            recorder.record(Access::Merge, key, Some(place), bytes);
+        }
+        Ok(())
     }
 
     fn move_before(&mut self, key: &K, from: Time, to: Time) -> Result<()> {
@@ -215,6 +221,9 @@ where
     ) -> Result<()> {
         let bucket = SessionContents::<K>::place(self, last, part);
         let process = &mut self.process;
+        if let Some(recorder) = self.lists.recorder() {
+            recorder.record(Access::Get, key, Some(bucket), 0);
+        }
         self.lists.run(0, |lists| {
             lists.stream(bucket, key, &mut |elements| {
                 process.process(key, window, elements, &mut |row| out(key, window, row, diff))
@@ -224,7 +233,11 @@ where
 
     fn forget(&mut self, key: &K, last: Time, part: &u64) -> Result<()> {
         let bucket = SessionContents::<K>::place(self, last, part);
-        self.lists.enter()?.clear_key(bucket, key)
+        self.lists.enter()?.clear_key(bucket, key)?;
+        if let Some(recorder) = self.lists.recorder() {
+            recorder.record(Access::Delete, key, Some(bucket), 0);
+        }
+        Ok(())
     }
 
     fn prefetch(&mut self, until: Time) -> Result<()> {
@@ -232,7 +245,11 @@ where
     }
 
     fn purge(&mut self, before: Time, fuel: usize) -> Result<bool> {
-        self.lists.enter()?.purge(self.places.over(before), fuel)
+        let over = self.places.over(before);
+        if let Some(recorder) = self.lists.recorder() {
+            recorder.record_purge(over);
+        }
+        self.lists.enter()?.purge(over, fuel)
     }
 }
 

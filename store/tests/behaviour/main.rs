@@ -14,6 +14,7 @@ mod a_scan_sees_each_key_once_while_the_index_splits;
 mod a_state_is_opened_again_as_it_was_left;
 mod a_state_that_is_cleared_has_checkpoints;
 mod a_state_that_the_job_has_no_more_is_dropped;
+mod a_trace_has_the_calls_that_were_made;
 mod a_users_layout_answers_like_ours;
 mod bad_input_is_refused_by_name;
 mod colliding_hashes_never_mix_keys_up;

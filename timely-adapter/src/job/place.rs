@@ -142,6 +142,9 @@ impl Place {
         let mut config = node.config.store.clone();
         let owned = owned_groups(*index, config.key_groups, *peers);
         config.directory = config.directory.map(|node| node.join(&home.directory));
+        if let Some(trace) = &mut config.trace {
+            trace.directory.push(name_of(*index, home.division));
+        }
         config.memory = ByteSize(overrides.memory_bytes.unwrap_or(node.share_bytes));
         config.layout = overrides.layout.clone().unwrap_or(config.layout);
         config.states.extend(overrides.states.clone());

@@ -9,6 +9,7 @@ mod processes;
 mod a_dataflow_reads_the_stores_statistics;
 mod a_failed_operator_holds_its_time;
 mod a_group_ends_as_one;
+mod a_job_records_a_trace_of_its_state;
 mod an_operators_id_is_free_again;
 mod cold_reads_are_parked;
 mod groups_move_while_rows_come;

@@ -1,6 +1,7 @@
-//! Measured costs of each operation on each layout: at two sizes and two numbers of keys, with the
-//! machine and the date. Costs in memory are processor time of the thread, so that other work on
-//! the machine counts little; what a miss costs is time on the clock.
+//! Measured costs of each operation on each layout: at two sizes and two numbers of keys, and what it
+//! costs more when its key is not in memory, with the machine and the date. Costs in memory are
+//! processor time of the thread, so that other work on the machine counts little; those beyond it are
+//! time on the clock.
 
 use std::path::Path;
 use std::time::Instant;
@@ -25,9 +26,13 @@ const KEYS: [u64; 2] = [1000, 50_000];
 /// How often each phase is measured; the median counts.
 const ROUNDS: usize = 3;
 const MEMORY_BYTES: u64 = 256 << 20;
-/// Memory and keys of the phase whose reads miss.
+/// Memory and keys of the phases that miss: the state is four times the memory.
 const SMALL_MEMORY_BYTES: u64 = 4 << 20;
 const SMALL_MEMORY_KEYS: u64 = 16_000;
+/// Operations of each of these phases.
+const COLD_STEPS: u64 = 3000;
+/// Values of these phases, and what a merge appends.
+const COLD_BYTES: [u32; 2] = [1024, 16];
 
 /// What one operation costs.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -55,8 +60,8 @@ pub struct Calibration {
     pub commit: String,
     /// Costs in memory.
     pub constants: Vec<Constant>,
-    /// What a read beyond memory costs more, with the page cache warm.
-    pub miss_ns: f64,
+    /// What operations on keys beyond memory cost more, on the device of the temporary files.
+    pub cold: Vec<Constant>,
 }
 
 impl Calibration {
@@ -79,8 +84,8 @@ impl Calibration {
                 let costs = (0..ROUNDS).map(|_| in_memory(kind, bytes, keys, directory));
                 calibration.take(name, bytes, keys, &costs.collect::<Result<Vec<_>>>()?);
             }
-            if name == "ours-hybrid-log" {
-                calibration.miss_ns = beyond_memory(kind, directory)?;
+            if super::spills(name) {
+                calibration.cold.extend(beyond_memory(kind, COLD_STEPS, directory)?);
             }
         }
         Ok(calibration)
@@ -128,6 +133,12 @@ impl Calibration {
         };
         Some(at(few)? * (1.0 - share) + at(many)? * share)
     }
+
+    /// What an operation costs more if its key is not in memory.
+    pub fn cold(&self, engine: &str, op: Op) -> Option<f64> {
+        let mut of = self.cold.iter();
+        of.find(|one| one.engine == engine && one.op == op.text()).map(|one| one.ns)
+    }
 }
 
 fn open(
@@ -165,21 +176,59 @@ fn in_memory(kind: &Kind, bytes: u32, keys: u64, directory: &Path) -> Result<Vec
     Ok(costs)
 }
 
-/// What a read of state that is larger than memory costs more than one of state that is not.
-fn beyond_memory(kind: &Kind, directory: &Path) -> Result<f64> {
-    let cost = |memory_bytes: u64| -> Result<f64> {
-        let (mut engine, _made) = open(kind, memory_bytes, directory)?;
-        let (keys, engine) = (SMALL_MEMORY_KEYS, &mut *engine);
-        let mut phases =
-            Phases { engine, bytes: 1024, keys, value: Vec::new(), number: 0, by_clock: true };
-        phases.run(Op::Put, keys, &mut |number| number)?;
-        let mut random = Random::new(2);
-        phases.run(Op::Get, 20_000, &mut |_| random.below(keys))
-    };
-    let (small, large) = (cost(SMALL_MEMORY_BYTES)?, cost(MEMORY_BYTES)?);
-    let bytes = SMALL_MEMORY_KEYS * (1024 + super::KEY_OVERHEAD_BYTES + 10);
+/// What each operation on state that is larger than memory costs more than on state that is not, for
+/// each key that is not in memory.
+fn beyond_memory(kind: &Kind, steps: u64, directory: &Path) -> Result<Vec<Constant>> {
+    let mut rounds = Vec::new();
+    for _ in 0..ROUNDS {
+        let small = cold_phases(kind, SMALL_MEMORY_BYTES, steps, directory)?;
+        rounds.push((small, cold_phases(kind, MEMORY_BYTES, steps, directory)?));
+    }
+    let value = u64::from(COLD_BYTES[0]);
+    let bytes = SMALL_MEMORY_KEYS * (value + super::KEY_OVERHEAD_BYTES + 10);
     let missed = 1.0 - SMALL_MEMORY_BYTES as f64 / bytes as f64;
-    Ok(((small - large) / missed).max(0.0))
+    let more = |place: usize| {
+        let mut all: Vec<f64> = rounds
+            .iter()
+            .map(|(small, large)| (small[place].1 - large[place].1) / missed)
+            .collect();
+        all.sort_by(f64::total_cmp);
+        all[all.len() / 2].max(0.0)
+    };
+    let constant = |(place, (op, _)): (usize, &(Op, f64))| Constant {
+        engine: kind.name.to_owned(),
+        op: op.text().to_owned(),
+        bytes: COLD_BYTES[0],
+        keys: SMALL_MEMORY_KEYS,
+        ns: more(place),
+    };
+    Ok(rounds[0].0.iter().enumerate().map(constant).collect())
+}
+
+/// Nanoseconds on the clock of each operation on keys of equal chance.
+fn cold_phases(
+    kind: &Kind,
+    memory_bytes: u64,
+    steps: u64,
+    directory: &Path,
+) -> Result<Vec<(Op, f64)>> {
+    let (mut engine, _made) = open(kind, memory_bytes, directory)?;
+    let (keys, engine) = (SMALL_MEMORY_KEYS, &mut *engine);
+    let lists = kind.name == "ours-append-log";
+    let write = if lists { Op::Merge } else { Op::Put };
+    let [bytes, more] = COLD_BYTES;
+    let mut phases = Phases { engine, bytes, keys, value: Vec::new(), number: 0, by_clock: true };
+    phases.run(write, keys, &mut |number| number)?;
+    let mut random = Random::new(2);
+    let mut any = move |_: u64| random.below(keys);
+    let mut costs = vec![(Op::Get, phases.run(Op::Get, steps, &mut any)?)];
+    if !lists {
+        costs.push((Op::Put, phases.run(Op::Put, steps, &mut any)?));
+    }
+    phases.bytes = more;
+    costs.push((Op::Merge, phases.run(Op::Merge, steps, &mut any)?));
+    costs.push((Op::Delete, phases.run(Op::Delete, steps, &mut |number| number * 7 % keys)?));
+    Ok(costs)
 }
 
 struct Phases<'a> {
@@ -248,6 +297,23 @@ mod tests {
         assert!((cost(50.0, 1000.0) - 25.0).abs() < 1e-9);
         assert_eq!((cost(50.0, 1e9), cost(200.0, 1.0)), (35.0, 30.0));
         assert_eq!(calibration.cost("e", Op::Put, 1.0, 1.0), None);
+    }
+
+    #[test]
+    fn each_operation_beyond_memory_has_a_cost() {
+        let dir = tempfile::tempdir().unwrap();
+        for kind in built_in().iter().filter(|kind| crate::advice::spills(kind.name)) {
+            let lists = kind.name == "ours-append-log";
+            let constants = beyond_memory(kind, 50, dir.path()).unwrap();
+            let ops: Vec<_> = constants.iter().map(|one| one.op.as_str()).collect();
+            let all = ["get", "put", "merge", "delete"];
+            let wanted: Vec<_> = all.into_iter().filter(|op| !lists || *op != "put").collect();
+            assert_eq!(ops, wanted, "{}", kind.name);
+            // How much more is time on the clock, which other work makes longer.
+            let calibration = Calibration { cold: constants, ..Calibration::default() };
+            assert!(calibration.cold(kind.name, Op::Get).unwrap() >= 0.0);
+            assert_eq!(calibration.cold("e", Op::Get), None);
+        }
     }
 
     #[test]

@@ -3,28 +3,47 @@
 //!
 //! The expected cost of an access is the sum over operations of their share and what they cost in
 //! the [`Calibration`], at the sizes and the number of keys of the trace. Where the state does not
-//! fit into the memory, layouts that spill pay for the misses of an LRU cache, and others are out.
+//! fit into the memory, layouts that spill pay what each operation costs more for each miss of an LRU
+//! cache, and others are out.
 
 mod calibration;
 mod check;
 
 use std::fmt::Write;
 
-use crate::characterize::{Distances, Working};
+use crate::characterize::{Stack, Working};
 use crate::trace::{Op, Recording, stand_in};
 use crate::{Error, Result};
 
 pub use calibration::{CANDIDATES, Calibration, Constant};
-pub use check::check;
+pub use check::{Checked, Memory, check};
 
 /// What a key and its place in an index take beside the value, about.
 const KEY_OVERHEAD_BYTES: u64 = 64;
 
+/// Whether a layout holds more than memory.
+pub(crate) fn spills(engine: &str) -> bool {
+    matches!(engine, "ours-hybrid-log" | "ours-append-log")
+}
+
+/// What a trace asks of one kind.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Asked {
+    /// The operation.
+    pub op: Op,
+    /// Its share of all accesses.
+    pub share: f64,
+    /// The mean bytes that it reads, writes or removes.
+    pub bytes: f64,
+    /// The share of them whose key an LRU cache of the memory does not have.
+    pub misses: f64,
+}
+
 /// What decides of a trace.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Needs {
-    /// Share of each operation, and the mean bytes that it reads, writes or removes.
-    pub operations: Vec<(Op, f64, f64)>,
+    /// What it asks.
+    pub operations: Vec<Asked>,
     /// The most keys that live.
     pub keys_max: u64,
     /// The most bytes that live, keys and places included.
@@ -48,24 +67,33 @@ impl Needs {
         let fits = bytes_max <= memory_bytes;
         let share = memory_bytes as f64 / bytes_max.max(1) as f64;
         let cached = (working.keys_max as f64 * share) as u64;
-        let distances = || Distances::of(entries.iter().map(|entry| entry.key));
-        let first = |distances: &Distances| distances.first as f64 / entries.len().max(1) as f64;
-        let misses = || {
-            let distances = distances();
-            // First accesses have nothing to read.
-            (distances.miss_ratios(&[cached])[0] - first(&distances)).max(0.0)
-        };
-        let operations = operations(recording);
-        let has = |op| operations.iter().any(|(other, ..)| *other == op);
+        let misses = if fits { [0; Op::ALL.len()] } else { misses(recording, cached) };
+        let operations = operations(recording, &misses);
+        let has = |op| operations.iter().any(|asked| asked.op == op);
         let only_lists = !has(Op::Put) && !has(Op::Seek);
         let is_windows = !has(Op::Merge) && !has(Op::Seek) && has(Op::Delete) && has(Op::Put);
-        let misses = if fits { 0.0 } else { misses() };
+        let misses = operations.iter().map(|asked| asked.share * asked.misses).sum();
         Needs { keys_max: working.keys_max, bytes_max, only_lists, is_windows, misses, operations }
     }
 }
 
-/// Share and mean bytes of each operation.
-fn operations(recording: &Recording) -> Vec<(Op, f64, f64)> {
+/// How many accesses of each operation an LRU cache of so many keys does not have. A key that is new, or
+/// was deleted, has nothing to read.
+fn misses(recording: &Recording, cached: u64) -> [u64; Op::ALL.len()] {
+    let (mut stack, mut misses) = (Stack::default(), [0; Op::ALL.len()]);
+    for entry in recording.entries() {
+        let distance = match entry.op() {
+            Op::Delete => stack.remove(entry.key),
+            _ => stack.access(entry.key),
+        };
+        let is_miss = distance.is_some_and(|distance| u64::from(distance) >= cached);
+        misses[entry.op() as usize] += u64::from(is_miss);
+    }
+    misses
+}
+
+/// What a trace asks, of which so many of each operation miss.
+fn operations(recording: &Recording, misses: &[u64; Op::ALL.len()]) -> Vec<Asked> {
     let mut sizes = vec![0u64; recording.keys().len()];
     let mut sums = [(0u64, 0u64); Op::ALL.len()];
     for entry in recording.entries() {
@@ -85,9 +113,11 @@ fn operations(recording: &Recording) -> Vec<(Op, f64, f64)> {
     }
     let total = recording.entries().len().max(1) as f64;
     let figures = Op::ALL.into_iter().zip(sums).filter(|(_, (count, _))| *count > 0);
-    figures
-        .map(|(op, (count, sum))| (op, count as f64 / total, sum as f64 / count as f64))
-        .collect()
+    let asked = |(op, (count, sum)): (Op, (u64, u64))| {
+        let misses = misses[op as usize] as f64 / count as f64;
+        Asked { op, share: count as f64 / total, bytes: sum as f64 / count as f64, misses }
+    };
+    figures.map(asked).collect()
 }
 
 /// A layout, and what an access to it is expected to cost.
@@ -138,13 +168,17 @@ pub fn advise(
 }
 
 fn expected(needs: &Needs, engine: &str, calibration: &Calibration) -> Result<f64> {
-    let mut cost = needs.misses * calibration.miss_ns;
-    for (op, share, bytes) in &needs.operations {
+    let mut cost = 0.0;
+    for Asked { op, share, bytes, misses } in &needs.operations {
         // A range is a read of its first key, and one for each step.
         let op = if matches!(op, Op::Seek | Op::Next) { Op::Get } else { *op };
+        let missing = |what| Error::Usage(format!("the calibration has no {what}{op} of {engine}"));
         let ns = calibration.cost(engine, op, *bytes, needs.keys_max as f64);
-        let missing = || Error::Usage(format!("the calibration has no {op} of {engine}"));
-        cost += share * ns.ok_or_else(missing)?;
+        cost += share * ns.ok_or_else(|| missing(""))?;
+        if *misses > 0.0 {
+            let more = calibration.cold(engine, op).ok_or_else(|| missing("cold "))?;
+            cost += share * misses * more;
+        }
     }
     Ok(cost)
 }
@@ -200,7 +234,7 @@ mod tests {
     use super::*;
     use crate::trace::Line;
 
-    fn constants(of: &[(&str, f64)]) -> Calibration {
+    pub(super) fn constants(of: &[(&str, f64)]) -> Calibration {
         let mut constants = Vec::new();
         for (engine, ns) in of {
             for op in ["get", "put", "merge", "delete"] {
@@ -210,7 +244,19 @@ mod tests {
                 }
             }
         }
-        Calibration { constants, miss_ns: 5000.0, ..Calibration::default() }
+        let cold = |engine: &str, op: &str, ns| Constant {
+            engine: engine.to_owned(),
+            op: op.to_owned(),
+            bytes: 1024,
+            keys: 1000,
+            ns,
+        };
+        let cold = ["get", "put", "merge", "delete"].into_iter().flat_map(|op| {
+            let appended = if op == "merge" { 100.0 } else { 9000.0 };
+            [cold("ours-hybrid-log", op, 5000.0), cold("ours-append-log", op, appended)]
+        });
+        let cold = cold.collect();
+        Calibration { constants, cold, ..Calibration::default() }
     }
 
     fn recording(op: Op, keys: u32) -> Recording {
@@ -249,6 +295,28 @@ mod tests {
         assert_eq!(advice.best().engine, "ours-hybrid-log");
         let cost = advice.best().cost.unwrap();
         assert!((cost - (80.0 + 5000.0 * 2.0 / 3.0)).abs() < 1e-6, "{cost}");
+        assert!((advice.needs.misses - 2.0 / 3.0).abs() < 1e-6);
+        // What is appended is not read first.
+        let advice = advise(&recording(Op::Merge, 1000), 45_000, &calibration).unwrap();
+        assert_eq!(advice.best().engine, "ours-append-log");
+        let costs: Vec<f64> = advice.candidates.iter().flat_map(|one| one.cost).collect();
+        assert!(costs[0] < 200.0 && costs[1] > 3000.0, "{costs:?}");
+    }
+
+    #[test]
+    fn keys_that_were_deleted_have_nothing_to_read() {
+        let mut recording = Recording::default();
+        for number in 0..3000u32 {
+            let key = format!("{:010}", number % 1000);
+            for op in [Op::Get, Op::Put, Op::Delete] {
+                let line = Line { time: Some(0), op, key: key.as_bytes(), bytes: Some(16) };
+                recording.push(line, 0);
+            }
+        }
+        assert_eq!(misses(&recording, 1), [0; Op::ALL.len()]);
+        let puts = self::recording(Op::Put, 1000);
+        assert_eq!(misses(&puts, 999)[Op::Put as usize], 2000);
+        assert_eq!(misses(&puts, 1000)[Op::Put as usize], 0);
     }
 
     #[test]

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use clap::Args;
 
 use super::{ReadArgs, write};
-use crate::advice::{Calibration, advise as advise_for, check};
+use crate::advice::{Calibration, Checked, Memory, advise as advise_for, check};
 use crate::args::bytes;
 use crate::engine::Kind;
 use crate::{Error, Result};
@@ -28,6 +28,9 @@ pub struct AdviseArgs {
     /// Measure all candidates on eleven operators and YCSB, and compare the advised ones with the best
     #[arg(long)]
     check: bool,
+    /// Check with a quarter of each trace's state as memory, instead of --memory
+    #[arg(long, requires = "check")]
+    beyond: bool,
     /// About how many accesses each trace of --check has
     #[arg(long, default_value_t = 200_000)]
     accesses: usize,
@@ -48,10 +51,12 @@ pub(super) fn advise(args: &AdviseArgs, kinds: &[Kind]) -> Result<()> {
         print!("{}", advise_for(&recording, memory, &calibration)?.text(&calibration));
     }
     if args.check {
-        let beyond = check(&calibration, kinds, args.accesses, memory, &mut |line| {
-            println!("{line}");
-        })?;
-        println!("{beyond} of 14 beyond 1.15");
+        let mut tell = |line: &str| println!("{line}");
+        let memory = if args.beyond { Memory::Quarter } else { Memory::Bytes(memory) };
+        let Checked { traces, beyond, too_small } =
+            check(&calibration, kinds, args.accesses, memory, &mut tell)?;
+        let measured = traces - too_small;
+        println!("{beyond} of {measured} beyond 1.15; {too_small} have too little state");
     }
     Ok(())
 }

@@ -46,6 +46,9 @@ pub(super) fn characterize(args: &CharacterizeArgs) -> Result<()> {
     if recording.skipped() > 0 {
         println!("  {} bad lines were left out", recording.skipped());
     }
+    if recording.missing() > 0 {
+        println!("  {} accesses are missing: the store had no room for them", recording.missing());
+    }
     if let Some(json) = &args.json {
         write(json, &serde_json::to_string_pretty(&figures).map_err(Error::engine)?)?;
     }

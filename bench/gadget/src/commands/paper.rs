@@ -44,6 +44,12 @@ pub struct PaperArgs {
     /// Seconds after which a replay is cut
     #[arg(long, default_value_t = 15.0)]
     seconds: f64,
+    /// A directory of traces that bench/flink made, to compare ours with
+    #[arg(long)]
+    flink: Option<PathBuf>,
+    /// Only write the events for bench/flink into --out
+    #[arg(long, conflicts_with = "flink")]
+    events_only: bool,
 }
 
 pub(super) fn paper(args: &PaperArgs, kinds: &[Kind]) -> Result<()> {
@@ -60,7 +66,11 @@ pub(super) fn paper(args: &PaperArgs, kinds: &[Kind]) -> Result<()> {
         engines: args.engines.clone(),
         memory_bytes: bytes("--memory", &args.memory)?,
         seconds: args.seconds,
+        flink: args.flink.clone(),
         rows: OnceCell::new(),
     };
+    if args.events_only {
+        return paper.write_events(&args.out);
+    }
     paper.write(&args.out, kinds)
 }

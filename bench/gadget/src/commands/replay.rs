@@ -100,9 +100,10 @@ pub struct ReplayArgs {
     /// Make each access when it is due, so many times as fast as the trace's own times
     #[arg(long)]
     speed: Option<f64>,
-    /// Microseconds of a unit of the trace's times, for --speed
-    #[arg(long, default_value_t = 1_000_000)]
-    unit_us: u64,
+    /// Microseconds of a unit of the trace's times, for --speed; if neither this nor the trace says, a
+    /// second
+    #[arg(long)]
+    unit_us: Option<u64>,
     #[command(flatten)]
     read: ReadArgs,
     #[command(flatten)]
@@ -117,6 +118,8 @@ struct Shown {
     accesses: u64,
     /// Bad lines that were left out.
     skipped: u64,
+    /// Accesses that the trace says are missing.
+    missing: u64,
     seconds: f64,
     accesses_per_s: f64,
     /// Of all that was returned, in order.
@@ -130,6 +133,8 @@ struct Shown {
     sample: u32,
     clock_ns: u64,
     latencies: BTreeMap<String, LatencyFigures>,
+    /// What the engine says of the run.
+    remark: Option<String>,
 }
 
 pub(super) fn kind_of<'a>(name: &str, kinds: &'a [Kind]) -> Result<&'a Kind> {
@@ -199,14 +204,16 @@ pub(super) fn replay(args: &ReplayArgs, kinds: &[Kind]) -> Result<()> {
     let pace = args.pace(&recording)?;
     let expected = expect(&recording)?;
     let directory = directory(&args.run)?;
-    let (played, watch, system) =
+    let (played, watch, system, remark) =
         run_on(&recording, &expected, kind, &args.run, pace, directory.path())?;
     print(&Shown {
         skipped: recording.skipped(),
+        missing: recording.missing(),
         live_bytes_max: expected.live_bytes_max,
         sample: watch.sample(),
         clock_ns: watch.clock_ns(),
         latencies: watch.figures(),
+        remark,
         ..shown(kind, &played, system)
     })
 }
@@ -220,7 +227,8 @@ impl ReplayArgs {
         if !recording.is_timed() {
             return Err(Error::Usage("--speed: the trace has no times".to_owned()));
         }
-        Ok(Some(Pace { unit_s: self.unit_us as f64 / 1e6 / speed }))
+        let unit_us = self.unit_us.or(recording.unit_us()).unwrap_or(1_000_000);
+        Ok(Some(Pace { unit_s: unit_us as f64 / 1e6 / speed }))
     }
 }
 
@@ -232,7 +240,7 @@ pub(super) fn run_on(
     run: &EngineArgs,
     pace: Option<Pace>,
     directory: &Path,
-) -> Result<(Played, Stopwatch, (System, System))> {
+) -> Result<(Played, Stopwatch, (System, System), Option<String>)> {
     let (operator, options) = stand_in(recording);
     let memory_bytes = run.memory_bytes()?;
     let open = Open {
@@ -252,6 +260,6 @@ pub(super) fn run_on(
     let mut watch = Stopwatch::start(Timing { most, sample, rate: None, warm_up });
     let played = Player::play(recording, expected, &mut *engine, pace, &mut watch)?;
     let after = System::now();
-    drop(engine);
-    Ok((played, watch, (before, after)))
+    let remark = engine.remark()?;
+    Ok((played, watch, (before, after), remark))
 }

@@ -71,6 +71,11 @@ pub trait Engine {
     fn checkpoint(&mut self) -> Result<bool> {
         Ok(false)
     }
+
+    /// What figures do not show of a run, such as what of its time was the network.
+    fn remark(&mut self) -> Result<Option<String>> {
+        Ok(None)
+    }
 }
 
 /// How an engine is opened.

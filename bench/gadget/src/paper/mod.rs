@@ -4,12 +4,13 @@
 //! run on Borg's jobs and a Borg-like stream of tasks, if they are given, or on a generated stream.
 
 mod figures;
+mod flink;
 mod stores;
 mod tables;
 mod text;
 
 use std::cell::OnceCell;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use crate::characterize::Characterization;
 use crate::engine::{BTree, Kind};
@@ -41,6 +42,8 @@ pub struct Paper {
     pub memory_bytes: u64,
     /// The time limit of a replay in seconds.
     pub seconds: f64,
+    /// Where traces of Flink are, if there are some.
+    pub flink: Option<PathBuf>,
     /// Rows that were read.
     pub rows: OnceCell<(Vec<Row>, Vec<Row>)>,
 }
@@ -75,6 +78,21 @@ impl Section {
 }
 
 impl Paper {
+    /// A report of a generated stream of so many events, and as many accesses of each replay.
+    pub fn generated_only(events: usize) -> Self {
+        Paper {
+            tasks: None,
+            jobs: None,
+            events,
+            accesses: events,
+            engines: Vec::new(),
+            memory_bytes: 256 << 20,
+            seconds: 60.0,
+            flink: None,
+            rows: OnceCell::new(),
+        }
+    }
+
     /// Makes all sections and writes `paper.md` and `paper.html` into `out`.
     ///
     /// # Errors
@@ -102,7 +120,10 @@ impl Paper {
         for section in [stores::three, stores::core, stores::all] {
             done(section(self, kinds)?)?;
         }
-        done(text::missing())
+        if let Some(directory) = &self.flink {
+            done(flink::section(self, directory)?)?;
+        }
+        done(text::missing(self.flink.is_some()))
     }
 
     /// The figures of all operators.
@@ -202,16 +223,9 @@ mod tests {
     #[test]
     fn the_report_has_each_table_and_figure_with_the_papers_word_and_the_data() {
         let dir = tempfile::tempdir().unwrap();
-        let paper = Paper {
-            tasks: None,
-            jobs: None,
-            events: 3000,
-            accesses: 3000,
-            engines: vec!["btree".to_owned(), "ours-heap".to_owned()],
-            memory_bytes: 16 << 20,
-            seconds: 5.0,
-            rows: OnceCell::new(),
-        };
+        let engines = vec!["btree".to_owned(), "ours-heap".to_owned()];
+        let memory_bytes = 16 << 20;
+        let paper = Paper { engines, memory_bytes, ..Paper::generated_only(3000) };
         paper.write(dir.path(), &built_in()).unwrap();
         let text = std::fs::read_to_string(dir.path().join("paper.md")).unwrap();
         for number in 1..=3 {

@@ -35,6 +35,11 @@ fn of(name: &str) -> Option<&'static Said> {
     SAID.iter().find(|said| said.name.text() == name)
 }
 
+/// What the paper says of an operator's operations.
+pub(super) fn shares_of(name: Name) -> Option<String> {
+    of(name.text()).map(|said| said.shares.map(|share| share.to_string()).join(" / "))
+}
+
 pub(super) fn sections(paper: &Paper, figures: &[Characterization]) -> Vec<Section> {
     let data = format!("{}; joins: {}", paper.data(false), paper.data(true));
     vec![
@@ -54,9 +59,8 @@ fn mixes(figures: &[Characterization], data: &str) -> Section {
     for one in figures {
         let share = |op| format!("{:.3}", one.share(op));
         let steps = format!("{:.3}", one.share(Op::Seek) + one.share(Op::Next));
-        let said = of(&one.name).map_or("none".to_owned(), |said| {
-            said.shares.map(|share| share.to_string()).join(" / ")
-        });
+        let name = Name::ALL.into_iter().find(|name| name.text() == one.name);
+        let said = name.and_then(shares_of).unwrap_or_else(|| "none".to_owned());
         let ops = [Op::Get, Op::Put, Op::Merge, Op::Delete].map(share);
         section.row([one.name.clone()].into_iter().chain(ops).chain([steps, said]));
     }

@@ -50,8 +50,13 @@ fn html(sections: &[Section]) -> String {
     html + page::end()
 }
 
+/// What is said of traces of Flink that are there.
+const HERE: &str = "the paper's own are not published; those above are of bench/flink";
+/// What is said of those that are not.
+const NOT_MADE: &str = "the paper's own are not published; bench/flink makes some (--flink)";
+
 /// What of the paper is not here.
-pub(super) fn missing() -> Section {
+pub(super) fn missing(has_flink: bool) -> Section {
     let columns = ["data", "why", "instead"];
     let mut section = Section::new(
         "What cannot be had",
@@ -63,7 +68,11 @@ pub(super) fn missing() -> Section {
         ["Borg's tasks", "listed by Gadget's repository; no copy at hand", "a Borg-like stream"],
         ["Taxi", "no copy at hand", "the same sweep on the stream above"],
         ["Azure's VMs", "no copy at hand", "the same sweep on the stream above"],
-        ["traces of Flink", "no copy at hand", "the operations of Gadget, and ours"],
+        [
+            "traces of Flink",
+            if has_flink { HERE } else { NOT_MADE },
+            "the operations of Gadget, and ours",
+        ],
         ["Lethe", "closed source", "RocksDB with compaction by deletes, in bench/peers"],
     ] {
         section.row(row.map(str::to_owned));

@@ -28,6 +28,7 @@ pub(super) fn text(about: &About, rows: &Rows<'_>) -> String {
         let of_operator = rows.of_operator(operator);
         throughput(&mut text, &of_operator);
         costs(&mut text, &of_operator);
+        remarks(&mut text, &of_operator);
         latencies(&mut text, &of_operator);
         open_loops(&mut text, &of_operator);
     }
@@ -216,6 +217,15 @@ fn costs(text: &mut String, rows: &[&Row<'_>]) {
             seconds(|figures| figures.checkpoint_s),
             seconds(|figures| figures.recovery_s)
         );
+    }
+}
+
+/// What engines say of their last runs.
+fn remarks(text: &mut String, rows: &[&Row<'_>]) {
+    for row in rows {
+        if let Some(remark) = row.runs.last().and_then(|run| run.remark.as_ref()) {
+            let _ = writeln!(text, "\n{}: {remark}.", row.engine);
+        }
     }
 }
 

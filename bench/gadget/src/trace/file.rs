@@ -2,6 +2,7 @@
 //!
 //! In memory an access takes 16 bytes, and each key is kept once.
 
+use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::hash::BuildHasher;
 use std::io::{self, BufRead, BufReader, BufWriter, Read, Write};
@@ -12,7 +13,7 @@ use hashbrown::HashTable;
 use ruzstd::decoding::{FrameDecoder, StreamingDecoder};
 use ruzstd::encoding::{CompressionLevel, compress_to_vec};
 
-use super::line::{BYTES_MAX, Line, Op};
+use super::line::{BYTES_MAX, Line, Note, Op, purge_of, slice_of};
 use crate::access::{Class, Keys};
 use crate::{Error, Result};
 
@@ -76,6 +77,10 @@ pub struct Recording {
     /// Whether lines have times; `None` before the first.
     is_timed: Option<bool>,
     skipped: u64,
+    /// Keys of slices that were not purged yet.
+    sliced: BTreeMap<i64, Vec<u32>>,
+    missing: u64,
+    unit_us: Option<u64>,
 }
 
 impl Recording {
@@ -112,7 +117,15 @@ impl Recording {
                 _ => "the file ends in the middle of this line".to_owned(),
             });
         };
-        let line = Line::parse(text.strip_suffix(b"\r").unwrap_or(text))?;
+        let text = text.strip_suffix(b"\r").unwrap_or(text);
+        match Note::parse(text) {
+            None => {}
+            Some(note) => return Ok(self.take_note(note)),
+        }
+        if let Some((time, bound)) = purge_of(text) {
+            return self.purge(time, bound);
+        }
+        let line = Line::parse(text)?;
         let last = self.entries.last().map_or(i64::MIN, |entry| entry.time);
         match (line.time, self.is_timed) {
             (Some(time), _) if time < last && self.is_timed == Some(true) => {
@@ -124,6 +137,27 @@ impl Recording {
             _ => {}
         }
         self.push(line, value_bytes);
+        Ok(())
+    }
+
+    fn take_note(&mut self, note: Note) {
+        match note {
+            Note::Missing(accesses) => self.missing += accesses,
+            Note::UnitUs(unit) => self.unit_us = Some(unit),
+            Note::Text => {}
+        }
+    }
+
+    /// Deletes each key of slices before `bound`.
+    fn purge(&mut self, time: i64, bound: i64) -> std::result::Result<(), String> {
+        let last = self.entries.last().map_or(i64::MIN, |entry| entry.time);
+        if time < last || self.is_timed == Some(false) {
+            return Err(format!("time runs backwards: {time} after {last}"));
+        }
+        let kept = self.sliced.split_off(&bound);
+        for key in std::mem::replace(&mut self.sliced, kept).into_values().flatten() {
+            self.entries.push(Entry::new(time, Op::Delete, key, 0));
+        }
         Ok(())
     }
 
@@ -145,6 +179,9 @@ impl Recording {
             return *number;
         }
         let number = keys.make(Class::State, key);
+        if let Some(slice) = slice_of(key) {
+            self.sliced.entry(slice).or_default().push(number);
+        }
         self.numbers.insert_unique(hash, number, |number| state.hash_one(keys.get(*number)));
         number
     }
@@ -172,6 +209,16 @@ impl Recording {
     /// Whether lines have times.
     pub fn is_timed(&self) -> bool {
         self.is_timed == Some(true)
+    }
+
+    /// Accesses that the file says are missing.
+    pub fn missing(&self) -> u64 {
+        self.missing
+    }
+
+    /// Microseconds of a unit of its times, if it says so.
+    pub fn unit_us(&self) -> Option<u64> {
+        self.unit_us
     }
 
     /// Bad lines that were left out.
@@ -321,6 +368,32 @@ mod tests {
             assert_eq!((recording.entries().len(), recording.skipped()), (2, 1), "{bad}");
         }
         assert_eq!(read("", false).unwrap().entries().len(), 0);
+    }
+
+    #[test]
+    fn traces_of_a_store_have_notes_and_purges() {
+        let text = "# state a: keys, 1 of them\n# unit-us 1000\n1 put 7@10 8\n1 put 8@20 8\n\
+                    1 put 7@20 8\n2 purge @20 0\n# 12 accesses are missing here\n3 get 8@20 0\n\
+                    4 purge @30 0\n";
+        let recording = read(text, false).unwrap();
+        let name = |key| String::from_utf8(recording.keys().get(key).to_vec()).unwrap();
+        let found =
+            recording.entries().iter().map(|entry| (entry.time, entry.op(), name(entry.key)));
+        let found: Vec<_> = found.map(|(time, op, key)| format!("{time} {op} {key}")).collect();
+        let wanted = [
+            "1 put 7@10",
+            "1 put 8@20",
+            "1 put 7@20",
+            "2 delete 7@10",
+            "3 get 8@20",
+            "4 delete 8@20",
+            "4 delete 7@20",
+        ];
+        assert_eq!(found, wanted);
+        assert_eq!((recording.missing(), recording.unit_us()), (12, Some(1000)));
+        let error = read("3 put 7@10 8\n2 purge @20 0\n", false).unwrap_err().to_string();
+        assert!(error.contains("line 2: time runs backwards"), "{error}");
+        assert!(read("2 purge 20 0\n", false).is_err());
     }
 
     #[test]

@@ -1,7 +1,8 @@
 //! One line of a trace: `t OP key bytes`, `OP key`, or a line of YCSB's log.
 //!
 //! `t` is in units of event time and never runs backwards. `bytes` are those that a put or merge
-//! writes; other operations have 0. A range is a seek, and a next for each key that it visits.
+//! writes; other operations have 0. A range is a seek, and a next for each key that it visits. A line that
+//! begins with `#` is a note.
 
 use std::fmt;
 
@@ -56,6 +57,44 @@ impl fmt::Display for Op {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.text())
     }
+}
+
+/// A line that is no access.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Note {
+    /// Accesses before it were not recorded.
+    Missing(u64),
+    /// Microseconds of a unit of the trace's times.
+    UnitUs(u64),
+    /// For people.
+    Text,
+}
+
+impl Note {
+    /// Reads a note; `None` for other lines.
+    pub fn parse(text: &[u8]) -> Option<Note> {
+        let text = std::str::from_utf8(text.strip_prefix(b"#")?).unwrap_or_default().trim();
+        if let Some(count) = text.strip_suffix(" accesses are missing here") {
+            return Some(count.parse().map_or(Note::Text, Note::Missing));
+        }
+        let unit = text.strip_prefix("unit-us ").and_then(|unit| unit.parse().ok());
+        Some(unit.filter(|unit| *unit > 0).map_or(Note::Text, Note::UnitUs))
+    }
+}
+
+/// The bound of a line that purges: `t purge @BOUND 0`. It removes each key that ends in `@` and a smaller
+/// number.
+pub fn purge_of(text: &[u8]) -> Option<(i64, i64)> {
+    let text = std::str::from_utf8(text).ok()?;
+    let (time, rest) = text.split_once(" purge @")?;
+    let (bound, _) = rest.split_once(' ').unwrap_or((rest, ""));
+    Some((time.parse().ok()?, bound.parse().ok()?))
+}
+
+/// The slice of a key that has one.
+pub fn slice_of(key: &[u8]) -> Option<i64> {
+    let at = key.iter().rposition(|byte| *byte == b'@')?;
+    std::str::from_utf8(&key[at + 1..]).ok()?.parse().ok()
 }
 
 /// One access as a file has it.
