@@ -319,7 +319,7 @@ mod tests {
 
     #[derive(Parser, Debug)]
     enum Command {
-        Nexmark(NexmarkArgs),
+        Nexmark(Box<NexmarkArgs>),
         Rmw(RmwArgs),
         Replay(ReplayArgs),
         Adapter(AdapterArgs),

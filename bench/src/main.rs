@@ -32,7 +32,7 @@ enum Command {
     /// Generate Nexmark events and nothing else
     Gen(GenArgs),
     /// A Nexmark query over generated or given events
-    Nexmark(NexmarkArgs),
+    Nexmark(Box<NexmarkArgs>),
     /// Read-modify-write of keys from a distribution
     Rmw(RmwArgs),
     /// What the Timely adapter costs beside an operator by hand and beside the state alone

@@ -7,14 +7,15 @@
 //!
 //! Answers of all runs of an experiment must be equal, but for runs that were cut.
 
+mod report;
+
 use std::path::Path;
 
-use alluvium_reports::{Line, digits, lines, logarithmic, short};
+use alluvium_reports::digits;
 
 use crate::cell::{Cell, DIRECTORY, Outcome};
 use crate::medians::Outcomes;
 use crate::programs::Programs;
-use crate::report::{Part, Report, Table};
 use crate::runner::Runner;
 use crate::{Error, Result};
 
@@ -241,7 +242,7 @@ pub fn run(options: &Options, programs: &Programs, runner: &mut Runner, out: &Pa
     let cells = options.cells(&places);
     let total = cells.len() * options.rounds;
     let outcomes = runner.run(&cells, options.rounds, &mut |outcomes| {
-        report(options, outcomes, total).write(out, &machine)
+        report::report(options, outcomes, total).write(out, &machine)
     })?;
     let mut wrong = Outcomes(&outcomes).differences("checksum");
     wrong.extend(outcomes.iter().filter_map(failure));
@@ -259,209 +260,6 @@ fn failure(outcome: &Outcome) -> Option<String> {
         || why.contains("not installed when this was built")
         || why.contains("were not there when this was built");
     (!is_expected).then(|| format!("{} on {}: {why}", outcome.row, outcome.column))
-}
-
-fn report(options: &Options, outcomes: &[Outcome], total: usize) -> Report {
-    let all = Outcomes(outcomes);
-    let mut report = Report::new("HotStorage'20: COUNT, RANK, and Nexmark q3 to q8");
-    let Options { seconds, slower, memory, rounds, .. } = options;
-    report.text(format!(
-        "{seconds} s a run, rates are the published ones{}, {memory} for each store, {rounds} rounds in \
-         turns, medians. {} of {total} cells are done.",
-        if *slower > 1 { format!(" divided by {slower}") } else { String::new() },
-        outcomes.len()
-    ));
-    report.text(
-        "Open loop: a record is due at its time, and its latency counts from then, however late it is \
-         taken. A rate is not kept if the last record is done more than a second late; a run that takes \
-         half as long again is cut, and its figures are those of the records until then.",
-    );
-    window_part(&mut report, all);
-    query_part(&mut report, all);
-    rate_part(&mut report, all);
-    let differences = all.differences("checksum");
-    report.text(match differences.is_empty() {
-        true => "All answers are equal.".to_owned(),
-        false => format!("Answers differ: {}.", differences.join("; ")),
-    });
-    report.add(Part::Heading("Commands".to_owned()));
-    let first = outcomes.iter().filter(|outcome| outcome.round == 1);
-    report.add(Part::Lines(first.map(|outcome| outcome.command.clone()).collect()));
-    report
-}
-
-/// Milliseconds at a path of nanoseconds.
-fn ms(all: Outcomes<'_>, row: &str, column: &str, path: &str) -> Option<f64> {
-    all.median(row, column, path).map(|ns| ns / 1e6)
-}
-
-fn shown(value: Option<f64>) -> String {
-    value.map_or(String::new(), digits)
-}
-
-fn window_part(report: &mut Report, all: Outcomes<'_>) {
-    report.add(Part::Heading("COUNT and RANK (Fig. 3)".to_owned()));
-    report.text(
-        "Published: COUNT has 100 times less p99 on FASTER than on RocksDB with merge; RANK has orders of \
-         magnitude less on RocksDB with merge than on FASTER.",
-    );
-    let rows = all.rows();
-    for row in rows.into_iter().filter(|row| row.starts_with("COUNT") || row.starts_with("RANK")) {
-        let mut table = Table::new([
-            (row, ""),
-            ("rate", "/s"),
-            ("p50", "ms"),
-            ("p99", "ms"),
-            ("p99.9", "ms"),
-            ("most", "ms"),
-            ("a firing, p99", "ms"),
-            ("memory", "MiB"),
-            ("kept", ""),
-        ]);
-        let mut curves = Vec::new();
-        for (engine, _) in ENGINES {
-            let Some(outcome) = all.of(row, engine).next() else { continue };
-            let at = |path: &str| shown(ms(all, row, engine, path));
-            let kept = match (&outcome.why, outcome.says("is_cut"), outcome.says("is_kept")) {
-                (Some(why), ..) if why == NOT_BUILT => "not built".to_owned(),
-                (Some(why), ..) => why.clone(),
-                (None, true, _) => "no, cut *".to_owned(),
-                (None, false, false) => "no".to_owned(),
-                (None, false, true) => "yes".to_owned(),
-            };
-            let memory = all.median(row, engine, "memory_max").map(|b| b / f64::from(1 << 20));
-            table.row(vec![
-                engine.to_owned(),
-                all.median(row, engine, "ops_per_s").map_or(String::new(), short),
-                at("latencies.event.p50"),
-                at("latencies.event.p99"),
-                at("latencies.event.p99_9"),
-                at("latencies.event.max"),
-                at("latencies.firing.p99"),
-                shown(memory),
-                kept,
-            ]);
-            let points = outcome.curve("latencies.event.ccdf");
-            curves.push(Line { name: engine, points });
-        }
-        report.add(Part::Table(table));
-        report.add(Part::Plot(ccdf(&format!("{row}: latency"), &curves)));
-    }
-    if all.0.iter().any(|outcome| outcome.why.as_deref() == Some(NOT_BUILT)) {
-        report.text(format!("Not built: {NOT_BUILT}."));
-    }
-}
-
-fn ccdf(title: &str, curves: &[Line<'_>]) -> String {
-    logarithmic(title, ["latency, ms", "share of records that took at least as long"], curves)
-}
-
-fn query_part(report: &mut Report, all: Outcomes<'_>) {
-    report.add(Part::Heading("Nexmark q3 to q8 (Table 1, Fig. 4)".to_owned()));
-    report.text(
-        "Monolithic: one store with one layout, a hybrid log, and one memory pool for all states. \
-         Workload-aware: the layout that fits each state, in the same memory. Speed-up is p99 of \
-         monolithic over p99 of workload-aware; equal runs differ by the column before it.",
-    );
-    let mut table = Table::new([
-        ("query", ""),
-        ("rate", "/s"),
-        ("p99, heap", "ms"),
-        ("p99, monolithic", "ms"),
-        ("p99, aware", "ms"),
-        ("aware again of aware", ""),
-        ("speed-up", ""),
-        ("published", ""),
-    ]);
-    let mut plots = Vec::new();
-    for Published { query, speed_up, .. } in QUERIES {
-        let p99 = |column| all.median(query, column, "latency_ns.p99");
-        if all.of(query, MONOLITHIC).next().is_none() {
-            continue;
-        }
-        let ratio = |one: Option<f64>, other: Option<f64>| match (one, other) {
-            (Some(one), Some(other)) if other > 0.0 => format!("{:.2}x", one / other),
-            _ => String::new(),
-        };
-        let in_ms = |column| shown(p99(column).map(|ns| ns / 1e6));
-        table.row(vec![
-            query.to_owned(),
-            all.median(query, AWARE, "ops_per_s").map_or(String::new(), short),
-            in_ms(HEAP),
-            in_ms(MONOLITHIC),
-            in_ms(AWARE),
-            ratio(p99(AGAIN), p99(AWARE)),
-            ratio(p99(MONOLITHIC), p99(AWARE)),
-            speed_up.to_owned(),
-        ]);
-        let curves = [HEAP, MONOLITHIC, AWARE].map(|column| {
-            let points = all.of(query, column).next().map(|outcome| outcome.curve("ccdf_ns"));
-            Line { name: column, points: points.unwrap_or_default() }
-        });
-        plots.push(Part::Plot(ccdf(&format!("{query}: latency"), &curves)));
-    }
-    report.add(Part::Table(table));
-    plots.into_iter().for_each(|plot| report.add(plot));
-}
-
-fn rate_part(report: &mut Report, all: Outcomes<'_>) {
-    report.add(Part::Heading("Rates and workers (Fig. 5)".to_owned()));
-    let cores = std::thread::available_parallelism().map_or(1, usize::from);
-    let names = ["run", "rate", "median, monolithic", "median, aware", "kept"];
-    let units = ["", "/s", "ms", "ms", ""];
-    let mut table = Table::new(names.into_iter().zip(units));
-    let mut curves: Vec<(String, Vec<(f64, f64)>)> = Vec::new();
-    for row in all.rows() {
-        let of_workers = row.split_once(" on ").and_then(|(_, rest)| rest.strip_suffix(" workers"));
-        let is_rate = row.contains(" at ");
-        if !is_rate && of_workers.is_none() {
-            continue;
-        }
-        let rate = |column| all.median(row, column, "ops_per_s");
-        let kept = |column| {
-            let wanted = all.of(row, column).next().and_then(|o| wanted_rate(&o.command));
-            Some(rate(column)? >= wanted? * 0.95)
-        };
-        let kept = match (kept(MONOLITHIC), kept(AWARE)) {
-            (Some(true), Some(true)) => "both",
-            (Some(true), _) => "monolithic",
-            (_, Some(true)) => "aware",
-            _ => "neither",
-        };
-        let median = |column| ms(all, row, column, "latency_ns.p50");
-        let is_more = of_workers.and_then(|n| n.parse::<usize>().ok()).is_some_and(|n| n > cores);
-        let name = format!("{row}{}", if is_more { ", more than cores" } else { "" });
-        let cells = [rate(AWARE).map_or(String::new(), short), shown(median(MONOLITHIC))];
-        let mut cells: Vec<String> = [name].into_iter().chain(cells).collect();
-        cells.extend([shown(median(AWARE)), kept.to_owned()]);
-        table.row(cells);
-        if !is_rate {
-            continue;
-        }
-        for column in [MONOLITHIC, AWARE] {
-            let query = row.split(' ').next().unwrap_or(row);
-            let name = format!("{query}, {column}");
-            let wanted = all.of(row, column).next().and_then(|o| wanted_rate(&o.command));
-            let (Some(rate), Some(median)) = (wanted, median(column)) else { continue };
-            match curves.iter_mut().find(|(known, _)| *known == name) {
-                Some((_, points)) => points.push((rate / 1e3, median)),
-                None => curves.push((name, vec![(rate / 1e3, median)])),
-            }
-        }
-    }
-    report.add(Part::Table(table));
-    let curves = curves.iter().map(|(name, points)| Line { name, points: points.clone() });
-    let curves: Vec<_> = curves.collect();
-    let axes = [
-        alluvium_reports::Axis::Logarithmic("rate, K/s"),
-        alluvium_reports::Axis::Logarithmic("median latency, ms"),
-    ];
-    report.add(Part::Plot(lines("Median latency by rate (Fig. 5a)", axes, &curves)));
-}
-
-/// The rate that a command asks for.
-fn wanted_rate(command: &str) -> Option<f64> {
-    command.split("--rate ").nth(1)?.split(' ').next()?.parse().ok()
 }
 
 #[cfg(test)]
@@ -506,7 +304,6 @@ mod tests {
         let q7 = command("q7-hotstorage at 200000/s", AWARE);
         let expected = "--layout auto --memory 1GiB --events 100000 --rate 200000 --workers 1";
         assert!(q7.contains(expected) && q7.contains("highest/windows=heap"), "{q7}");
-        assert_eq!(wanted_rate(&q7), Some(200_000.0));
     }
 
     #[test]
