@@ -141,7 +141,7 @@ fn map_sliding(slices: usize) -> Fired {
 fn beside(what: &str, windows: Windows, map: impl Fn() -> Fired) {
     println!("{what}, {KEYS} keys");
     for _ in 0..3 {
-        let (mut ours, mut map) = (ours(windows.clone()), map());
+        let (mut ours, mut map) = (ours(windows), map());
         ours.say("window segments");
         map.say("hashbrown");
         assert_eq!((ours.rows, ours.sum), (map.rows, map.sum), "results differ");
