@@ -11,6 +11,7 @@ mod processes;
 mod a_checkpoint_without_room_in_memory_is_given_up;
 mod a_directory_of_before_goes_on;
 mod a_job_crashes_at_any_step;
+mod a_job_goes_back_to_an_older_checkpoint;
 mod a_job_goes_on_from_one_checkpoint_on_all_workers;
 mod a_job_goes_on_with_another_number_of_workers;
 mod a_sink_shows_each_row_once;
