@@ -14,6 +14,7 @@ mod a_job_crashes_at_any_step;
 mod a_job_goes_back_to_an_older_checkpoint;
 mod a_job_goes_on_from_one_checkpoint_on_all_workers;
 mod a_job_goes_on_with_another_number_of_workers;
+mod a_job_is_killed_while_its_tables_move;
 mod a_sink_shows_each_row_once;
 mod a_worker_goes_on_while_its_checkpoint_is_committed;
 mod moves_at_the_time_of_a_checkpoint_begin_after_it;
