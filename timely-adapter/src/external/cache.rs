@@ -1,7 +1,8 @@
 //! A bounded cache of what an external table has said.
 //!
 //! What it keeps true: it never takes more than the bytes it was made with, all of which are booked
-//! before; an entry is never seen after its time to live, nor after it was removed. When there is no
+//! before; an entry is never seen after its time to live, nor after it was removed, nor in another stay of its
+//! key group than it was put in. When there is no
 //! room a clock hand looks for an entry that nobody has read since it last passed.
 
 use std::time::{Duration, Instant};
@@ -24,6 +25,8 @@ struct Entry<K, V> {
     key: K,
     value: Option<V>,
     since: Instant,
+    /// How often the key's group had moved.
+    stay: u32,
     is_used: bool,
 }
 
@@ -49,10 +52,11 @@ impl<K: Key, V: HeapSize> Cache<K, V> {
         }
     }
 
-    /// The value of `key` that was put in, if that was not too long before `now`.
-    pub(super) fn get(&mut self, key: &K, now: Instant) -> Option<Option<&V>> {
+    /// The value of `key` that was put in during this stay of its group, if that was not too long before `now`.
+    pub(super) fn get(&mut self, key: &K, stay: u32, now: Instant) -> Option<Option<&V>> {
         let number = *self.index.find(key.key_hash(), |&n| self.entries[n as usize].key == *key)?;
-        if now.saturating_duration_since(self.entries[number as usize].since) >= self.ttl {
+        let Entry { since, stay: put_in, .. } = self.entries[number as usize];
+        if now.saturating_duration_since(since) >= self.ttl || put_in != stay {
             self.remove(key);
             return None;
         }
@@ -61,8 +65,8 @@ impl<K: Key, V: HeapSize> Cache<K, V> {
         Some(entry.value.as_ref())
     }
 
-    /// Puts in what the table has for `key`, unless there is no room for it at all.
-    pub(super) fn put(&mut self, key: K, value: Option<V>, now: Instant) {
+    /// Puts in what the table has for `key` in this stay, unless there is no room for it at all.
+    pub(super) fn put(&mut self, (key, stay): (K, u32), value: Option<V>, now: Instant) {
         self.remove(&key);
         let heap = heap_bytes(&key, &value);
         if self.entries.capacity() == 0 || heap > self.heap_bytes_max {
@@ -76,7 +80,7 @@ impl<K: Key, V: HeapSize> Cache<K, V> {
         let number = self.entries.len() as u32;
         self.heap_bytes += heap;
         let hash = key.key_hash();
-        self.entries.push(Entry { key, value, since: now, is_used: false });
+        self.entries.push(Entry { key, value, since: now, stay, is_used: false });
         let entries = &self.entries;
         self.index.insert_unique(hash, number, |&n| entries[n as usize].key.key_hash());
     }
@@ -141,7 +145,7 @@ mod tests {
                 0 => {
                     let size = (next(&mut random) % 40) as usize;
                     let value = (size > 4).then(|| "v".repeat(size));
-                    cache.put(key, value.clone(), now);
+                    cache.put((key, 0), value.clone(), now);
                     model.insert(number, (value, now));
                 }
                 1 if step % 5 == 0 => {
@@ -150,7 +154,7 @@ mod tests {
                 }
                 _ => {
                     let expected = model.get(&number).filter(|(_, at)| now - *at < ttl);
-                    match cache.get(&key, now) {
+                    match cache.get(&key, 0, now) {
                         Some(found) => {
                             let (value, _) = expected.expect("nothing that is over or was removed");
                             assert_eq!(found, value.as_ref());
@@ -186,10 +190,21 @@ mod tests {
         let (now, places) = (Instant::now(), cache.entries.capacity() as u64);
         assert!(places > 50, "{places}");
         for key in 0..places * 20 {
-            cache.put(key, Some(key), now);
+            cache.put((key, 0), Some(key), now);
             if key > 0 {
-                assert_eq!(cache.get(&0, now), Some(Some(&0)), "{key}");
+                assert_eq!(cache.get(&0, 0, now), Some(Some(&0)), "{key}");
             }
         }
+    }
+
+    #[test]
+    fn what_was_put_in_another_stay_is_not_there() {
+        let mut cache = Cache::<u64, u64>::new(8 << 10, Duration::from_secs(60));
+        let now = Instant::now();
+        cache.put((7, 0), Some(1), now);
+        assert_eq!(cache.get(&7, 2, now), None);
+        assert_eq!(cache.get(&7, 0, now), None, "it is gone");
+        cache.put((7, 2), Some(3), now);
+        assert_eq!(cache.get(&7, 2, now), Some(Some(&3)));
     }
 }

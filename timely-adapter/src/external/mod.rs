@@ -7,9 +7,10 @@
 //! Nothing of the operator is part of a checkpoint: at one, all rows sent before it have come out, and
 //! the truth of the table is with its owner.
 
+pub(crate) mod asking;
 mod cache;
 mod join;
-mod on_thread;
+pub(crate) mod on_thread;
 #[cfg(feature = "redis")]
 mod redis;
 mod waiting;
@@ -19,8 +20,8 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use alluvium::Result;
 use alluvium::io::Waker;
+use alluvium::{KeyGroup, Result};
 
 pub use join::LookupExternal;
 pub use on_thread::OnThread;
@@ -69,6 +70,20 @@ pub trait ExternalTable<K, V>: 'static {
     /// # Errors
     /// There will be no more answers. The run ends with the error.
     fn answers(&mut self, answers: &mut Vec<Answer<V>>) -> Result<()>;
+
+    /// A key group is on this worker from now on: it came by a [move](crate::Keyed::migratable), or the run
+    /// begins with it here. Starts to bring the table's part of it, of `groups` of all keys, to where this
+    /// worker asks for it, and returns whether that takes time: then [`followed`](Self::followed) says when it
+    /// is there. Until then no worker asks for a key of the group. Called again after an error.
+    ///
+    /// Default: all workers ask in one place, and nothing is to be moved.
+    fn follow(&mut self, _group: KeyGroup, _groups: u16) -> bool {
+        false
+    }
+
+    /// Adds the key groups whose part is there since the last call, or why it could not be brought. Errors that
+    /// pass are those of [`Answer::value`]: the operator tries again. Default: none.
+    fn followed(&mut self, _followed: &mut Vec<(KeyGroup, Result<()>)>) {}
 }
 
 /// What a stream tells about a key of an external table.
@@ -117,6 +132,14 @@ impl External {
             cache: None,
             counts: Rc::default(),
         }
+    }
+
+    pub(crate) fn id(&self) -> &str {
+        &self.id
+    }
+
+    pub(crate) fn patience_max(&self) -> Option<Duration> {
+        self.patience
     }
 
     /// Lets so many rows wait for answers at a time; with so many waiting, the operator takes no further

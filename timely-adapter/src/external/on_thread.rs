@@ -1,25 +1,80 @@
 //! An external table of a function that waits: it is called on a thread of its own.
 
+use std::collections::VecDeque;
 use std::fmt;
 use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
 use std::sync::{Arc, OnceLock};
 use std::thread;
 
 use alluvium::io::Waker;
-use alluvium::{Error, ErrorKind, Result};
+use alluvium::{Error, ErrorKind, KeyGroup, Result};
 
 use super::{Answer, ExternalTable, Question};
 
-/// Looks keys up on a thread. The thread ends after its current call when this is dropped.
+/// Looks keys up on a thread. The thread ends after its current call when this is dropped. If parts of the
+/// table follow key groups, that is waited for: none follows to a worker that is gone.
 pub struct OnThread<K, V> {
-    questions: Sender<Vec<Question<K>>>,
-    answers: Receiver<Vec<Answer<V>>>,
+    /// `None` once this is being dropped, as are the replies.
+    requests: Option<Sender<Request<K>>>,
+    replies: Option<Receiver<Reply<V>>>,
+    /// Replies that have come and were not taken.
+    answered: Vec<Answer<V>>,
+    followed: Vec<(KeyGroup, Result<()>)>,
+    /// Whether the table has parts that follow key groups.
+    has_parts: bool,
     waker: Arc<OnceLock<Arc<Waker>>>,
+    thread: Option<thread::JoinHandle<()>>,
+}
+
+impl<K, V> Drop for OnThread<K, V> {
+    fn drop(&mut self) {
+        (self.requests, self.replies) = (None, None);
+        if let Some(thread) = self.thread.take().filter(|_| self.has_parts) {
+            // That it has panicked was told.
+            let _ = thread.join();
+        }
+    }
 }
 
 impl<K, V> fmt::Debug for OnThread<K, V> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("OnThread").finish_non_exhaustive()
+    }
+}
+
+enum Request<K> {
+    Ask(Vec<Question<K>>),
+    Follow(KeyGroup, u16),
+}
+
+enum Reply<V> {
+    Answers(Vec<Answer<V>>),
+    Followed(KeyGroup, Result<()>),
+}
+
+/// What is called on the thread.
+pub(super) trait Serve<K, V>: Send + 'static {
+    /// Adds what the table has for each of the keys, in their order.
+    fn look_up(&mut self, keys: &[K], values: &mut Vec<Result<Option<V>>>);
+
+    /// Brings the table's part of a key group, of so many, to where it is looked up from now on.
+    fn follow(&mut self, group: KeyGroup, groups: u16) -> Result<()>;
+}
+
+/// Two functions.
+struct Functions<L, F>(L, F);
+
+impl<K, V, L, F> Serve<K, V> for Functions<L, F>
+where
+    L: FnMut(&[K], &mut Vec<Result<Option<V>>>) + Send + 'static,
+    F: FnMut(KeyGroup, u16) -> Result<()> + Send + 'static,
+{
+    fn look_up(&mut self, keys: &[K], values: &mut Vec<Result<Option<V>>>) {
+        (self.0)(keys, values);
+    }
+
+    fn follow(&mut self, group: KeyGroup, groups: u16) -> Result<()> {
+        (self.1)(group, groups)
     }
 }
 
@@ -35,30 +90,81 @@ impl<K: Send + 'static, V: Send + 'static> OnThread<K, V> {
         keys_max: usize,
         look_up: impl FnMut(&[K], &mut Vec<Result<Option<V>>>) + Send + 'static,
     ) -> Result<Self> {
-        let (questions, asked) = channel();
-        let (told, answers) = channel();
+        Self::serving(name, keys_max, Functions(look_up, |_, _| Ok(())), false)
+    }
+
+    /// The same of a table whose parts [follow](ExternalTable::follow) key groups. `follow` gets a group and
+    /// how many there are, on the same thread, and returns when the part is where `look_up` finds it. Keys that
+    /// wait are looked up between two calls of it.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Io`] if there can be no further thread.
+    pub fn following(
+        name: &str,
+        keys_max: usize,
+        look_up: impl FnMut(&[K], &mut Vec<Result<Option<V>>>) + Send + 'static,
+        follow: impl FnMut(KeyGroup, u16) -> Result<()> + Send + 'static,
+    ) -> Result<Self> {
+        Self::serving(name, keys_max, Functions(look_up, follow), true)
+    }
+
+    pub(super) fn serving(
+        name: &str,
+        keys_max: usize,
+        serve: impl Serve<K, V>,
+        has_parts: bool,
+    ) -> Result<Self> {
+        let (requests, asked) = channel();
+        let (told, replies) = channel();
         let waker = Arc::<OnceLock<Arc<Waker>>>::default();
-        let wakes = waker.clone();
-        thread::Builder::new()
+        let telling = Telling { told: Some(told), wakes: waker.clone() };
+        let thread = thread::Builder::new()
             .name(name.to_owned())
-            .spawn(move || {
-                serve(&asked, Telling { told: Some(told), wakes }, keys_max.max(1), look_up)
-            })
+            .spawn(move || run(&asked, &telling, keys_max.max(1), serve))
             .map_err(|error| Error::io("starting a thread", name, error))?;
-        Ok(Self { questions, answers, waker })
+        Ok(Self {
+            requests: Some(requests),
+            replies: Some(replies),
+            answered: Vec::new(),
+            followed: Vec::new(),
+            has_parts,
+            waker,
+            thread: Some(thread),
+        })
+    }
+
+    fn request(&self, request: Request<K>) {
+        // If the thread has ended, `answers` says so.
+        let _ = self.requests.as_ref().is_some_and(|requests| requests.send(request).is_ok());
+    }
+
+    /// Takes in the replies that have come.
+    fn receive(&mut self) -> Result<()> {
+        let replies = self.replies.as_ref().expect("it is not being dropped");
+        loop {
+            match replies.try_recv() {
+                Ok(Reply::Answers(more)) => self.answered.extend(more),
+                Ok(Reply::Followed(group, done)) => self.followed.push((group, done)),
+                Err(TryRecvError::Empty) => return Ok(()),
+                Err(TryRecvError::Disconnected) => {
+                    let message = "the thread that asks an external table has panicked";
+                    return Err(Error::new(ErrorKind::Panicked, message));
+                }
+            }
+        }
     }
 }
 
-/// Where answers go. The operator is woken also when the thread ends by a panic.
+/// Where replies go. The operator is woken also when the thread ends by a panic.
 struct Telling<V> {
-    told: Option<Sender<Vec<Answer<V>>>>,
+    told: Option<Sender<Reply<V>>>,
     wakes: Arc<OnceLock<Arc<Waker>>>,
 }
 
 impl<V> Telling<V> {
     /// Says whether the operator is still there.
-    fn tell(&self, answers: Vec<Answer<V>>) -> bool {
-        let is_told = self.told.as_ref().is_some_and(|told| told.send(answers).is_ok());
+    fn tell(&self, reply: Reply<V>) -> bool {
+        let is_told = self.told.as_ref().is_some_and(|told| told.send(reply).is_ok());
         self.wake();
         is_told
     }
@@ -78,40 +184,56 @@ impl<V> Drop for Telling<V> {
     }
 }
 
-fn serve<K, V>(
-    asked: &Receiver<Vec<Question<K>>>,
-    telling: Telling<V>,
+/// Answers what is asked, and has one group follow whenever nothing is.
+fn run<K, V>(
+    asked: &Receiver<Request<K>>,
+    telling: &Telling<V>,
     keys_max: usize,
-    mut look_up: impl FnMut(&[K], &mut Vec<Result<Option<V>>>),
+    mut serve: impl Serve<K, V>,
 ) {
-    let (mut keys, mut values) = (Vec::new(), Vec::new());
-    while let Ok(mut questions) = asked.recv() {
-        questions.extend(asked.try_iter().flatten());
-        let mut questions = questions.into_iter();
-        loop {
-            keys.clear();
-            values.clear();
-            let mut numbers = Vec::new();
-            for Question { number, key } in questions.by_ref().take(keys_max) {
-                numbers.push(number);
-                keys.push(key);
-            }
-            if keys.is_empty() {
-                break;
-            }
-            look_up(&keys, &mut values);
-            values.truncate(numbers.len());
-            while values.len() < numbers.len() {
-                let message = "the function of an external table left a key without an answer";
-                values.push(Err(Error::new(ErrorKind::Input, message)));
-            }
-            let answers = numbers.into_iter().zip(values.drain(..));
-            let answers = answers.map(|(number, value)| Answer { number, value }).collect();
-            if !telling.tell(answers) {
-                return;
+    let (mut questions, mut groups) = (VecDeque::new(), VecDeque::new());
+    loop {
+        let first = match questions.is_empty() && groups.is_empty() {
+            true => match asked.recv() {
+                Ok(request) => Some(request),
+                Err(_) => return,
+            },
+            false => None,
+        };
+        for request in first.into_iter().chain(asked.try_iter()) {
+            match request {
+                Request::Ask(more) => questions.extend(more),
+                Request::Follow(group, of) => groups.push_back((group, of)),
             }
         }
+        let next = questions.drain(..keys_max.min(questions.len()));
+        let reply = match next.len() {
+            0 => groups
+                .pop_front()
+                .map(|(group, of)| Reply::Followed(group, serve.follow(group, of))),
+            _ => Some(Reply::Answers(answer(next, &mut serve))),
+        };
+        if reply.is_some_and(|reply| !telling.tell(reply)) {
+            return;
+        }
     }
+}
+
+fn answer<K, V>(
+    questions: impl Iterator<Item = Question<K>>,
+    serve: &mut impl Serve<K, V>,
+) -> Vec<Answer<V>> {
+    let (numbers, keys): (Vec<u64>, Vec<K>) =
+        questions.map(|Question { number, key }| (number, key)).unzip();
+    let mut values = Vec::with_capacity(keys.len());
+    serve.look_up(&keys, &mut values);
+    values.truncate(numbers.len());
+    while values.len() < numbers.len() {
+        let message = "the function of an external table left a key without an answer";
+        values.push(Err(Error::new(ErrorKind::Input, message)));
+    }
+    let answers = numbers.into_iter().zip(values);
+    answers.map(|(number, value)| Answer { number, value }).collect()
 }
 
 impl<K: Send + 'static, V: Send + 'static> ExternalTable<K, V> for OnThread<K, V> {
@@ -120,20 +242,25 @@ impl<K: Send + 'static, V: Send + 'static> ExternalTable<K, V> for OnThread<K, V
     }
 
     fn ask(&mut self, questions: &mut Vec<Question<K>>) {
-        // If the thread has ended, `answers` says so.
-        let _ = self.questions.send(std::mem::take(questions));
+        self.request(Request::Ask(std::mem::take(questions)));
     }
 
     fn answers(&mut self, answers: &mut Vec<Answer<V>>) -> Result<()> {
-        loop {
-            match self.answers.try_recv() {
-                Ok(more) => answers.extend(more),
-                Err(TryRecvError::Empty) => return Ok(()),
-                Err(TryRecvError::Disconnected) => {
-                    let message = "the thread that asks an external table has panicked";
-                    return Err(Error::new(ErrorKind::Panicked, message));
-                }
-            }
+        let done = self.receive();
+        answers.append(&mut self.answered);
+        done
+    }
+
+    fn follow(&mut self, group: KeyGroup, groups: u16) -> bool {
+        if self.has_parts {
+            self.request(Request::Follow(group, groups));
         }
+        self.has_parts
+    }
+
+    fn followed(&mut self, followed: &mut Vec<(KeyGroup, Result<()>)>) {
+        // If the thread has ended, `answers` says so.
+        let _ = self.receive();
+        followed.append(&mut self.followed);
     }
 }

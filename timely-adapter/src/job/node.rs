@@ -40,6 +40,7 @@ pub struct NodeConfig {
     /// What operators do when a call on their state fails, unless a worker says otherwise.
     pub fault: Fault,
     pub(crate) connect_within: Duration,
+    pub(crate) restore: Option<u64>,
     tables: Vec<Declared>,
 }
 
@@ -55,6 +56,7 @@ impl From<StoreConfig> for NodeConfig {
             store,
             fault: Fault::default(),
             connect_within: DEFAULT_CONNECT_WITHIN,
+            restore: None,
             tables: Vec::new(),
         }
     }
@@ -82,6 +84,18 @@ impl NodeConfig {
     #[must_use]
     pub fn connect_within(mut self, within: Duration) -> Self {
         self.connect_within = within;
+        self
+    }
+
+    /// Goes back to this [checkpoint of the job](crate::JobCheckpoint), instead of on from the last one. The job's
+    /// record lists as many as stores retain. It forgets the later ones when the run begins: set this for one
+    /// run only, on the first process. [`ErrorKind::Missing`] if the record has no such checkpoint.
+    ///
+    /// What [sinks](crate::JobSink) have shown of later checkpoints is shown already:
+    /// [`FileSink`](crate::FileSink) refuses to go back behind it.
+    #[must_use]
+    pub fn restore(mut self, number: u64) -> Self {
+        self.restore = Some(number);
         self
     }
 

@@ -9,7 +9,7 @@ use alluvium::io::{Device, DirectoryLock, SureNames};
 use alluvium::{ByteSize, Error, ErrorKind, Result, Store, checkpoint_name};
 use timely::worker::Worker;
 
-use crate::job::checkpoints::directories::{checkpoints_there, name_of};
+use crate::job::checkpoints::directories::{checkpoints_there, name_of, remove};
 use crate::job::checkpoints::restore::Basis;
 use crate::job::checkpoints::{COMMITTED, RETAIN_MIN, Record, restore};
 use crate::job::node::Node;
@@ -112,18 +112,56 @@ impl Place {
         )
     }
 
-    /// The same for the job that goes on from it: a crash does not bring back the one before it.
-    pub(crate) fn sure_record(&self) -> Result<Record> {
-        let Some(device) = self.record_device()()? else { return Ok(Record::default()) };
+    /// The same for the job that goes on from it: a crash does not bring back the one before it. Says also
+    /// whether a job has begun here that has committed nothing.
+    pub(crate) fn sure_record(&self) -> Result<(Record, bool)> {
+        let Some(device) = self.record_device()()? else { return Ok((Record::default(), false)) };
         let record = self.load(&*device)?;
+        let is_begun = record.is_begun(&*device)?;
         if record.last().is_some() {
             // It may have its name by a rename that was never made durable.
             match record.commit(&*device) {
                 Err(error) if error.kind() == ErrorKind::DiskFull => device.sync_directory()?,
                 done => done?,
             }
+            let _ = Record::end_of_begin(&*device);
         }
-        Ok(record)
+        Ok((record, is_begun))
+    }
+
+    /// Replaces the job's record.
+    pub(crate) fn replace_record(&self, record: &Record) -> Result<()> {
+        let device = self.record_device()()?;
+        device.map_or(Ok(()), |device| record.commit(&*device))
+    }
+
+    /// What notes that a job begins, unless it has a record, on any thread. Checkpoints that somebody takes of
+    /// a single store before the job's first are not gone on from then, nor do they keep the job from beginning
+    /// anew.
+    pub(crate) fn begin_record(&self) -> impl FnOnce() -> Result<()> + Send + use<> {
+        let open = self.record_device();
+        move || {
+            let Some(device) = open()? else { return Ok(()) };
+            let record = Record::load(&*device)?;
+            if record.last().is_some() || record.is_begun(&*device)? {
+                return Ok(());
+            }
+            record.begin(&*device)
+        }
+    }
+
+    /// Removes what the worker's store has, which is not open.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Locked`] if somebody still works there; those of the device.
+    pub(crate) fn clear(&self) -> Result<()> {
+        if let Some(device) = &self.overrides.device {
+            let names = device.list()?;
+            let mut own = names.iter().filter(|name| !Record::has_file(name));
+            return own.try_for_each(|name| device.remove(name));
+        }
+        let process = self.process_directory()?.filter(|_| !self.home.directory.is_empty());
+        process.map_or(Ok(()), |process| remove(&process.join(&self.home.directory)))
     }
 
     /// Whether what a worker on a device of its own had is on this worker's.

@@ -14,6 +14,7 @@
 
 mod arrivals;
 mod barrier;
+mod look_ups;
 mod operator;
 mod progress;
 mod router;
@@ -59,12 +60,13 @@ struct Chunk {
 }
 
 /// A keyed stream for an operator whose key groups move; made by [`Keyed::migratable`]. Continue
-/// with [`Stateful`], [`Rolling`] or [windows](crate::Windowing). Maps (expiring ones too),
+/// with [`Stateful`], [`Rolling`], [windows](crate::Windowing), [`LookupJoin`](crate::LookupJoin) or
+/// [`LookupExternal`](crate::LookupExternal). Maps (expiring ones too),
 /// counters, lists, time-ordered maps and the operator's timers move with their key groups. A value
 /// has no key and stays with its worker. Other states are refused.
 pub struct Migratable<'scope, T: EventTime, D, F> {
-    keyed: Keyed<'scope, T, D, F>,
-    control: StreamVec<'scope, T, MoveGroup>,
+    pub(crate) keyed: Keyed<'scope, T, D, F>,
+    pub(crate) control: StreamVec<'scope, T, MoveGroup>,
 }
 
 impl<T: EventTime, D, F> fmt::Debug for Migratable<'_, T, D, F> {

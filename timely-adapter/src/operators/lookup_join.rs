@@ -1,16 +1,22 @@
 //! Joins that enrich rows with what a table says at the moment, and keep no rows.
 
+use std::marker::PhantomData;
+
 use alluvium::{BatchError, Key, Layout, Map, Result, State};
 use timely::ExchangeData;
 use timely::dataflow::channels::pact::Pipeline;
+use timely::dataflow::operators::Capability;
 use timely::dataflow::operators::generic::operator::Operator;
 use timely::progress::Timestamp;
 
 use crate::Changes;
-use crate::intake::{Prepared, Right, Work};
+use crate::event_time::EventTime;
+use crate::intake::{Intake, Prepared, Right, Work};
+use crate::migration::{Migratable, moving};
 use crate::operators::key_by::{Builder, Keyed};
+use crate::operators::merged::{Arrival, merged};
 use crate::operators::shared_table::SharedTable;
-use crate::operators::shell::{Output, untimed_of_two};
+use crate::operators::shell::{Body, Now, Output, untimed_of_two};
 use crate::operators::spec::{OperatorState, Spec};
 
 /// Extension trait: enriches keyed rows from a table.
@@ -136,50 +142,144 @@ where
     {
         let name = spec.id().to_owned();
         let states = OperatorState::new(&self.state, spec)?;
-        let mut table = states.map::<K, V>("table")?;
+        let mut look_ups = LookUps { table: states.map("table")?, value, pair, of: PhantomData };
         let prepared = Prepared::<K>::new::<T, Arrival<D, U>>(&self.state, &states)?;
         let apply = move |right: &Right<'_, T>,
                           work: Work<'_, K, Arrival<D, U>>,
-                          output: &mut Output<'_, T, (R, T, i64)>|
-              -> Result<()> {
-            let Work::Rows(rows) = work else { unreachable!("there are no timers") };
-            let mut session = output.session(right);
-            while let Some((_, first)) = rows.first() {
-                let is_row = first.is_row();
-                let alike = rows.iter().take_while(|(_, next)| next.is_row() == is_row).count();
-                let done = if is_row {
-                    let give = |(key, row): &(K, Arrival<D, U>), value: Option<&V>| {
-                        let Arrival::Row(row) = row else { return };
-                        if let Some(out) = pair(key, row, value) {
-                            session.give((out, right.time().clone(), 1));
-                        }
-                    };
-                    table.read_batch(&rows[..alike], |(key, _)| key, give)
-                } else {
-                    change(&mut table, &rows[..alike], &value)
-                };
-                match done {
-                    Ok(()) => drop(rows.drain(..alike)),
-                    Err(error) => return Err(error.leave_rest(rows)),
-                }
-            }
-            Ok(())
+                          output: &mut Output<'_, T, (R, T, i64)>| {
+            look_ups.apply(right, work, output)
         };
-        let (updates, rows) = ((updates, Arrival::Update), (self, Arrival::Row));
+        let (updates, rows) = ((updates, Arrival::Change), (self, Arrival::Row));
         Ok(untimed_of_two(updates, rows, &name, prepared, apply))
     }
 }
 
-/// What comes to the owner of a key.
-enum Arrival<D, U> {
-    Row(D),
-    Update(U),
+/// Key groups of rows, updates and table move together: a row or an update goes to the worker that has its
+/// group at its time, and with the group goes its part of the table. Two updates of a key apply in the order
+/// of their times, if they are of different ones.
+impl<'scope, T, K, D, F> LookupJoin<'scope, T, K, D> for Migratable<'scope, T, D, F>
+where
+    T: EventTime,
+    K: Key,
+    D: ExchangeData,
+    F: Fn(&D) -> K + 'static,
+{
+    /// Rows stay on their worker, and no group moves.
+    fn lookup_join_shared<V, R>(
+        self,
+        table: &SharedTable<K, V>,
+        pair: impl Fn(&K, &D, Option<&V>) -> Option<R> + 'static,
+    ) -> Changes<'scope, T, R>
+    where
+        V: State,
+        R: Clone + 'static,
+    {
+        self.keyed.lookup_join_shared(table, pair)
+    }
+
+    fn lookup_join<U, G, V, R, L>(
+        self,
+        updates: Keyed<'scope, T, U, G>,
+        spec: Spec<L>,
+        value: impl Fn(&U) -> Option<V> + 'static,
+        pair: impl Fn(&K, &D, Option<&V>) -> Option<R> + 'static,
+    ) -> Result<Changes<'scope, T, R>>
+    where
+        U: ExchangeData,
+        G: Fn(&U) -> K + 'static,
+        V: State,
+        R: Clone + 'static,
+        L: Layout<K, V>,
+    {
+        let Migratable { keyed, control } = self;
+        let (state, name) = (keyed.state.clone(), spec.id().to_owned());
+        let states = OperatorState::moving(&state, spec)?;
+        let look_ups = LookUps { table: states.map("table")?, value, pair, of: PhantomData };
+        let prepared = Prepared::<K>::new::<T, Arrival<D, U>>(&state, &states)?;
+        let mover = states.mover().expect("a moving operator has one").clone();
+        let keyed = merged(keyed, updates, &name);
+        moving((keyed, control), (&name, mover), prepared, look_ups, false)
+    }
 }
 
-impl<D, U> Arrival<D, U> {
-    fn is_row(&self) -> bool {
-        matches!(self, Arrival::Row(_))
+/// A table, what an update makes of it, and what a row makes of that.
+struct LookUps<K: Key, V: State, L: Layout<K, V>, P, W, R> {
+    table: Map<K, V, L>,
+    value: P,
+    pair: W,
+    of: PhantomData<fn() -> R>,
+}
+
+impl<K: Key, V: State, L: Layout<K, V>, P, W, R> LookUps<K, V, L, P, W, R> {
+    fn apply<T, D, U>(
+        &mut self,
+        right: &Right<'_, T>,
+        work: Work<'_, K, Arrival<D, U>>,
+        output: &mut Output<'_, T, (R, T, i64)>,
+    ) -> Result<()>
+    where
+        T: Timestamp,
+        P: Fn(&U) -> Option<V>,
+        W: Fn(&K, &D, Option<&V>) -> Option<R>,
+        R: Clone + 'static,
+    {
+        let Self { table, value, pair, .. } = self;
+        let Work::Rows(rows) = work else { unreachable!("there are no timers") };
+        let mut session = output.session(right);
+        while let Some((_, first)) = rows.first() {
+            let is_row = first.is_row();
+            let alike = rows.iter().take_while(|(_, next)| next.is_row() == is_row).count();
+            let done = if is_row {
+                let give = |(key, row): &(K, Arrival<D, U>), value: Option<&V>| {
+                    let Arrival::Row(row) = row else { return };
+                    if let Some(out) = pair(key, row, value) {
+                        session.give((out, right.time().clone(), 1));
+                    }
+                };
+                table.read_batch(&rows[..alike], |(key, _)| key, give)
+            } else {
+                change(table, &rows[..alike], value)
+            };
+            match done {
+                Ok(()) => drop(rows.drain(..alike)),
+                Err(error) => return Err(error.leave_rest(rows)),
+            }
+        }
+        Ok(())
     }
+}
+
+impl<T, K, V, L, D, U, P, W, R> Body<T, K, Arrival<D, U>> for LookUps<K, V, L, P, W, R>
+where
+    T: EventTime,
+    K: Key,
+    V: State,
+    L: Layout<K, V>,
+    P: Fn(&U) -> Option<V> + 'static,
+    W: Fn(&K, &D, Option<&V>) -> Option<R> + 'static,
+    R: Clone + 'static,
+{
+    type Row = (R, T, i64);
+
+    fn apply(
+        &mut self,
+        right: &Right<'_, T>,
+        work: Work<'_, K, Arrival<D, U>>,
+        output: &mut Output<'_, T, Self::Row>,
+    ) -> Result<()> {
+        LookUps::apply(self, right, work, output)
+    }
+
+    fn advance(
+        &mut self,
+        _now: Now,
+        _intake: &mut Intake<T, K, Arrival<D, U>>,
+        _output: &mut Output<'_, T, Self::Row>,
+    ) -> bool {
+        false
+    }
+
+    fn begin(&mut self, _first: Capability<T>) {}
 }
 
 /// Applies updates to the table, in their order, until one fails.
@@ -189,7 +289,7 @@ fn change<K: Key, V: State, L: Layout<K, V>, D, U>(
     value: &impl Fn(&U) -> Option<V>,
 ) -> std::result::Result<(), BatchError> {
     for (applied, (key, update)) in updates.iter().enumerate() {
-        let Arrival::Update(update) = update else { continue };
+        let Arrival::Change(update) = update else { continue };
         let done = match value(update) {
             Some(value) => table.put(key.clone(), value).map_err(|rejected| rejected.error),
             None => table.remove(key),

@@ -5,6 +5,7 @@ pub(crate) mod join;
 pub(crate) mod join_sides;
 pub(crate) mod key_by;
 pub(crate) mod lookup_join;
+pub(crate) mod merged;
 pub(crate) mod rolling;
 pub(crate) mod shared_table;
 pub(crate) mod shell;

@@ -105,9 +105,9 @@ fn the_record_and_the_manifests_are_replaced_while_the_workers_go_on() {
     for (worker, held) in held.iter().enumerate() {
         let late = held.late.load(Ordering::Relaxed);
         assert_eq!(late, 0, "worker {worker} waited");
-        // The first worker's device has the record too.
-        let files = if worker == 0 { 2 } else { 1 };
-        assert_eq!(held.replaced.load(Ordering::Relaxed), files * committed, "worker {worker}");
+        // The first worker's device has the record too, and the note that the job begins.
+        let replaced = if worker == 0 { 2 * committed + 1 } else { committed };
+        assert_eq!(held.replaced.load(Ordering::Relaxed), replaced, "worker {worker}");
     }
     // What was committed is what a run goes on from.
     let devices = held.iter().map(|held| Arc::new(held.inner.clone()) as Arc<dyn Device>);

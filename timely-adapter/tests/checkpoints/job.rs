@@ -337,7 +337,8 @@ pub fn bring(devices: &[Simulated], place: &Path) {
         std::fs::create_dir(&store).unwrap();
         for name in device.list().unwrap() {
             // The record is the whole job's.
-            let at = if name.starts_with("COMMITTED") { place } else { &store };
+            let is_of_job = ["COMMITTED", "BEGUN"].iter().any(|of| name.starts_with(of));
+            let at = if is_of_job { place } else { &store };
             std::fs::write(at.join(&name), device.bytes(&name).unwrap()).unwrap();
         }
     }

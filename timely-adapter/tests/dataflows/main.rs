@@ -23,6 +23,7 @@ mod rows_that_wait_see_no_later_time;
 mod rows_wait_for_an_external_table;
 mod sources_wait_and_stand_aside;
 mod state_of_an_operator_expires;
+mod tables_move_with_their_key_groups;
 mod the_inner_configuration_wins;
 mod timers_fire_once_when_the_watermark_has_passed;
 mod timers_of_a_checkpoint_fire_after_a_restart;

@@ -169,6 +169,8 @@ fn commit(
     let committed = Record::load(&*device).and_then(|mut record| {
         record.add(new.clone(), retain);
         record.commit(&*device)?;
+        // If it stays, the next run removes it.
+        let _ = Record::end_of_begin(&*device);
         Ok(record.checkpoints.iter().map(|named| named.number).collect::<Vec<_>>())
     });
     match committed {

@@ -163,7 +163,7 @@ pub struct JobCheckpoints<T: EventTime> {
     abandoned: Option<String>,
     /// What nobody needs any more since the last commit.
     removal: Option<Removal>,
-    /// Sinks making visible what was committed.
+    /// Sinks making visible what was committed, and the note of a job that begins being made.
     showing: Vec<Aside<()>>,
     /// The checkpoint under way began, or the last one, when all workers had ended.
     is_last: bool,
@@ -196,6 +196,16 @@ impl<T: EventTime> JobCheckpoints<T> {
             return Err(Error::new(ErrorKind::Unsupported, message));
         }
         state.check_recorded()?;
+        let mut showing = Vec::new();
+        if state.index() == 0 && state.restored().is_none() {
+            let begin = state.place().begin_record();
+            // A device that fails shows with the first checkpoint; nothing else needs the note.
+            let job = move || {
+                let _ = begin();
+                Ok(())
+            };
+            showing.push(state.store().aside("the job's record", job));
+        }
         // What a run goes on from is never before what it has.
         let begin = state.restored().map_or(Time::MIN, |all| all.until);
         Ok(Self {
@@ -209,7 +219,7 @@ impl<T: EventTime> JobCheckpoints<T> {
             committed: state.restored().cloned(),
             abandoned: None,
             removal: None,
-            showing: Vec::new(),
+            showing,
             is_last: false,
             is_shown: state.sinks().is_empty(),
             stopped: Instant::now(),

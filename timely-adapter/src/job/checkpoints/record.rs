@@ -14,6 +14,11 @@ use serde::{Deserialize, Serialize};
 pub(crate) const COMMITTED: &str = "COMMITTED";
 /// Name of a record being written.
 const COMMITTED_NEW: &str = "COMMITTED.new";
+/// Name of a file that says that a job takes checkpoints and has not committed any: what its stores have is not
+/// of a run to go on from.
+const BEGUN: &str = "BEGUN";
+/// Name of that file while it is written.
+const BEGUN_NEW: &str = "BEGUN.new";
 
 const RECORD_FILE: Framed =
     Framed { magic: b"ALVJOBC\0", what: "the job's record", newest: FORMAT_VERSION };
@@ -72,6 +77,44 @@ impl Record {
             return Err(Error::new(ErrorKind::Corrupt, message).with("file", COMMITTED));
         }
         Ok(record)
+    }
+
+    /// Whether a job has begun here and committed nothing.
+    pub(crate) fn is_begun(&self, device: &dyn Device) -> Result<bool> {
+        Ok(self.last().is_none() && device.list()?.iter().any(|name| name == BEGUN))
+    }
+
+    /// Notes that a job begins that has committed nothing.
+    pub(crate) fn begin(&self, device: &dyn Device) -> Result<()> {
+        RECORD_FILE.replace(device, BEGUN, BEGUN_NEW, self)
+    }
+
+    /// Forgets that, as there is a record now: if that is lost, nobody takes the job for a new one.
+    pub(crate) fn end_of_begin(device: &dyn Device) -> Result<()> {
+        if device.list()?.iter().any(|name| name == BEGUN) {
+            device.remove(BEGUN)?;
+            device.sync_directory()?;
+        }
+        Ok(())
+    }
+
+    /// Whether a file is of the job and not of a store on the same device.
+    pub(crate) fn has_file(name: &str) -> bool {
+        [COMMITTED, COMMITTED_NEW, BEGUN, BEGUN_NEW].contains(&name)
+    }
+
+    /// The record of a job that goes back to the checkpoint of this number, which it has.
+    pub(crate) fn up_to(mut self, number: u64) -> Result<Self> {
+        let Some(at) = self.checkpoints.iter().position(|all| all.number == number) else {
+            let there: Vec<_> = self.checkpoints.iter().map(|all| all.number.to_string()).collect();
+            let message = format!(
+                "the job cannot go back to its checkpoint {number}; it can to: {}",
+                there.join(", ")
+            );
+            return Err(Error::new(ErrorKind::Missing, message).with("file", COMMITTED));
+        };
+        self.checkpoints.truncate(at + 1);
+        Ok(self)
     }
 
     /// Replaces the record by this one.

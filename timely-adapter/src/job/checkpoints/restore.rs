@@ -8,6 +8,10 @@
 //! groups are divided anew: each worker makes a new store of those that had its key groups, and the
 //! directories of these are only read. Until the new stores have a checkpoint that counts, the record
 //! names the old ones, and a run that comes before that begins with them again.
+//!
+//! The stores of a job that has begun and committed nothing begin anew, whatever checkpoints somebody has taken of
+//! them. A run that [goes back](crate::NodeConfig::restore) makes the record forget what
+//! is later, before the first worker opens its store; the stores do with their next checkpoint.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -106,6 +110,8 @@ struct Told {
     checkpoints: Vec<JobCheckpoint>,
     /// The directory of its process.
     directory: Option<String>,
+    /// A job has begun here, and committed nothing.
+    begins_anew: bool,
 }
 
 /// What each worker says when it has looked for its origins.
@@ -131,17 +137,25 @@ pub(crate) fn record_device(directory: &Path) -> Result<Arc<dyn Device>> {
 pub(crate) fn agree(place: &Place, meeting: u64) -> Result<Begin> {
     let (group, index, workers) = (&place.node.group, place.index, place.peers);
     let own = place.process_directory()?;
+    let mut shortened = None;
     let told = match index {
         0 => {
             let directory = own.as_ref().and_then(|own| own.to_str()).map(str::to_owned);
-            let checkpoints = place.sure_record()?.checkpoints;
-            serde_json::to_string(&Told { checkpoints, directory }).map_err(unreadable)?
+            let (mut record, begins_anew) = place.sure_record()?;
+            if let Some(number) = place.node.config.restore {
+                let known = record.checkpoints.len();
+                record = record.up_to(number)?;
+                shortened = Some(record.clone()).filter(|all| all.checkpoints.len() < known);
+            }
+            let told = Told { checkpoints: record.checkpoints, directory, begins_anew };
+            serde_json::to_string(&told).map_err(unreadable)?
         }
         _ => String::new(),
     };
     let first = group.arrive(meeting, index, 0, told)?;
     let told = group.await_notes(&first)?.swap_remove(0).1;
-    let Told { checkpoints, directory } = serde_json::from_str(&told).map_err(unreadable)?;
+    let Told { checkpoints, directory, begins_anew } =
+        serde_json::from_str(&told).map_err(unreadable)?;
     let checkpoint = checkpoints.last().cloned();
     let search = Search { own: own.as_deref(), first: directory.map(PathBuf::from) };
     let stranger = own.as_deref().filter(|own| has_record_of_its_own(place, own));
@@ -198,6 +212,12 @@ pub(crate) fn agree(place: &Place, meeting: u64) -> Result<Begin> {
             Begin { home, basis: Basis::Others(found), recorded, checkpoint }
         }
     };
+    if begins_anew {
+        place.clear()?;
+    }
+    if let Some(record) = shortened {
+        place.replace_record(&record)?;
+    }
     make_room(place, own.as_deref(), &begin)?;
     Ok(begin)
 }
