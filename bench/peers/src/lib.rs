@@ -2,6 +2,8 @@
 //! is a row that says so.
 
 mod berkeley;
+mod bf_tree;
+mod cobble;
 mod faster;
 mod faster_rs;
 #[cfg(feature = "fjall")]
@@ -12,6 +14,7 @@ mod lmdb_unsafe;
 mod native_unsafe;
 #[cfg(feature = "redb")]
 mod redb_unsafe;
+mod redis;
 mod rocksdb;
 
 use alluvium_gadget::Result;
@@ -41,6 +44,9 @@ pub fn kinds() -> Vec<Kind> {
     kinds.extend(berkeley::kinds());
     kinds.extend(faster::kinds());
     kinds.extend(faster_rs::kinds());
+    kinds.extend(cobble::kinds());
+    kinds.extend(bf_tree::kinds());
+    kinds.extend(redis::kinds());
     kinds
 }
 
@@ -60,8 +66,9 @@ fn kind(
 ) -> Kind {
     let refuses: fn(Name, &Options) -> Option<&'static str> = |_, _| None;
     let (updates, memory_min, open) = (false, mib_min << 20, Ok(open));
-    // LMDB opens a file once in a process, and nothing makes FASTER's rows durable.
-    let recovers = !matches!(name, "lmdb" | "faster" | "faster-rs");
+    // LMDB opens a file once in a process, and nothing makes the rows of the others durable.
+    let recovers =
+        !matches!(name, "lmdb" | "faster" | "faster-rs" | "cobble" | "bf-tree" | "redis");
     let adds = None;
     Kind {
         name,

@@ -41,13 +41,14 @@ pub(crate) enum Access {
 }
 
 impl Access {
-    fn text(self) -> &'static str {
+    /// As lines have it, between spaces.
+    fn text(self) -> &'static [u8] {
         match self {
-            Access::Get => "get",
-            Access::Put => "put",
-            Access::Merge => "merge",
-            Access::Delete => "delete",
-            Access::Purge => "purge",
+            Access::Get => b" get ",
+            Access::Put => b" put ",
+            Access::Merge => b" merge ",
+            Access::Delete => b" delete ",
+            Access::Purge => b" purge ",
         }
     }
 }
@@ -216,9 +217,12 @@ impl Recorder {
             if lines.chunk.is_empty() {
                 lines.begun_ms = now_ms;
             }
-            let _ = write!(lines.chunk, "{now_ms} {} ", access.text());
+            push_number(&mut lines.chunk, now_ms);
+            lines.chunk.extend_from_slice(access.text());
             lines.chunk.extend_from_slice(&word);
-            let _ = writeln!(lines.chunk, " {bytes}");
+            lines.chunk.push(b' ');
+            push_number(&mut lines.chunk, *bytes);
+            lines.chunk.push(b'\n');
             lines.count += 1;
         }
         self.word.set(word);
@@ -245,6 +249,19 @@ impl Recorder {
             (std::mem::take(&mut lines.count), std::mem::take(&mut lines.missing));
         let back = Some(self.back.clone());
         self.desk.send(Full { file: self.file.clone(), chunk, count, missing, back });
+    }
+}
+
+/// Appends a number: several times as fast as formatting it.
+fn push_number(to: &mut Vec<u8>, number: u64) {
+    let (mut digits, mut at, mut rest) = ([0; 20], 20, number);
+    loop {
+        at -= 1;
+        digits[at] = b'0' + (rest % 10) as u8;
+        rest /= 10;
+        if rest == 0 {
+            return to.extend_from_slice(&digits[at..]);
+        }
     }
 }
 

@@ -232,6 +232,9 @@ impl ReplayArgs {
     }
 }
 
+/// How a replay went: with its times, the system before and after, and what the engine says of it.
+type Ran = (Played, Stopwatch, (System, System), Option<String>);
+
 /// Opens an engine and replays a recording on it.
 pub(super) fn run_on(
     recording: &Recording,
@@ -240,7 +243,7 @@ pub(super) fn run_on(
     run: &EngineArgs,
     pace: Option<Pace>,
     directory: &Path,
-) -> Result<(Played, Stopwatch, (System, System), Option<String>)> {
+) -> Result<Ran> {
     let (operator, options) = stand_in(recording);
     let memory_bytes = run.memory_bytes()?;
     let open = Open {

@@ -118,9 +118,9 @@ impl Recording {
             });
         };
         let text = text.strip_suffix(b"\r").unwrap_or(text);
-        match Note::parse(text) {
-            None => {}
-            Some(note) => return Ok(self.take_note(note)),
+        if let Some(note) = Note::parse(text) {
+            self.take_note(note);
+            return Ok(());
         }
         if let Some((time, bound)) = purge_of(text) {
             return self.purge(time, bound);
