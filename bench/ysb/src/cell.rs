@@ -73,6 +73,37 @@ pub struct Cell {
     /// Of the generator.
     #[arg(long, default_value_t = 7)]
     pub seed: u64,
+    /// Times are skewed and some events late, as the original's generator can make them.
+    #[arg(long)]
+    pub skew: bool,
+    /// A key group of the join and its part of the table move to another worker each time so many events have
+    /// come; 0 is never. For tables that are divided as the stream is.
+    #[arg(long, default_value_t = 0)]
+    pub moves_every: u64,
+    /// Marks the second of two runs of the same, by which the noise is seen.
+    #[arg(long)]
+    pub again: bool,
+}
+
+impl Default for Cell {
+    fn default() -> Self {
+        Self {
+            place: Place::Shared,
+            workers: 1,
+            delay_us: 0,
+            pipeline: 1,
+            cache_bytes: 0,
+            ttl_ms: 10_000,
+            events: 300_000,
+            ads: 1_000,
+            zipf: 0.0,
+            rate: 10_000,
+            seed: 7,
+            skew: false,
+            moves_every: 0,
+            again: false,
+        }
+    }
 }
 
 /// What a run of a cell gave.
@@ -104,7 +135,7 @@ impl Table {
 impl Cell {
     fn events(&self) -> Events {
         let Cell { seed, ads, zipf, rate, events: count, .. } = *self;
-        Events { seed, ads, zipf, rate, count }
+        Events { seed, ads, zipf, rate, count, is_skewed: self.skew }
     }
 
     fn delay(&self) -> Duration {
@@ -115,7 +146,7 @@ impl Cell {
     pub fn command(&self) -> String {
         let place = serde_json::to_string(&self.place).unwrap_or_default();
         let mut text = format!("alluvium-ysb cell --place {}", place.trim_matches('"'));
-        let numbers: [(&str, u64, u64); 9] = [
+        let numbers: [(&str, u64, u64); 10] = [
             ("workers", self.workers as u64, 1),
             ("delay-us", self.delay_us, 0),
             ("pipeline", self.pipeline as u64, 1),
@@ -125,6 +156,7 @@ impl Cell {
             ("ads", self.ads, 1_000),
             ("rate", self.rate, 10_000),
             ("seed", self.seed, 7),
+            ("moves-every", self.moves_every, 0),
         ];
         for (name, value, default) in numbers {
             if value != default {
@@ -134,6 +166,8 @@ impl Cell {
         if self.zipf != 0.0 {
             text.push_str(&format!(" --zipf {}", self.zipf));
         }
+        let flags = [(self.skew, " --skew"), (self.again, " --again")];
+        flags.iter().filter(|(is_set, _)| *is_set).for_each(|(_, flag)| text.push_str(flag));
         text
     }
 
@@ -156,22 +190,25 @@ impl Cell {
             true => slot_ends(self.workers),
             false => vec![16384; count],
         };
-        let mut begin = 0;
+        if options.is_cluster {
+            let servers = cluster(&ends, options, self.moves_every > 0, &events)?;
+            return servers.into_iter().map(|server| self.table(server, is_delayed)).collect();
+        }
         let mut tables = Vec::new();
         for end in ends {
             let server = Server::start(options)?;
-            if options.is_cluster {
-                take_slots(&server, begin, end)?;
-            }
-            load(&server, &events, begin..end)?;
-            begin = if options.is_cluster { end } else { 0 };
-            let proxy = match is_delayed {
-                true => Some(Proxy::start(port_of(&server)?, self.delay())?),
-                false => None,
-            };
-            tables.push(Table { server, proxy });
+            load(&server, &events, 0..end)?;
+            tables.push(self.table(server, is_delayed)?);
         }
         Ok(tables)
+    }
+
+    fn table(&self, server: Server, is_delayed: bool) -> Result<Table> {
+        let proxy = match is_delayed {
+            true => Some(Proxy::start(port_of(&server)?, self.delay())?),
+            false => None,
+        };
+        Ok(Table { server, proxy })
     }
 
     fn placement(&self, tables: &[Table]) -> Result<Placement> {
@@ -181,7 +218,11 @@ impl Cell {
             Place::Partitioned => return Ok(Placement::Partitioned),
             Place::Shards | Place::SlotShards => {
                 let urls = tables.iter().map(Table::url);
-                vec![asked(RedisConfig::sharded(urls.zip(slot_ends(self.workers)).collect())?)]
+                let all = asked(RedisConfig::sharded(urls.zip(slot_ends(self.workers)).collect())?);
+                match self.moves_every {
+                    0 => vec![all],
+                    _ => (0..self.workers).map(|own| all.clone().brings_slots_to(own)).collect(),
+                }
             }
             _ => tables.iter().map(|table| asked(RedisConfig::new(table.url()))).collect(),
         };
@@ -215,6 +256,7 @@ impl Cell {
             batch: 1_000,
             under_way: 8,
             nap: Duration::ZERO,
+            moves_every: self.moves_every,
         })?;
         let served = tables.iter().map(|table| table.server.gets()).sum::<Result<u64>>()? - before;
         let found = sink::answers(results.url())?;
@@ -227,6 +269,9 @@ impl Cell {
         if !is_whole || self.events == 0 || self.rate == 0 || self.workers == 0 || self.zipf < 0.0 {
             let words = "ads are a multiple of 100, events, rate and workers are not 0, zipf is not negative";
             return Err(Error::new(words));
+        }
+        if self.moves_every > 0 && !matches!(self.place, Place::Partitioned | Place::SlotShards) {
+            return Err(Error::new("only a table that is divided as the stream is moves with it"));
         }
         Ok(())
     }
@@ -241,19 +286,47 @@ pub fn port_of(server: &Server) -> Result<u16> {
     port.ok_or_else(|| Error::new("a server on a socket has no port"))
 }
 
+/// Nodes of a Redis Cluster whose slots end at these, loaded. They do not know each other; if slots are to move
+/// between them, each serves all, and has the keys of its own.
+///
+/// # Errors
+/// They do not come up.
+pub fn cluster(
+    ends: &[u16],
+    options: Options,
+    serve_all: bool,
+    events: &Events,
+) -> Result<Vec<Server>> {
+    let (mut servers, mut begin) = (Vec::new(), 0);
+    for &end in ends {
+        let server = Server::start(Options { is_cluster: true, ..options })?;
+        let slots = if serve_all { 0..16384 } else { begin..end };
+        take_slots(&server, slots.start, slots.end)?;
+        load(&server, events, begin..end)?;
+        begin = end;
+        servers.push(server);
+    }
+    Ok(servers)
+}
+
+/// Waits until a node says all of this of its cluster.
+fn wait_for(server: &Server, words: &[&str]) -> Result<()> {
+    for _ in 0..1_000 {
+        let info: String = server.query(redis::cmd("CLUSTER").arg("INFO"))?;
+        if words.iter().all(|word| info.lines().any(|line| line.trim() == *word)) {
+            return Ok(());
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    Err(Error::new("a node of the cluster does not find the others, or does not serve its slots"))
+}
+
 /// Gives a node its slots, and waits until it serves them.
 fn take_slots(server: &Server, begin: u16, end: u16) -> Result<()> {
     let mut take = redis::cmd("CLUSTER");
     take.arg("ADDSLOTSRANGE").arg(begin).arg(end - 1);
     server.query::<()>(&take)?;
-    for _ in 0..500 {
-        let info: String = server.query(redis::cmd("CLUSTER").arg("INFO"))?;
-        if info.contains("cluster_state:ok") {
-            return Ok(());
-        }
-        std::thread::sleep(Duration::from_millis(10));
-    }
-    Err(Error::new("a node of the cluster does not serve its slots"))
+    wait_for(server, &["cluster_state:ok"])
 }
 
 /// Loads the ads whose slots are among these, then the key that says so.

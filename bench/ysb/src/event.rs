@@ -1,7 +1,8 @@
 //! The events of the benchmark, as its generator makes them, and the table of its ads.
 //!
 //! 100 campaigns of 10 ads each, all identifiers are UUIDs, all fields uniform, as in the original; larger
-//! tables and skewed ads are an extension. Each event is a function of the seed and its number, so that a
+//! tables and skewed ads are an extension. The original's skew is one of times: an event is up to 50 ms early or
+//! late, and one in 100,000 up to a minute late. Each event is a function of the seed and its number, so that a
 //! run may be divided among workers and goes on anywhere. What replaces Kafka and JSON: the source makes
 //! the events as records, in the worker that sends them.
 
@@ -14,8 +15,17 @@ pub const ADS_A_CAMPAIGN: u64 = 10;
 /// Length of a window, in nanoseconds.
 pub const WINDOW_NS: i64 = 10_000_000_000;
 
-/// When the first event is: a window after the begin of time, at which tables are loaded.
-pub const BEGIN_NS: i64 = WINDOW_NS;
+/// When the first event is: some windows after the begin of time, at which tables are loaded, so that late
+/// events are after that too.
+pub const BEGIN_NS: i64 = 7 * WINDOW_NS;
+
+/// How early or late events are at most, if times are skewed; and some of them.
+const SKEW_MS: u64 = 50;
+/// See [`SKEW_MS`].
+pub const LATE_MS: u64 = 60_000;
+/// One event in so many is late.
+const LATE_ONE_IN: u64 = 100_000;
+const MS: i64 = 1_000_000;
 
 /// Which events there are.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
@@ -30,6 +40,8 @@ pub struct Events {
     pub rate: u64,
     /// How many there are.
     pub count: u64,
+    /// Whether times are skewed, and some events late.
+    pub is_skewed: bool,
 }
 
 /// One event.
@@ -45,7 +57,7 @@ pub struct Event {
     pub ad_type: u8,
     /// Of 3: view, click, purchase.
     pub kind: u8,
-    /// When, in nanoseconds.
+    /// When, in nanoseconds, as the event says.
     pub at: i64,
     /// From where.
     pub address: u32,
@@ -55,7 +67,7 @@ pub struct Event {
 pub const VIEW: u8 = 0;
 
 /// A random number of two, always the same.
-fn mixed(seed: u64, number: u64) -> u64 {
+pub(crate) fn mixed(seed: u64, number: u64) -> u64 {
     let mut z = seed ^ number.wrapping_mul(0x9e37_79b9_7f4a_7c15);
     z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
@@ -103,21 +115,30 @@ impl Events {
         uuid(self.seed, 2, ad / (self.ads / CAMPAIGNS).max(1))
     }
 
-    /// When the event of this number is.
+    /// When the event of this number comes.
     pub fn time(&self, number: u64) -> i64 {
         BEGIN_NS + (u128::from(number) * 1_000_000_000 / u128::from(self.rate.max(1))) as i64
     }
 
-    /// The first event that is not before `time`.
+    /// The first event that does not come before `time`.
     pub fn first_at(&self, time: i64) -> u64 {
-        let since = (time - BEGIN_NS).max(0).unsigned_abs();
+        let since = time.saturating_sub(BEGIN_NS).max(0).unsigned_abs();
         let scaled = u128::from(since) * u128::from(self.rate.max(1));
         scaled.div_ceil(1_000_000_000) as u64
     }
 
     /// After all windows are over.
     pub fn end(&self) -> i64 {
-        (self.time(self.count) / WINDOW_NS + 1) * WINDOW_NS
+        ((self.time(self.count) + SKEW_MS as i64 * MS) / WINDOW_NS + 1) * WINDOW_NS
+    }
+
+    /// By how much the time that an event says differs from when it comes.
+    fn skew(&self, dice: u64, chance: u64) -> i64 {
+        if !self.is_skewed {
+            return 0;
+        }
+        let late = if chance % LATE_ONE_IN == 0 { chance / LATE_ONE_IN % LATE_MS } else { 0 };
+        ((dice % (2 * SKEW_MS)) as i64 - SKEW_MS as i64 - late as i64) * MS
     }
 
     /// The event of this number.
@@ -129,7 +150,7 @@ impl Events {
             ad: self.ad(self.ad_number(dice(3))),
             ad_type: (dice(4) % 5) as u8,
             kind: (dice(5) % 3) as u8,
-            at: self.time(number),
+            at: self.time(number) + self.skew(dice(6), dice(7)),
             address: 0x0102_0304,
         }
     }
@@ -155,7 +176,8 @@ mod tests {
     use super::*;
     use std::collections::BTreeMap;
 
-    const EVENTS: Events = Events { seed: 7, ads: 1000, zipf: 0.0, rate: 10_000, count: 300_000 };
+    const EVENTS: Events =
+        Events { seed: 7, ads: 1000, zipf: 0.0, rate: 10_000, count: 300_000, is_skewed: false };
 
     #[test]
     fn events_are_uniform_and_identifiers_are_uuids() {
@@ -192,6 +214,20 @@ mod tests {
         for (rank, share) in [(9, 0.2), (99, 0.4), (999, 0.6), (9_999, 0.8)] {
             assert!((below(rank) - share).abs() < 0.01, "{rank}: {}", below(rank));
         }
+    }
+
+    #[test]
+    fn times_are_skewed_as_in_the_original() {
+        let events = Events { is_skewed: true, count: 1_000_000, ..EVENTS };
+        let (mut early, mut late) = (0u64, 0u64);
+        for number in 0..events.count {
+            let by = events.event(number).at - events.time(number);
+            assert!((-60_050 * MS..50 * MS).contains(&by) && by % MS == 0, "{by}");
+            assert_eq!(EVENTS.event(number).at, EVENTS.time(number));
+            early += u64::from(by >= 0);
+            late += u64::from(by < -50 * MS);
+        }
+        assert!(early.abs_diff(500_000) < 3_000 && (2..25).contains(&late), "{early}, {late}");
     }
 
     #[test]

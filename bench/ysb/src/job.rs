@@ -8,12 +8,13 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use alluvium::{
-    ByteSize, Counting, Error, ErrorKind, KeyHash, MIB, State, StoreConfig, Time, Windows,
+    ByteSize, Counting, Emit, Error, ErrorKind, KeyGroup, KeyHash, MIB, State, StoreConfig, Time,
+    Windows,
 };
 use alluvium_timely::{
     Changes, External, JobCheckpoints, JobInput, JobSink, KeyBy, LookupCounts, LookupExternal,
-    LookupJoin, NodeConfig, RedisConfig, Spec, TableLoader, Turn, Windowing, WorkerState, WriteTo,
-    execute, redis_slot,
+    LookupJoin, MoveGroup, NodeConfig, RedisConfig, Spec, TableLoader, Turn, Windowing,
+    WorkerState, WriteTo, execute, redis_slot,
 };
 use serde::{Deserialize, Serialize};
 use timely::dataflow::operators::Probe;
@@ -21,7 +22,7 @@ use timely::dataflow::operators::vec::{Filter, Input, Map};
 use timely::dataflow::{InputHandleVec, ProbeHandle, StreamVec};
 use timely::worker::Worker;
 
-use crate::event::{BEGIN_NS, Event, Events, VIEW, read_uuid, write_uuid};
+use crate::event::{BEGIN_NS, Event, Events, LATE_MS, VIEW, mixed, read_uuid, write_uuid};
 use crate::sink::{RedisSink, Row};
 
 /// Where the table of ads is.
@@ -71,6 +72,9 @@ pub struct Job {
     pub under_way: usize,
     /// A worker sleeps so long after each batch; for tests that kill.
     pub nap: Duration,
+    /// A key group of the join moves to another worker, with its part of the table, each time so many events
+    /// have come; 0 is never.
+    pub moves_every: u64,
 }
 
 /// What a run did.
@@ -211,6 +215,7 @@ fn sum(gets: &[Arc<AtomicU64>]) -> u64 {
 struct Inputs {
     events: InputHandleVec<i64, Sent>,
     table: Option<InputHandleVec<i64, (u128, u128)>>,
+    control: Option<InputHandleVec<i64, MoveGroup>>,
     counts: Rc<std::cell::Cell<LookupCounts>>,
 }
 
@@ -225,13 +230,19 @@ fn build(
     worker.dataflow::<i64, _, _>(|scope| {
         let (events, stream) = scope.new_input::<Sent>();
         let views = stream.filter(|event| event.1 == VIEW).map(|event| (event.0, event.2));
+        let (control, moves) = match job.moves_every {
+            0 => (None, None),
+            _ => Some(scope.new_input::<MoveGroup>()).unzip(),
+        };
         let (table, joined) = match &job.placement {
             Placement::Shared => (None, shared(views, state, job)?),
             Placement::Partitioned => {
                 let (table, rows) = scope.new_input::<(u128, u128)>();
-                (Some(table), divided(views, rows, state, job)?)
+                (Some(table), divided(views, rows, moves, state, job)?)
             }
-            Placement::Redis(remote) => (None, remotely(views, state, job, remote, &counts)?),
+            Placement::Redis(remote) => {
+                (None, remotely(views, moves, state, job, (remote, &counts))?)
+            }
         };
         let joined_rows = counts.clone();
         let is_external = matches!(job.placement, Placement::Redis(_));
@@ -245,14 +256,23 @@ fn build(
                 row
             })
             .key_by(state, |row: &Joined| row.0)
-            .window(Windows::tumbling(Duration::from_secs(10)), |row: &Joined| Time(row.1))
+            .window(windows(job), |row: &Joined| Time(row.1))
             .aggregate(Spec::new("views"), Counting)?
             .results
             .map(|((campaign, window, views), _, diff)| (campaign, window.start.0, views * diff))
             .write_to(sink)
             .probe_with(probe);
-        Ok(Inputs { events, table, counts })
+        Ok(Inputs { events, table, control, counts })
     })
+}
+
+/// Late events correct what was said of their window.
+fn windows(job: &Job) -> Windows {
+    let windows = Windows::tumbling(Duration::from_secs(10));
+    match job.events.is_skewed {
+        true => windows.lateness(Duration::from_millis(LATE_MS + 1_000)).emit(Emit::OnWatermark),
+        false => windows,
+    }
 }
 
 fn shared<'s>(
@@ -268,25 +288,27 @@ fn shared<'s>(
 fn divided<'s>(
     views: StreamVec<'s, i64, View>,
     table: StreamVec<'s, i64, (u128, u128)>,
+    moves: Option<StreamVec<'s, i64, MoveGroup>>,
     state: &WorkerState,
     job: &Job,
 ) -> alluvium::Result<Changes<'s, i64, Joined>> {
     let is_by_slot = job.is_by_slot;
     let keyed = views.key_by(state, move |view: &View| Ad::new(view.0, is_by_slot));
-    keyed.lookup_join(
-        table.key_by(state, move |row: &(u128, u128)| Ad::new(row.0, is_by_slot)),
-        Spec::new("ads"),
-        |row| Some(row.1),
-        |_, view, campaign| Some((*campaign?, view.1)),
-    )
+    let table = table.key_by(state, move |row: &(u128, u128)| Ad::new(row.0, is_by_slot));
+    let (spec, of_row) = (Spec::new("ads"), |row: &(u128, u128)| Some(row.1));
+    let pair = |_: &Ad, view: &View, campaign: Option<&u128>| Some((*campaign?, view.1));
+    match moves {
+        Some(moves) => keyed.migratable(moves).lookup_join(table, spec, of_row, pair),
+        None => keyed.lookup_join(table, spec, of_row, pair),
+    }
 }
 
 fn remotely<'s>(
     views: StreamVec<'s, i64, View>,
+    moves: Option<StreamVec<'s, i64, MoveGroup>>,
     state: &WorkerState,
     job: &Job,
-    remote: &Remote,
-    counts: &Rc<std::cell::Cell<LookupCounts>>,
+    (remote, counts): (&Remote, &Rc<std::cell::Cell<LookupCounts>>),
 ) -> alluvium::Result<Changes<'s, i64, Joined>> {
     let mut external = External::new("ads")
         .asked_max(remote.asked_max)
@@ -299,9 +321,11 @@ fn remotely<'s>(
     let table = config.open(|ad: &Ad, name| write_uuid(ad.id, name), campaign_of)?;
     let is_by_slot = job.is_by_slot;
     let keyed = views.key_by(state, move |view: &View| Ad::new(view.0, is_by_slot));
-    keyed.lookup_external(table, external, |_, view, campaign: Option<&u128>| {
-        Some((*campaign?, view.1))
-    })
+    let pair = |_: &Ad, view: &View, campaign: Option<&u128>| Some((*campaign?, view.1));
+    match moves {
+        Some(moves) => keyed.migratable(moves).lookup_external(table, external, pair),
+        None => keyed.lookup_external(table, external, pair),
+    }
 }
 
 fn campaign_of(text: &[u8]) -> alluvium::Result<u128> {
@@ -338,16 +362,18 @@ fn work(
 ) -> alluvium::Result<(Figures, Vec<u64>)> {
     let sink = JobSink::open(worker, state, RedisSink::new(&job.results, state.index(), PATIENCE))?;
     let probe = ProbeHandle::new();
-    let Inputs { events: input, table, counts } = build(worker, state, job, &sink, &probe)?;
+    let Inputs { events: input, table, control, counts } =
+        build(worker, state, job, &sink, &probe)?;
     let checkpoints = JobCheckpoints::new(state, probe.clone())?;
     let input = checkpoints.input(input);
+    let control = control.map(|control| checkpoints.input(control));
     let table = table.map(|table| checkpoints.input(table));
     let (peers, index) = (job.workers as u64, state.index() as u64);
     let unread = state.restored().map_or(0, |all| job.events.first_at(all.until.0));
     let next = unread + (index + peers - unread % peers) % peers;
     let source = Source { next, peers, events: job.events };
     let mut driver =
-        Driver { job, source, input, checkpoints, probe, under_way: UnderWay::default() };
+        Driver { job, source, input, control, checkpoints, probe, under_way: UnderWay::default() };
     if let Some(table) = table {
         driver.load(worker, state, table)?;
     }
@@ -362,6 +388,7 @@ struct Driver<'a> {
     job: &'a Job,
     source: Source,
     input: JobInput<i64, Sent>,
+    control: Option<JobInput<i64, MoveGroup>>,
     checkpoints: JobCheckpoints<i64>,
     probe: ProbeHandle<i64>,
     under_way: UnderWay,
@@ -386,6 +413,7 @@ impl Driver<'_> {
         table.close();
         if state.restored().is_none() {
             self.input.advance_to(Time(BEGIN_NS))?;
+            self.tell_moves(state)?;
             let probe = self.probe.clone();
             state.run_until(worker, || !probe.less_than(&BEGIN_NS))?;
         }
@@ -417,11 +445,34 @@ impl Driver<'_> {
                 Turn::Wait => {}
                 Turn::End(_) => break,
             }
+            self.tell_moves(state)?;
             state.step_or_nap(worker, Duration::from_millis(1))?;
         }
         let seconds = begin.elapsed().as_secs_f64();
         let stream_seconds = streamed.map_or(seconds, |streamed| streamed.as_secs_f64());
         Ok(Figures { seconds, stream_seconds, ..Figures::default() })
+    }
+
+    /// Tells of the moves before the time of the input, which are the same in each run of as many workers.
+    fn tell_moves(&mut self, state: &WorkerState) -> alluvium::Result<()> {
+        let Source { events, peers, .. } = self.source;
+        let (until, every) = (*self.input.time(), self.job.moves_every);
+        let Some(control) = &mut self.control else { return Ok(()) };
+        for nth in events.first_at(*control.time()).div_ceil(every).. {
+            let at = events.time(nth * every);
+            if at >= until || nth * every >= events.count {
+                break;
+            }
+            control.advance_to(Time(at))?;
+            let dice = mixed(events.seed ^ 9 << 48, nth);
+            if nth % peers == state.index() as u64 {
+                let groups = u64::from(StoreConfig::default().key_groups);
+                let group = KeyGroup((dice % groups) as u16);
+                control
+                    .send(Time(at), MoveGroup { group, to: (dice >> 32) as u32 % peers as u32 })?;
+            }
+        }
+        control.advance_to(Time(until))
     }
 
     fn send_a_batch(&mut self) -> alluvium::Result<()> {
@@ -457,12 +508,12 @@ impl Source {
         until: i64,
     ) -> alluvium::Result<i64> {
         for _ in 0..most {
-            let at = self.events.time(self.next);
-            if self.is_over() || at >= until {
+            let comes = self.events.time(self.next);
+            if self.is_over() || comes >= until {
                 break;
             }
             let Event { ad, kind, at, .. } = self.events.event(self.next);
-            input.send(Time(at), (ad, kind, at))?;
+            input.send(Time(comes), (ad, kind, at))?;
             self.next += self.peers;
         }
         let next = self.events.time(self.next).min(until);

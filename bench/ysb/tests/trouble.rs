@@ -14,7 +14,8 @@ use alluvium_ysb::proxy::Proxy;
 use alluvium_ysb::server::{Listen, Options, Server, connection, installed};
 use alluvium_ysb::{Result, sink};
 
-const EVENTS: Events = Events { seed: 11, ads: 1_000, zipf: 0.0, rate: 1_000, count: 40_000 };
+const EVENTS: Events =
+    Events { seed: 11, ads: 1_000, zipf: 0.0, rate: 1_000, count: 40_000, is_skewed: false };
 
 /// One at a time: each has several threads and servers.
 static TURN: Mutex<()> = Mutex::new(());
@@ -66,6 +67,7 @@ impl Setup {
             batch: 500,
             under_way: 4,
             nap: Duration::from_millis(20),
+            moves_every: 0,
         }
     }
 
@@ -242,26 +244,50 @@ fn nothing_is_left_behind_also_by_a_run_that_is_killed() {
     assert!(directory.exists() && connection(&url).is_ok());
     drop(server);
     assert!(!directory.exists() && connection(&url).is_err());
-    let place = tempfile::tempdir().unwrap();
-    let mut child = std::process::Command::new(env!("CARGO_BIN_EXE_alluvium-ysb"))
-        .args(["cell", "--place", "delayed", "--delay-us", "1000", "--events", "1000000"])
-        .env("TMPDIR", place.path())
-        .stdout(std::process::Stdio::null())
-        .spawn()
+    let cell = ["cell", "--place", "delayed", "--delay-us", "1000", "--events", "1000000"];
+    let out = tempfile::tempdir().unwrap();
+    let suite = ["suite", "--rounds", "9", "--out", out.path().to_str().unwrap()];
+    // A suite is told to end while one of its runs has servers; the run hears of it.
+    for (arguments, signal) in
+        [(&cell[..], "KILL"), (&cell, "INT"), (&suite, "KILL"), (&suite, "TERM")]
+    {
+        let place = tempfile::tempdir().unwrap();
+        let mut child = std::process::Command::new(env!("CARGO_BIN_EXE_alluvium-ysb"))
+            .args(arguments)
+            .env("TMPDIR", place.path())
+            .stdout(std::process::Stdio::null())
+            .stderr(std::process::Stdio::null())
+            .spawn()
+            .unwrap();
+        until(|| left(place.path()) >= 1, "there are no servers");
+        std::thread::sleep(Duration::from_millis(300));
+        let kill = ["-s", signal, &child.id().to_string()].map(str::to_owned);
+        assert!(std::process::Command::new("kill").args(kill).status().unwrap().success());
+        child.wait().unwrap();
+        until(|| left(place.path()) == 0, "servers are left");
+    }
+}
+
+fn until(is_so: impl Fn() -> bool, otherwise: &str) {
+    let begin = Instant::now();
+    while !is_so() {
+        assert!(begin.elapsed() < Duration::from_secs(30), "{otherwise}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+#[test]
+fn a_machine_without_redis_gets_a_row_that_says_so() {
+    let (out, empty) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let output = std::process::Command::new(env!("CARGO_BIN_EXE_alluvium-ysb"))
+        .args(["suite", "--smoke", "--out"])
+        .arg(out.path())
+        .env("PATH", empty.path())
+        .output()
         .unwrap();
-    let begin = Instant::now();
-    while left(place.path()) < 2 {
-        assert!(begin.elapsed() < Duration::from_secs(30), "no servers");
-        std::thread::sleep(Duration::from_millis(5));
-    }
-    std::thread::sleep(Duration::from_millis(300));
-    child.kill().unwrap();
-    child.wait().unwrap();
-    let begin = Instant::now();
-    while left(place.path()) > 0 {
-        assert!(begin.elapsed() < Duration::from_secs(30), "servers are left");
-        std::thread::sleep(Duration::from_millis(5));
-    }
+    assert!(output.status.success());
+    let report = std::fs::read_to_string(out.path().join("report.md")).unwrap();
+    assert!(report.contains("redis-server is not installed"), "{report}");
 }
 
 #[test]
@@ -270,16 +296,18 @@ fn every_placement_gives_the_recount() {
     if !may_run() {
         return;
     }
-    for (place, workers, pipeline, cache_bytes) in [
-        (Place::Shared, 2, 1, 0),
-        (Place::Partitioned, 3, 1, 0),
-        (Place::Socket, 1, 1, 0),
-        (Place::Loopback, 3, 32, 0),
-        (Place::Delayed, 1, 16, 1 << 14),
-        (Place::Shards, 3, 16, 0),
-        (Place::SlotShards, 3, 16, 0),
-        (Place::SlotShards, 2, 8, 1 << 20),
-        (Place::Replicas, 2, 8, 0),
+    for (place, workers, pipeline, cache_bytes, skew, moves_every) in [
+        (Place::Shared, 2, 1, 0, false, 0),
+        (Place::Partitioned, 3, 1, 0, false, 0),
+        (Place::Partitioned, 3, 1, 0, true, 300),
+        (Place::Socket, 1, 1, 0, true, 0),
+        (Place::Loopback, 3, 32, 0, false, 0),
+        (Place::Delayed, 1, 16, 1 << 14, false, 0),
+        (Place::Shards, 3, 16, 0, false, 0),
+        (Place::SlotShards, 3, 16, 0, false, 0),
+        (Place::SlotShards, 3, 16, 0, true, 400),
+        (Place::SlotShards, 2, 8, 1 << 20, false, 500),
+        (Place::Replicas, 2, 8, 0, false, 0),
     ] {
         let cell = Cell {
             place,
@@ -287,12 +315,13 @@ fn every_placement_gives_the_recount() {
             delay_us: 200,
             pipeline,
             cache_bytes,
-            ttl_ms: 10_000,
             events: 9_000,
-            ads: 1_000,
             zipf: 0.8,
             rate: 300,
             seed: 3,
+            skew,
+            moves_every,
+            ..Cell::default()
         };
         let (figures, served) = cell.run().unwrap_or_else(|error| panic!("{cell:?}: {error}"));
         let views = (0..9_000).filter(|&n| views_of(&cell).event(n).kind == 0).count() as u64;
@@ -304,6 +333,6 @@ fn every_placement_gives_the_recount() {
 }
 
 fn views_of(cell: &Cell) -> Events {
-    let Cell { seed, ads, zipf, rate, events: count, .. } = *cell;
-    Events { seed, ads, zipf, rate, count }
+    let Cell { seed, ads, zipf, rate, events: count, skew: is_skewed, .. } = *cell;
+    Events { seed, ads, zipf, rate, count, is_skewed }
 }

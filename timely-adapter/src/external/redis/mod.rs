@@ -1,18 +1,23 @@
-//! A table in Redis: one string per key.
+//! A table in Redis: one string per key. How servers are [asked](shards), and how slots of a cluster
+//! [follow](slots) key groups.
 //!
 //! What it keeps true: each question has one answer, and no answer takes longer than connecting and
 //! reading may. A connection that has failed is made anew with the next questions; how long that is tried
 //! is the operator's [patience](super::External::patience). An answer of the wrong type ends the run.
 
+mod shards;
+mod slots;
+
 use std::ops::Range;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
 use alluvium::{Error, ErrorKind, Result};
-use redis::{Client, Connection, RedisError, ServerErrorKind, Value};
+use redis::{RedisError, ServerErrorKind};
 
 use super::OnThread;
+use shards::Shards;
 
 /// Slots of a Redis Cluster.
 const SLOTS: u16 = 16384;
@@ -26,6 +31,8 @@ pub struct RedisConfig {
     connect_within: Duration,
     answer_within: Duration,
     requires: Option<String>,
+    /// The server that slots follow to.
+    brings_to: Option<usize>,
     gets: Arc<AtomicU64>,
 }
 
@@ -38,13 +45,14 @@ impl RedisConfig {
             connect_within: Duration::from_secs(1),
             answer_within: Duration::from_secs(1),
             requires: None,
+            brings_to: None,
             gets: Arc::default(),
         }
     }
 
     /// A table on several servers, by the [slots](redis_slot) of its keys: each server with the first slot
-    /// after its own, in order. The last of them is 16384. A Redis Cluster's nodes can be given so; where
-    /// its slots are is not asked, and an answer that a key has moved ends the run.
+    /// after its own, in order. The last of them is 16384. A Redis Cluster's nodes can be given so. If one of
+    /// them answers that a slot has moved, or is on its way, it is followed.
     ///
     /// # Errors
     /// [`ErrorKind::Config`] if the slots are not in order, or are not all.
@@ -76,10 +84,25 @@ impl RedisConfig {
     /// Asks a server only after this key was found there, once a connection. The loader of the table
     /// writes it last: a server that has restarted empty is waited for, instead of saying that keys have
     /// no values. A table that is emptied while a connection stands is not noticed. With several servers
-    /// each has one: see [`marker_of`](RedisConfig::marker_of).
+    /// each has one: see [`marker_of`](RedisConfig::marker_of). A server of a cluster that says that this key's
+    /// slot is elsewhere now is not asked further.
     #[must_use]
     pub fn requires(mut self, key: impl Into<String>) -> Self {
         self.requires = Some(key.into());
+        self
+    }
+
+    /// Has slots follow to this server, of those that were given: when key groups come to the worker that asks
+    /// with this configuration, it moves their slots there, by `MIGRATE`, before it asks for their keys. For
+    /// operators whose key groups [move](crate::Keyed::migratable); give each worker its own server.
+    ///
+    /// The servers are in cluster mode, for their slots, but do not know each other: each serves all slots
+    /// (`CLUSTER ADDSLOTSRANGE 0 16383`), and they reach each other without a password. A key's slot is the
+    /// highest 14 bits of its hash, and the number of key groups divides 16384. What a run that was killed has
+    /// left on its way is brought along by the next one.
+    #[must_use]
+    pub fn brings_slots_to(mut self, server: usize) -> Self {
+        self.brings_to = Some(server);
         self
     }
 
@@ -114,30 +137,9 @@ impl RedisConfig {
         encode: impl Fn(&K, &mut Vec<u8>) + Send + 'static,
         decode: impl Fn(&[u8]) -> Result<V> + Send + 'static,
     ) -> Result<OnThread<K, V>> {
-        let mut shards = Vec::new();
-        for (shard, (url, end)) in self.shards.iter().enumerate() {
-            let client = Client::open(url.as_str()).map_err(|error| {
-                Error::new(ErrorKind::Config, format!("{url:?} is no Redis: {error}"))
-            })?;
-            let marker = self.requires.as_ref().map(|key| self.marker(key, shard));
-            let (url, packed, asked) = (url.clone(), Vec::new(), Vec::new());
-            shards.push(Shard { url, end: *end, client, connection: None, marker, packed, asked });
-        }
-        let (config, mut name) = (self.clone(), Vec::new());
-        let look_up = move |keys: &[K], values: &mut Vec<Result<Option<V>>>| {
-            let mut found: Vec<_> = keys.iter().map(|_| None).collect();
-            for (at, key) in keys.iter().enumerate() {
-                name.clear();
-                encode(key, &mut name);
-                shard_of(&mut shards, &name).add(at, &name);
-            }
-            for shard in shards.iter_mut().filter(|shard| !shard.asked.is_empty()) {
-                shard.ask(&config, &decode, &mut found);
-            }
-            values
-                .extend(found.into_iter().map(|found| found.unwrap_or_else(|| Err(unanswered()))));
-        };
-        OnThread::new("redis", self.pipeline * self.shards.len(), look_up)
+        let shards = Shards::new(self, encode, decode)?;
+        let keys_max = self.pipeline * self.shards.len();
+        OnThread::serving("redis", keys_max, shards, self.brings_to.is_some())
     }
 }
 
@@ -169,104 +171,6 @@ const CRC16: [u16; 256] = {
     table
 };
 
-/// One server.
-struct Shard {
-    url: String,
-    end: u16,
-    client: Client,
-    connection: Option<Connection>,
-    marker: Option<String>,
-    /// GETs to be sent, and which keys they are of.
-    packed: Vec<u8>,
-    asked: Vec<usize>,
-}
-
-fn shard_of<'a>(shards: &'a mut [Shard], name: &[u8]) -> &'a mut Shard {
-    let at = match shards.len() {
-        1 => 0,
-        _ => {
-            let slot = redis_slot(name);
-            shards.partition_point(|shard| shard.end <= slot)
-        }
-    };
-    &mut shards[at]
-}
-
-impl Shard {
-    fn add(&mut self, at: usize, name: &[u8]) {
-        self.asked.push(at);
-        redis::cmd("GET").arg(name).write_packed_command(&mut self.packed);
-    }
-
-    /// Sends what was added, and puts each answer where it belongs.
-    fn ask<V>(
-        &mut self,
-        config: &RedisConfig,
-        decode: &impl Fn(&[u8]) -> Result<V>,
-        found: &mut [Option<Result<Option<V>>>],
-    ) {
-        config.gets.fetch_add(self.asked.len() as u64, Ordering::Relaxed);
-        match self.exchange(config) {
-            Ok(values) => {
-                for (&at, value) in self.asked.iter().zip(values) {
-                    found[at] = Some(self.read(value, decode));
-                }
-            }
-            Err(error) => {
-                self.connection = None;
-                for &at in &self.asked {
-                    let copy = Error::new(error.kind(), error.message());
-                    found[at] = Some(Err(copy.with("server", &self.url)));
-                }
-            }
-        }
-        self.asked.clear();
-        self.packed.clear();
-    }
-
-    fn exchange(&mut self, config: &RedisConfig) -> Result<Vec<Value>> {
-        if self.connection.is_none() {
-            self.connection = Some(self.connect(config)?);
-        }
-        let connection = self.connection.as_mut().expect("just made sure of");
-        connection.send_packed_command(&self.packed).map_err(of_redis)?;
-        // Not `req_packed_commands`, which waits once more for each answer after one that does not come.
-        let mut values = Vec::with_capacity(self.asked.len());
-        for _ in &self.asked {
-            values.push(connection.recv_response().map_err(of_redis)?);
-        }
-        Ok(values)
-    }
-
-    fn connect(&self, config: &RedisConfig) -> Result<Connection> {
-        let connected = self.client.get_connection_with_timeout(config.connect_within);
-        let mut connection = connected.map_err(of_redis)?;
-        connection.set_read_timeout(Some(config.answer_within)).map_err(of_redis)?;
-        connection.set_write_timeout(Some(config.answer_within)).map_err(of_redis)?;
-        if let Some(marker) = &self.marker {
-            let exists = redis::cmd("EXISTS").arg(marker).query::<bool>(&mut connection);
-            if !exists.map_err(of_redis)? {
-                let message = format!("the table is not loaded: there is no key {marker:?}");
-                return Err(Error::new(ErrorKind::Io, message));
-            }
-        }
-        Ok(connection)
-    }
-
-    fn read<V>(&self, value: Value, decode: &impl Fn(&[u8]) -> Result<V>) -> Result<Option<V>> {
-        let read = match value {
-            Value::Nil => return Ok(None),
-            Value::BulkString(bytes) => decode(&bytes).map(Some),
-            Value::ServerError(error) => Err(of_redis(error.into())),
-            other => {
-                let message = format!("Redis answered a GET with {other:?}");
-                Err(Error::new(ErrorKind::Mismatch, message))
-            }
-        };
-        read.map_err(|error| error.with("server", &self.url))
-    }
-}
-
 /// An error of Redis: of its connection or of a server that is starting or full, which pass, or of the
 /// request.
 fn of_redis(error: RedisError) -> Error {
@@ -288,10 +192,6 @@ fn of_redis(error: RedisError) -> Error {
         _ => ErrorKind::Io,
     };
     Error::new(kind, format!("Redis: {error}"))
-}
-
-fn unanswered() -> Error {
-    Error::new(ErrorKind::Io, "Redis has not answered")
 }
 
 #[cfg(test)]
@@ -325,5 +225,7 @@ mod tests {
         assert_eq!(RedisConfig::new(url(1)).marker("loaded", 0), "loaded");
         let unknown = RedisConfig::new("what is this").open(|_: &u64, _| (), |_| Ok(0u64));
         assert_eq!(unknown.unwrap_err().kind(), ErrorKind::Config);
+        let nowhere = config.brings_slots_to(3).open(|_: &u64, _| (), |_| Ok(0u64));
+        assert_eq!(nowhere.unwrap_err().kind(), ErrorKind::Config);
     }
 }
