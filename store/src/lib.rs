@@ -57,41 +57,13 @@
 //! One [`Error`], with an [`ErrorKind`] that says what to do. An operation happens in full or changes nothing, unless its
 //! page says otherwise. A closure that panics poisons its state: checkpoints are refused until you clear it.
 
-mod aggregate;
-mod any_layout;
-mod any_windows;
-mod aside;
+mod api;
+mod durability;
 pub mod backend;
-mod batch;
-mod builder;
 mod cells;
-mod checkpoints;
-mod config;
-mod count;
-mod crowded;
-mod definition;
-mod expiring;
-mod explain;
-mod export;
-mod fetcher;
-mod held;
-mod list;
-mod map;
-mod moving;
-mod own_keys;
-mod pacing;
-mod recording;
-mod sorted_blocks;
-mod sources;
-mod state_cell;
-mod stats;
 mod store;
-mod time_map;
-mod timers;
-mod value;
-mod windows;
 
-pub use aggregate::{Aggregate, Counting};
+pub use api::aggregate::{Aggregate, Counting};
 pub use alluvium_derive::{KeyHash, State};
 pub use alluvium_layouts::{
     AppendLog, BatchError, ByHash, CheckpointOutcome, Cursor, Elements, ExpiryPass, Fetch, Heap,
@@ -112,40 +84,40 @@ pub use alluvium_pagestore::{
 // For whoever commits the checkpoints of several stores as one.
 #[doc(hidden)]
 pub use alluvium_pagestore::{FORMAT_VERSION, Framed, checkpoint_name, checkpoint_of_file};
-pub use any_layout::{AnyLayout, AnyTable};
-pub use any_windows::{AnyLists, AnyPanes};
+pub use backend::any_layout::{AnyLayout, AnyTable};
+pub use backend::any_windows::{AnyLists, AnyPanes};
 #[doc(hidden)]
-pub use aside::Aside;
-pub use builder::{MEMORY_BYTES_MIN, StoreBuilder};
-pub use checkpoints::{Checkpoint, RetainedCheckpoint, Seal};
-pub use config::{
+pub use store::aside::Aside;
+pub use store::builder::{MEMORY_BYTES_MIN, StoreBuilder};
+pub use durability::checkpoints::{Checkpoint, RetainedCheckpoint, Seal};
+pub use store::config::{
     DEFAULT_MEMORY_BYTES, DEFAULT_PATIENCE_MS, DEFAULT_RETAIN, DEFAULT_SPACE_AMPLIFICATION,
     DEFAULT_TIME_JUMP_MAX_MS, Helpers, StoreConfig,
 };
-pub use count::Count;
-pub use crowded::{
+pub use api::count::Count;
+pub use store::crowded::{
     APPEND_LOG_BYTES_MIN, CROWDED_PERCENT, HEAP_BYTES_MIN, HYBRID_LOG_BYTES_MIN,
     HYBRID_LOGS_BY_MEMORY, WINDOW_SEGMENTS_BYTES_MIN,
 };
-pub use expiring::{
+pub use api::expiring::{
     Clock, ExpiringMap, ExpiringMapOf, ExpiringValue, ExpiringValueOf, Timed, Ttl, WallClock,
 };
-pub use explain::{Explanation, Fit};
-pub use export::{Exported, Imported};
-pub use fetcher::Fetcher;
-pub use list::List;
-pub use map::Map;
-pub use moving::{Extraction, Mover, Standing};
-pub use own_keys::RowKeys;
-pub use recording::{TRACE_BUFFER_BYTES, TRACE_WAIT_MS, TraceOptions, TraceStats};
-pub use sources::{RestoredFrom, Source};
-pub use state_cell::ValueRef;
-pub use stats::{StateStats, StoreStats};
+pub use api::explain::{Explanation, Fit};
+pub use durability::export::{Exported, Imported};
+pub use api::fetcher::Fetcher;
+pub use api::list::List;
+pub use api::map::Map;
+pub use durability::moving::{Extraction, Mover, Standing};
+pub use api::own_keys::RowKeys;
+pub use cells::recording::{TRACE_BUFFER_BYTES, TRACE_WAIT_MS, TraceOptions, TraceStats};
+pub use durability::sources::{RestoredFrom, Source};
+pub use cells::state_cell::ValueRef;
+pub use store::stats::{StateStats, StoreStats};
 pub use store::{CountOf, ListOf, MapOf, Reservation, StateBuilder, Store, ValueOf};
-pub use time_map::{TimeMap, TimeMapOf};
-pub use timers::{Sweep, Timers};
-pub use value::Value;
-pub use windows::{
+pub use api::time_map::{TimeMap, TimeMapOf};
+pub use api::timers::{Sweep, Timers};
+pub use api::value::Value;
+pub use api::windows::{
     Advanced, Aggregated, AggregatedOf, Emit, Holistic, HolisticLayout, HolisticOf, Late, Out,
     Process, Processing, SessionSet, Window, WindowLayout, Windows, process,
 };

@@ -11,7 +11,7 @@ use super::bucket::{BUCKET_BYTES, Bucket, hash_of_head};
 use super::chain_unsafe::Chain;
 use super::frozen::Head;
 use super::table::AppendLogLists;
-use crate::split_table::Spot;
+use crate::heap::split_table::Spot;
 
 /// Elements of a batch that are looked up before the first of them is appended.
 const GROUP: usize = 32;

@@ -15,7 +15,7 @@ use std::sync::Arc;
 use alluvium_pagestore::HeapSize;
 
 use super::arena_unsafe::{Arena, Chunk, LINE_BYTES, Pieces, filled, layout};
-use crate::prefetch_unsafe::prefetch;
+use crate::support::prefetch_unsafe::prefetch;
 
 /// Elements of the first chunk, and more if its last line of the cache has room.
 const CAPACITY_FIRST: u32 = 3;

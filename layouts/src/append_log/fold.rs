@@ -15,8 +15,8 @@ use super::gather::{Gathered, Stop};
 use super::notes::{View, resolve, views};
 use super::run::{Mark, Run, RunCursor, Source};
 use super::table::AppendLogLists;
-use crate::lists::{Elements, span};
-use crate::table::Cursor;
+use crate::contract::lists::{Elements, span};
+use crate::contract::table::Cursor;
 
 /// Most bytes that a fold reads of a run at once.
 const WINDOW_BYTES_MAX: u64 = 256 << 10;

@@ -4,7 +4,7 @@
 use alluvium_pagestore::{Key, KeyHash, Time};
 
 use super::chain_unsafe::Chain;
-use crate::split_table::{FrozenTable, HashRange};
+use crate::heap::split_table::{FrozenTable, HashRange};
 
 /// A key and its elements in memory, those after all others.
 #[derive(Debug)]

@@ -11,7 +11,7 @@ use super::chain_unsafe::Iter;
 use super::frozen::Piece;
 use super::notes::{View, resolve};
 use super::run::RunCursor;
-use crate::lists::Elements;
+use crate::contract::lists::Elements;
 
 /// Before what it comes: the number of the bucket it belongs to, and its shifted rank.
 type Turn = (usize, i64);

@@ -2,7 +2,7 @@
 //!
 //! A bucket's tables and runs are all in the order of hashes, so that the lists asked for are found without
 //! a look at the others: of tables the parts with their prefixes, of runs the blocks with their hashes. To
-//! remove them reads nothing: what runs have of them is behind a [gap](crate::gaps), until they are merged.
+//! remove them reads nothing: what runs have of them is behind a [gap](crate::support::gaps), until they are merged.
 //!
 //! A list that is longer than the fuel is left in the middle. As long as the cursors are kept it goes on
 //! there; after that it is read again from its start, and what was told is passed over. A cursor's position
@@ -18,11 +18,11 @@ use super::frozen::{LIVE, Piece};
 use super::gather::Stop;
 use super::run::RunCursor;
 use super::table::AppendLogLists;
-use crate::by_hash::{ByHash, VisitRun};
-use crate::gaps::GAP_BYTES;
-use crate::heap_lists_reading::record_elements;
-use crate::lists::{Elements, span_of};
-use crate::table::Cursor;
+use crate::contract::by_hash::{ByHash, VisitRun};
+use crate::support::gaps::GAP_BYTES;
+use crate::heap::lists::reading::record_elements;
+use crate::contract::lists::{Elements, span_of};
+use crate::contract::table::Cursor;
 
 impl<K: Key, E: State> ByHash<K, E, Time> for AppendLogLists<K, E> {
     /// Visits lists in runs of as many elements as a value may have bytes, or one.

@@ -1,7 +1,7 @@
 //! What is known of a key's elements on storage beside that they are in its bucket's runs: that
 //! older ones were cleared, or that some were moved here from another bucket.
 //!
-//! Runs are never changed. A *cut* hides those before it from a key, as a [gap](crate::gaps) does from all
+//! Runs are never changed. A *cut* hides those before it from a key, as a [gap](crate::support::gaps) does from all
 //! keys between two hashes; an *import* shows those of another bucket, with their ranks shifted, so that they
 //! stand before what the key had here.
 
@@ -9,7 +9,7 @@ use alluvium_pagestore::{Key, Lookup, State, Time, rounded};
 
 use super::bucket::Bucket;
 use super::frozen::LIVE;
-use crate::snapshot::Entry;
+use crate::heap::snapshot::Entry;
 
 /// Elements in runs of another bucket that belong to a key here.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

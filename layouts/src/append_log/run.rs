@@ -16,7 +16,7 @@ use alluvium_pagestore::{
 
 use super::config::BLOCK_BYTES_MAX;
 use super::frozen::Frozen;
-use crate::split_table::HashRange;
+use crate::heap::split_table::HashRange;
 
 /// Where a block is.
 #[derive(Clone, Copy, Debug)]

@@ -18,7 +18,7 @@ use super::frozen::{Booked, Frozen};
 use super::jobs::Answer;
 use super::run::{Cached, RUN_BYTES, Run, StoredRun, window_bytes_min};
 use super::table::AppendLogLists;
-use crate::table::TableStats;
+use crate::contract::table::TableStats;
 use crate::trace_event;
 
 /// Most runs that are written together.

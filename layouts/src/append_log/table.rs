@@ -23,15 +23,15 @@ use super::fold::Resume;
 use super::jobs::ListJobs;
 use super::kept::Kept;
 use super::run::{Run, RunCursor, Source};
-use crate::by_hash::ByHash;
+use crate::contract::by_hash::ByHash;
 use crate::checkpoint::at_once;
 use crate::hybrid_log::Pool;
-use crate::lists::{Elements, Lists, ListsLayout};
-use crate::oversize::Oversize;
-use crate::patient_reads::PatientReads;
-use crate::split_table::HashRange;
-use crate::table::{CheckpointOutcome, Cursor, StateContext, TableStats};
-use crate::upkeep::Upkeep;
+use crate::contract::lists::{Elements, Lists, ListsLayout};
+use crate::support::oversize::Oversize;
+use crate::support::patient_reads::PatientReads;
+use crate::heap::split_table::HashRange;
+use crate::contract::table::{CheckpointOutcome, Cursor, StateContext, TableStats};
+use crate::contract::upkeep::Upkeep;
 
 /// An open [`AppendLog`].
 pub struct AppendLogLists<K, E> {

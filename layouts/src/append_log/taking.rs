@@ -5,10 +5,10 @@
 use alluvium_pagestore::{BlobReader, ErrorKind, Key, Result, State, Time};
 
 use super::config::{AppendLog, LIST_PATIENCE};
-use crate::lists::{Lists, ListsLayout, VisitList, span_of};
-use crate::parts::Part;
-use crate::split_table::HashRange;
-use crate::table::{Cursor, StateContext};
+use crate::contract::lists::{Lists, ListsLayout, VisitList, span_of};
+use crate::restore::parts::Part;
+use crate::heap::split_table::HashRange;
+use crate::contract::table::{Cursor, StateContext};
 
 /// Elements looked at between two steps.
 const FUEL: usize = 4096;

@@ -4,8 +4,8 @@ use std::time::{Duration, Instant};
 
 use alluvium_pagestore::{BlobWriter, Error, ErrorKind, Result, StateImage};
 
-use crate::table::CheckpointOutcome;
-use crate::upkeep::Upkeep;
+use crate::contract::table::CheckpointOutcome;
+use crate::contract::upkeep::Upkeep;
 
 /// A state whose checkpoints are taken in steps.
 pub(crate) trait InSteps: Upkeep {

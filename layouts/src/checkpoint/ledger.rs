@@ -20,8 +20,8 @@ use alluvium_pagestore::{
 
 use super::dead::{DeadList, Nth};
 use super::live_sets::LiveSets;
-use crate::booked::Booked;
-use crate::heap_marks::Place;
+use crate::support::booked::Booked;
+use crate::heap::place::Place;
 
 /// Records on storage for each that is live, at most: above, segments are written anew.
 const SPACE_AMPLIFICATION_MAX: u64 = 2;

@@ -5,8 +5,8 @@
 
 use alluvium_pagestore::{Death, LiveSet, SegmentId};
 
-use crate::heap_marks::Place;
-use crate::prefetch_unsafe::prefetch;
+use crate::heap::place::Place;
+use crate::support::prefetch_unsafe::prefetch;
 
 /// Sets of a group of segments.
 #[derive(Debug, Default)]

@@ -7,7 +7,7 @@ use std::rc::Rc;
 
 use super::ledger::{Dead, HeapFiles, Plan};
 use super::live_sets::LiveSets;
-use crate::heap_marks::Place;
+use crate::heap::place::Place;
 
 /// Bytes that are left free beside what is kept.
 pub(crate) const FREE_BYTES: u64 = 4 << 10;

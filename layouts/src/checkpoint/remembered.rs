@@ -27,11 +27,11 @@ use super::recording::{Part, Recording};
 use super::steps::{Given, Stepped};
 use super::telling::{Lent, Telling};
 use super::writer::Pace;
-use crate::booked::Booked;
-use crate::full_image::{Images, pace, read_placed, reading_bytes, room_bytes};
+use crate::support::booked::Booked;
+use crate::restore::full_image::{Images, pace, read_placed, reading_bytes, room_bytes};
 use crate::heap::segment_bytes;
-use crate::heap_marks::Place;
-use crate::table::{CheckpointOutcome, StateContext, TableStats};
+use crate::heap::place::Place;
+use crate::contract::table::{CheckpointOutcome, StateContext, TableStats};
 
 /// Bytes of a record beside what its entry owns, about.
 const RECORD_BYTES: u64 = 64;

@@ -17,8 +17,8 @@ use alluvium_pagestore::{
 };
 
 use super::job::Job;
-use crate::booked::Booked;
-use crate::record_type_unsafe::RecordRef;
+use crate::support::booked::Booked;
+use crate::support::record_type_unsafe::RecordRef;
 
 /// Most bytes of a batch.
 pub const BATCH_BYTES_MAX: usize = 32 << 10;

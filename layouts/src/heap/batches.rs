@@ -7,7 +7,7 @@
 use alluvium_pagestore::{Key, Lookup, Result};
 
 use super::{HeapTable, Kind};
-use crate::table::BatchError;
+use crate::contract::table::BatchError;
 
 /// Keys of a group.
 pub(crate) const GROUP: usize = 64;

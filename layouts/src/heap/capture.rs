@@ -21,11 +21,11 @@ use super::core::HeapCore;
 use super::raw_table_unsafe::Spot;
 use super::reading::{Left, Reading, outdate};
 use crate::checkpoint::{FREE_BYTES, Given, InSteps, Marked, Pace};
-use crate::full_image::writing_bytes;
-use crate::heap_marks::Place;
+use crate::restore::full_image::writing_bytes;
+use crate::heap::place::Place;
 use crate::hybrid_log::CHECKPOINT_PACE;
-use crate::table::CheckpointOutcome;
-use crate::table::pace::pay;
+use crate::contract::table::CheckpointOutcome;
+use crate::contract::table::pace::pay;
 
 /// Stretches of buckets without a bit that a share passes over at most, buckets of others that it looks at, and
 /// entries that it copies.
@@ -186,7 +186,7 @@ impl HeapCore {
 
     /// The stream has come so far since the last share: what is copied follows it. It has the buckets looked at by its
     /// calls, ahead of what is written, for which it makes more calls for each record.
-    pub(super) fn pace_capture(&mut self, pace: crate::table::Pace) {
+    pub(super) fn pace_capture(&mut self, pace: crate::contract::table::Pace) {
         let (slots, is_copied) = (self.table.slots(), self.is_copied());
         let Some(capture) = self.capture.as_mut().filter(|_| is_copied) else { return };
         let Follow { gone, looks, calls } = &mut capture.follow;

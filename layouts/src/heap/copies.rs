@@ -16,7 +16,7 @@ use alluvium_pagestore::{Account, Error, ErrorKind, MemoryKind, Result};
 
 use super::records_unsafe::Records;
 use crate::checkpoint::{FREE_BYTES, Paced, Sink};
-use crate::record_type_unsafe::{RecordRef, RecordType};
+use crate::support::record_type_unsafe::{RecordRef, RecordType};
 
 /// A chunk has such a part of the memory, between so many entries. Each has to wake the helper.
 const CHUNK_SHARE: u64 = 64;

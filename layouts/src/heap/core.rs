@@ -9,16 +9,16 @@ use super::growing_unsafe::EXPECTED_BLOCKS_MAX;
 use super::raw_table_unsafe::{RawTable, Spot};
 use super::walk::Walk;
 use crate::checkpoint::{Pace, Remembered, at_once};
-use crate::expiry::ExpiryPass;
-use crate::first_panic::FirstPanic;
-use crate::full_image::{kept_free, pace_of};
-use crate::heap_marks::Place;
-use crate::lent::check_not_overdrawn;
-use crate::oversize::Oversize;
-use crate::record_type_unsafe::{RecordRef, RecordType};
-use crate::split_table::HashRange;
-use crate::table::{CheckpointOutcome, Cursor, StateContext, TableStats};
-use crate::upkeep::Upkeep;
+use crate::contract::expiry::ExpiryPass;
+use crate::support::first_panic::FirstPanic;
+use crate::restore::full_image::{kept_free, pace_of};
+use crate::heap::place::Place;
+use crate::heap::lent::check_not_overdrawn;
+use crate::support::oversize::Oversize;
+use crate::support::record_type_unsafe::{RecordRef, RecordType};
+use crate::heap::split_table::HashRange;
+use crate::contract::table::{CheckpointOutcome, Cursor, StateContext, TableStats};
+use crate::contract::upkeep::Upkeep;
 
 /// Entries that are copied for a checkpoint are no longer: some hundreds of them are copied at a time.
 const COPIED_BYTES_MAX: usize = 64;
@@ -430,7 +430,7 @@ impl Upkeep for HeapCore {
         self.begin_capture().map(|()| None)
     }
 
-    fn pace_checkpoint(&mut self, pace: crate::table::Pace) {
+    fn pace_checkpoint(&mut self, pace: crate::contract::table::Pace) {
         self.pace_capture(pace);
     }
 

@@ -8,7 +8,7 @@ use alluvium_pagestore::{MemoryKind, Result, rounded};
 
 use super::group_unsafe::{Block, GROUPS_MAX, SLOTS, Shape};
 use super::raw_table_unsafe::{At, RawTable, entries_max, slots_of};
-use crate::booked::Booked;
+use crate::support::booked::Booked;
 
 /// The directory has at most so many places per block: of hashes that agree in more bits, blocks hang behind others.
 const DIRECTORY_SHARE: usize = 16;

@@ -15,8 +15,8 @@ use alluvium_pagestore::{Account, MemoryKind};
 
 use super::group_unsafe::{Block, SLOTS, Shape};
 use super::raw_table_unsafe::{At, RawTable, Spot, slots_of};
-use crate::heap_marks::Place;
-use crate::prefetch_unsafe::prefetch;
+use crate::heap::place::Place;
+use crate::support::prefetch_unsafe::prefetch;
 
 /// Places are noted if they take no more than such a part of what is free.
 const BEGIN_SHARE: u64 = 4;

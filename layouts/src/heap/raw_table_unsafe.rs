@@ -23,10 +23,10 @@ use std::rc::Rc;
 use alluvium_pagestore::{Account, MemoryKind};
 
 use super::group_unsafe::{Block, GroupHead, SLOTS, Shape, tag_of};
-use crate::heap_marks::Place;
-use crate::prefetch_unsafe::prefetch;
-use crate::record_type_unsafe::{Entry, RecordRef, RecordType};
-use crate::split_table::HashRange;
+use crate::heap::place::Place;
+use crate::support::prefetch_unsafe::prefetch;
+use crate::support::record_type_unsafe::{Entry, RecordRef, RecordType};
+use crate::heap::split_table::HashRange;
 
 /// Where an entry stands until entries move: at a place of the directory, in a group of the blocks there, and a slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

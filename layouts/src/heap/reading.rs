@@ -17,9 +17,9 @@ use super::raw_table_unsafe::{RawTable, Spot, slots_of};
 use super::records_unsafe::Records;
 use super::walk::{Run, Walk};
 use crate::checkpoint::{LeftSets, Recording, Remembered, overtaken};
-use crate::first_panic::FirstPanic;
-use crate::heap_marks::Place;
-use crate::record_type_unsafe::{RecordRef, RecordType};
+use crate::support::first_panic::FirstPanic;
+use crate::heap::place::Place;
+use crate::support::record_type_unsafe::{RecordRef, RecordType};
 
 /// Entries that are kept together, and about their bytes.
 const KEPT: usize = 64;

@@ -8,9 +8,9 @@ use std::ptr::NonNull;
 
 use alluvium_pagestore::PlacedAt;
 
-use crate::first_panic::FirstPanic;
-use crate::record_type_unsafe::{RecordRef, RecordType};
-use crate::system_page::page_bytes;
+use crate::support::first_panic::FirstPanic;
+use crate::support::record_type_unsafe::{RecordRef, RecordType};
+use crate::support::system_page::page_bytes;
 
 /// Shorter lists are the allocator's.
 const MAPPED_MIN: usize = 64 << 10;
@@ -228,7 +228,7 @@ mod tests {
     use std::sync::Arc;
 
     use super::*;
-    use crate::record_type_unsafe::{Entry, in_memory};
+    use crate::support::record_type_unsafe::{Entry, in_memory};
 
     type Item = (u64, Arc<()>);
 

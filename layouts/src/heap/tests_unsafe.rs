@@ -11,10 +11,10 @@ use super::group_unsafe::BLOCK_SLOTS_MAX;
 use super::growing_unsafe::EXPECTED_BLOCKS_MAX;
 use super::raw_table_unsafe::{RawTable, Spot};
 use super::walk::Walk;
-use crate::heap_marks::Place;
-use crate::record_type_unsafe::in_memory::{self, HashBy};
-use crate::record_type_unsafe::{Entry, RecordType};
-use crate::split_table::HashRange;
+use crate::heap::place::Place;
+use crate::support::record_type_unsafe::in_memory::{self, HashBy};
+use crate::support::record_type_unsafe::{Entry, RecordType};
+use crate::heap::split_table::HashRange;
 
 fn table_of(record_type: &'static RecordType, limit: u64) -> RawTable {
     RawTable::new(record_type, Account::root(limit), HashRange::of(&(0..256), 256))

@@ -14,8 +14,8 @@ use alluvium_pagestore::{Account, Key, MemoryKind};
 
 use super::core::HeapCore;
 use super::raw_table_unsafe::Spot;
-use crate::oversize::Oversize;
-use crate::record_type_unsafe::Entry;
+use crate::support::oversize::Oversize;
+use crate::support::record_type_unsafe::Entry;
 
 /// A core whose records have keys `K` and values `V`.
 #[derive(Debug)]

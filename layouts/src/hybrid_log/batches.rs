@@ -9,7 +9,7 @@ use super::index::IndexHash;
 use super::log::{Located, NOWHERE};
 use super::stored::Read;
 use super::table::HybridLogTable;
-use crate::table::BatchError;
+use crate::contract::table::BatchError;
 
 /// Items whose memory accesses overlap.
 pub(super) const GROUP: usize = 64;

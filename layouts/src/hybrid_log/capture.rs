@@ -34,7 +34,7 @@ use super::log::Sealing;
 use super::spill::{Next, Reading};
 use super::stored::{SegmentBefore, Stored};
 use crate::checkpoint::{InSteps, Job, Nth};
-use crate::table::CheckpointOutcome;
+use crate::contract::table::CheckpointOutcome;
 
 /// Deaths added again at a time.
 const AGAIN: usize = 1024;

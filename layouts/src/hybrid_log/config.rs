@@ -13,7 +13,7 @@ use super::frames_unsafe::Frames;
 use super::index::Index;
 use super::log::{COPIES_MIN, Copies, SPARES_MIN, WANT_FREE_MIN};
 use super::spill::Spill;
-use crate::record_type_unsafe::RecordType;
+use crate::support::record_type_unsafe::RecordType;
 
 /// Keeps a state in a hash-indexed hybrid log: native records in pages, updated in place, and the
 /// oldest pages on storage.

@@ -10,7 +10,7 @@ use alluvium_pagestore::SegmentId;
 
 use super::address::StoredAt;
 use super::stored::Read;
-use crate::fetch::Ticket;
+use crate::contract::fetch::Ticket;
 
 /// The reads under way and those that wait to be used.
 #[derive(Debug)]

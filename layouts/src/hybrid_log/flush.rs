@@ -21,7 +21,7 @@ use super::frame_unsafe::{Frame, FrozenFrame};
 use super::log::Copies;
 use super::writers::Writers;
 use crate::checkpoint::Jobs;
-use crate::record_type_unsafe::ErasedTouched;
+use crate::support::record_type_unsafe::ErasedTouched;
 use crate::trace_span;
 
 /// The records of some slots, in one segment: a frame whose values are long may have several.

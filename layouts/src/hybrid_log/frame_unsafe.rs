@@ -23,7 +23,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use super::marks::{DIED, FIRST, GRAIN, SINCE, TOUCHED, USED, number_of};
 use super::pool_unsafe::{Piece, piece_bytes};
-use crate::record_type_unsafe::{Entry, RecordRef, RecordType};
+use crate::support::record_type_unsafe::{Entry, RecordRef, RecordType};
 
 pub(super) use super::marks::{Due, Epoch};
 

@@ -320,11 +320,11 @@ impl Frames {
             // Of a frame that cools or is frozen there is none.
             let base = if short.is_none() { self.base_of(number) } else { short };
             let start = base.hint(slot_bytes, slot);
-            crate::prefetch_unsafe::prefetch(start);
+            crate::support::prefetch_unsafe::prefetch(start);
             let last = (slot_bytes - 1).min(63);
-            crate::prefetch_unsafe::prefetch(start.wrapping_add(last));
+            crate::support::prefetch_unsafe::prefetch(start.wrapping_add(last));
             if self.had_barrier {
-                crate::prefetch_unsafe::prefetch(std::ptr::from_ref(self.state(number)));
+                crate::support::prefetch_unsafe::prefetch(std::ptr::from_ref(self.state(number)));
             }
         }
     }
@@ -377,7 +377,7 @@ mod tests {
     use super::*;
     use crate::hybrid_log::pool_unsafe::Piece;
 
-    use crate::record_type_unsafe::RecordType;
+    use crate::support::record_type_unsafe::RecordType;
 
     // Every frame of this test has keys of u64 and values of String.
     fn value(frames: &mut Frames, number: u32, slot: u32) -> Option<&mut String> {

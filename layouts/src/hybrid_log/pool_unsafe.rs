@@ -23,7 +23,7 @@ use std::sync::Arc;
 use alluvium_pagestore::mailbox::{Mailbox, TryRecvError, mailbox};
 use alluvium_pagestore::{Account, Helper, MemoryKind};
 
-use crate::system_page::page_bytes;
+use crate::support::system_page::page_bytes;
 
 /// Bytes of a chunk: one huge page.
 const CHUNK_BYTES: usize = 2 << 20;
@@ -287,7 +287,7 @@ impl Chunk {
 #[cfg(all(target_os = "linux", not(miri)))]
 mod mapped {
     use super::{CHUNK_BYTES, Chunk};
-    use crate::system_page::page_bytes;
+    use crate::support::system_page::page_bytes;
     use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
     use std::ptr::NonNull;
     use std::sync::atomic::{AtomicBool, Ordering};

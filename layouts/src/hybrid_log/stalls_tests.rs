@@ -7,7 +7,7 @@ use alluvium_pagestore::io::{Device, Faults, FileHandle, IoStats, Operation, Req
 use alluvium_pagestore::{Account, ErrorKind, Helper, KIB, MIB, MemoryKind, Result, SegmentStore};
 
 use super::{HybridLog, HybridLogTable};
-use crate::table::{Layout, StateContext, Table};
+use crate::contract::table::{Layout, StateContext, Table};
 
 /// A device that keeps reads of many blocks, and loses them when it is told to.
 #[derive(Debug)]

@@ -25,16 +25,16 @@ use super::index::{IndexHash, Position};
 use super::log::{Located, NOWHERE};
 use super::stored::Read;
 use super::typed_unsafe::{Changing, Typed};
-use crate::by_hash::ByHash;
-use crate::expiry::{ExpiryPass, Touched};
-use crate::fetch::{Fetch, Ticket};
-use crate::lent::{Changed, book_change};
-use crate::oversize::Oversize;
-use crate::record_type_unsafe::{ErasedTouched, RecordRun, RecordType, heap_of};
-use crate::table::{
+use crate::contract::by_hash::ByHash;
+use crate::contract::expiry::{ExpiryPass, Touched};
+use crate::contract::fetch::{Fetch, Ticket};
+use crate::heap::lent::{Changed, book_change};
+use crate::support::oversize::Oversize;
+use crate::support::record_type_unsafe::{ErasedTouched, RecordRun, RecordType, heap_of};
+use crate::contract::table::{
     BatchError, CheckpointOutcome, Cursor, Layout, Pace, Peek, StateContext, Table, TableStats,
 };
-use crate::upkeep::Upkeep;
+use crate::contract::upkeep::Upkeep;
 
 /// An open [`HybridLog`].
 pub struct HybridLogTable<K: Key, V: State> {

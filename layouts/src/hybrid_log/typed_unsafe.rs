@@ -17,7 +17,7 @@ use super::core::Core;
 use super::frame_unsafe::Shape;
 use super::index::IndexHash;
 use super::log::{Located, Log};
-use crate::record_type_unsafe::heap_of;
+use crate::support::record_type_unsafe::heap_of;
 
 /// A core whose records have keys `K` and values `V`.
 pub(super) struct Typed<K, V> {
@@ -209,5 +209,5 @@ pub(super) struct Changing<'a, K, V> {
     pub value: &'a mut V,
     pub frame_heap: &'a mut u64,
     pub account: &'a alluvium_pagestore::Account,
-    pub oversize: &'a mut crate::oversize::Oversize,
+    pub oversize: &'a mut crate::support::oversize::Oversize,
 }

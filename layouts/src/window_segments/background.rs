@@ -13,7 +13,7 @@ use super::config::Sizes;
 use super::run::Run;
 use super::writing::{Removed, Written, give_up, panicked, write_merged, write_table};
 use crate::checkpoint::Jobs;
-use crate::split_table::FrozenTable;
+use crate::heap::split_table::FrozenTable;
 use crate::trace_span;
 
 /// A table of a slice that is only read.

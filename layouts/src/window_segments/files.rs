@@ -8,7 +8,7 @@ use std::rc::Rc;
 
 use alluvium_pagestore::{Account, MemoryKind, SegmentId};
 
-use crate::table::CheckpointOutcome;
+use crate::contract::table::CheckpointOutcome;
 
 /// Bytes booked per file that a checkpoint names, and per file that is of no use but named.
 pub const NAME_BYTES: u64 = 64;

@@ -15,9 +15,9 @@ use hashbrown::HashTable;
 use super::gathering::Gathering;
 use super::slice::Slice;
 use super::table::SegmentPanes;
-use crate::panes::Merge;
-use crate::split_table::{HashRange, PART_ENTRIES_MAX, Span};
-use crate::table::Cursor;
+use crate::contract::panes::Merge;
+use crate::heap::split_table::{HashRange, PART_ENTRIES_MAX, Span};
+use crate::contract::table::Cursor;
 
 /// Accumulators that are gathered at once, unless there are very many slices.
 const GATHERED_MAX: u64 = 8192;

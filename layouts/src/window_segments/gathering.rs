@@ -8,8 +8,8 @@
 use alluvium_pagestore::{Account, Key, MemoryKind, State, rounded};
 use hashbrown::HashTable;
 
-use crate::panes::Merge;
-use crate::split_table::spread;
+use crate::contract::panes::Merge;
+use crate::heap::split_table::spread;
 
 /// Keys there is room for at first.
 const KEYS_MIN: usize = 128;

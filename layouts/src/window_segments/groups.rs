@@ -2,7 +2,7 @@
 //!
 //! All parts of a slice are in the order of hashes, so that the keys asked for are found without a look at
 //! the others: of a table the parts with their prefixes, of a run the images with their hashes. To remove
-//! them reads nothing: what older parts have of them is behind a [gap](crate::gaps::Gap).
+//! them reads nothing: what older parts have of them is behind a [gap](crate::support::gaps::Gap).
 
 use std::ops::RangeInclusive;
 use std::slice::from_ref;
@@ -10,9 +10,9 @@ use std::slice::from_ref;
 use alluvium_pagestore::{Error, ErrorKind, Key, MemoryKind, Result, State, Time};
 
 use super::table::SegmentPanes;
-use crate::by_hash::{ByHash, VisitRun};
-use crate::gaps::GAP_BYTES;
-use crate::table::Cursor;
+use crate::contract::by_hash::{ByHash, VisitRun};
+use crate::support::gaps::GAP_BYTES;
+use crate::contract::table::Cursor;
 
 impl<K: Key, A: State> ByHash<K, A, Time> for SegmentPanes<K, A> {
     fn is_fast_in_order(&self) -> bool {

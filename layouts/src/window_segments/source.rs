@@ -12,7 +12,7 @@ use alluvium_pagestore::{Image, Key, Result, SegmentStore, State, codec, rounded
 use hashbrown::HashTable;
 
 use super::slice::Slice;
-use crate::split_table::{HashRange, PART_ENTRIES_MAX};
+use crate::heap::split_table::{HashRange, PART_ENTRIES_MAX};
 
 /// A part being walked.
 #[derive(Debug)]

@@ -15,7 +15,7 @@ use super::run::Run;
 use super::slice::{Stored, Waiting};
 use super::table::SegmentPanes;
 use super::writing::Written;
-use crate::table::TableStats;
+use crate::contract::table::TableStats;
 use crate::trace_event;
 
 impl<K: Key, A: State> SegmentPanes<K, A> {

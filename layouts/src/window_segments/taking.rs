@@ -15,9 +15,9 @@ use super::checkpoint::{
     Catalog, END, OF_IMAGES, OF_RUN, OF_SLICE, catalog_is_wrong, ends, gaps_of,
 };
 use super::tables::{TableRecord, ToldTables};
-use crate::full_image::chunk_bytes;
-use crate::gaps::{GAP_BYTES, Gaps};
-use crate::parts::Part;
+use crate::restore::full_image::chunk_bytes;
+use crate::support::gaps::{GAP_BYTES, Gaps};
+use crate::restore::parts::Part;
 
 /// A slice of the catalog.
 struct SliceAt {

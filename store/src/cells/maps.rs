@@ -6,11 +6,11 @@ use std::ops::RangeInclusive;
 use alluvium_layouts::{Cursor, Part, Table, Touched, Upkeep};
 use alluvium_pagestore::{EntryCodec, Key, Result, Time};
 
-use crate::batch::Batch;
-use crate::expiring::Pass;
-use crate::export::{Entries, Entry, Gathering, check_hash, each, in_batches};
-use crate::moving::in_order;
-use crate::state_cell::{Contents, Core, Kept, Outgoing, Portable, StateCell};
+use crate::api::batch::Batch;
+use crate::api::expiring::Pass;
+use crate::durability::export::{Entries, Entry, Gathering, check_hash, each, in_batches};
+use crate::durability::moving::in_order;
+use crate::cells::state_cell::{Contents, Core, Kept, Outgoing, Portable, StateCell};
 use crate::store::{not_encoded, put_records};
 
 /// A map of a store.

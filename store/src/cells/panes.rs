@@ -8,10 +8,10 @@ use std::ops::RangeInclusive;
 use alluvium_layouts::{Cursor, Merge, Panes, Part, Upkeep};
 use alluvium_pagestore::{Encoded, Key, Result, State, Time};
 
-use crate::batch::Batch;
-use crate::export::{Entries, Entry, Gathering, check_hash, each, in_batches};
-use crate::moving::{Arriving, in_order};
-use crate::state_cell::{Contents, Core, Kept, Outgoing, Portable, StateCell};
+use crate::api::batch::Batch;
+use crate::durability::export::{Entries, Entry, Gathering, check_hash, each, in_batches};
+use crate::durability::moving::{Arriving, in_order};
+use crate::cells::state_cell::{Contents, Core, Kept, Outgoing, Portable, StateCell};
 use crate::store::{Pane, put, put_all, put_panes};
 
 /// [`Panes`] of a store.

@@ -8,13 +8,13 @@ use alluvium_layouts::{OutOfLine, StateContext};
 use alluvium_pagestore::{Error, ErrorKind, Result, StateManifest};
 
 use super::Inner;
-use crate::expiring::{Lifetime, Sweeping};
-use crate::held::{Claim, Held};
-use crate::moving::{Groups, Mover};
-use crate::sources::SourcePart;
-use crate::state_cell::{AnyCell, Contents, Core, Hooks, Kind, Lock, StateCell};
+use crate::api::expiring::{Lifetime, Sweeping};
+use crate::cells::held::{Claim, Held};
+use crate::durability::moving::{Groups, Mover};
+use crate::durability::sources::SourcePart;
+use crate::cells::state_cell::{AnyCell, Contents, Core, Hooks, Kind, Lock, StateCell};
 
-/// A state that is asked for and kept in a [cell](crate::state_cell::StateCell).
+/// A state that is asked for and kept in a [cell](crate::cells::state_cell::StateCell).
 pub(super) struct Asked<'a> {
     pub(super) manifest: StateManifest,
     pub(super) kind: Kind,

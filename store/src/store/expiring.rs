@@ -5,11 +5,11 @@ use alluvium_pagestore::{Key, Result, State, Time, description_of};
 
 use super::opening::manifest;
 use super::{StateBuilder, Store};
-use crate::expiring::{
+use crate::api::expiring::{
     ExpiringMap, ExpiringMapOf, ExpiringValue, ExpiringValueOf, Lifetime, Rules, Timed, Ttl,
 };
-use crate::held::Held;
-use crate::moving::Mover;
+use crate::cells::held::Held;
+use crate::durability::moving::Mover;
 
 impl Store {
     /// The map `name`, whose entries expire.
@@ -43,7 +43,7 @@ impl Store {
     /// The time of the state `name`, a state of its own.
     fn open_lifetime(&self, name: &str, ttl: Ttl, mover: Option<&Mover>) -> Result<Held<Lifetime>> {
         let (state, name) = (name, format!("{name}/time"));
-        let types = (description_of::<()>(), description_of::<crate::expiring::Record>());
+        let types = (description_of::<()>(), description_of::<crate::api::expiring::Record>());
         let manifest = manifest(&name, "progress", "heap", types);
         if let Some(left) = self.0.left::<Lifetime>(&manifest, None)? {
             left.go_on(ttl)?;

@@ -15,11 +15,11 @@ use alluvium_pagestore::{
 };
 
 use super::{Inner, OpenState, kept};
-use crate::definition;
-use crate::held::{Claim, Claimed, Held};
-use crate::moving::{Groups, Mover, Stock};
-use crate::sources::Sources;
-use crate::state_cell::Hooks;
+use crate::store::definition;
+use crate::cells::held::{Claim, Claimed, Held};
+use crate::durability::moving::{Groups, Mover, Stock};
+use crate::durability::sources::Sources;
+use crate::cells::state_cell::Hooks;
 
 /// The layout of panes that keeps no table.
 const WINDOW_SEGMENTS: &str = "window-segments";

@@ -9,11 +9,11 @@ use super::Store;
 use super::being_opened::{Asked, Frame, Made};
 use super::opening::manifest;
 use crate::cells::{ListsCell, PanesCell, WaysOfLists, WaysOfPanes};
-use crate::definition;
-use crate::held::Held;
-use crate::moving::Mover;
-use crate::state_cell::{Kind, StateCell};
-use crate::windows::{ProgressCell, Record, Windows};
+use crate::store::definition;
+use crate::cells::held::Held;
+use crate::durability::moving::Mover;
+use crate::cells::state_cell::{Kind, StateCell};
+use crate::api::windows::{ProgressCell, Record, Windows};
 
 /// Has a layout open panes, and makes their cell.
 fn panes_in<K: Key, A: State, L: PanesLayout<K, A>>(

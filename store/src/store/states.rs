@@ -8,19 +8,19 @@ use alluvium_pagestore::{Key, Result, State, Time, description_of};
 use super::Store;
 use super::being_opened::{Asked, Frame, Made, OpenLifetime};
 use super::opening::manifest;
-use crate::aggregate::Aggregate;
-use crate::any_layout::AnyLayout;
+use crate::api::aggregate::Aggregate;
+use crate::backend::any_layout::AnyLayout;
 use crate::cells::WaysOfMap;
-use crate::count::Count;
-use crate::list::List;
-use crate::map::Map;
-use crate::moving::Mover;
-use crate::own_keys::{OwnKeys, RowKeys};
-use crate::state_cell::{Kind, StateCell};
-use crate::time_map::TimeMapOf;
-use crate::timers::{Timers, TimersCell};
-use crate::value::Value;
-use crate::windows::{AggregatedOf, HolisticOf};
+use crate::api::count::Count;
+use crate::api::list::List;
+use crate::api::map::Map;
+use crate::durability::moving::Mover;
+use crate::api::own_keys::{OwnKeys, RowKeys};
+use crate::cells::state_cell::{Kind, StateCell};
+use crate::api::time_map::TimeMapOf;
+use crate::api::timers::{Timers, TimersCell};
+use crate::api::value::Value;
+use crate::api::windows::{AggregatedOf, HolisticOf};
 
 impl Store {
     /// Returns a builder for the map `name`.

@@ -8,8 +8,8 @@ use alluvium_pagestore::{
 };
 
 use super::Inner;
-use crate::batch::Batch;
-use crate::sources::SourcePart;
+use crate::api::batch::Batch;
+use crate::durability::sources::SourcePart;
 
 impl Inner {
     /// Puts what other stores' checkpoints have of a state into it, part by part. `extra` is memory

@@ -5,7 +5,7 @@ use std::ops::{Deref, DerefMut};
 use std::sync::atomic::AtomicUsize;
 
 use super::*;
-use crate::record_type_unsafe::in_memory;
+use crate::support::record_type_unsafe::in_memory;
 
 /// A frame whose records are known to be of these types.
 struct Of<K, V>(Frame, PhantomData<(K, V)>);

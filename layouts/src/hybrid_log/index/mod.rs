@@ -159,7 +159,7 @@ impl Index {
     /// Hints the processor to load the bucket of `hash`.
     #[inline]
     pub fn prefetch(&self, hash: IndexHash) {
-        crate::prefetch_unsafe::prefetch(self.segments.bucket_of(hash.0, hash.bucket()));
+        crate::support::prefetch_unsafe::prefetch(self.segments.bucket_of(hash.0, hash.bucket()));
     }
 
     /// Returns the first entry of this hash that `is_it` accepts. `is_it` sees every entry whose

@@ -21,7 +21,7 @@ use alluvium_pagestore::{
 use crossbeam_channel::Receiver;
 
 use super::Stored;
-use crate::fetch::{Fetch, Ticket};
+use crate::contract::fetch::{Fetch, Ticket};
 use crate::hybrid_log::address::StoredAt;
 use crate::hybrid_log::fetches::{Fetches, Known};
 

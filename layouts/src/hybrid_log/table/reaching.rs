@@ -16,7 +16,7 @@ use crate::hybrid_log::frames_unsafe::Stage;
 use crate::hybrid_log::index::{IndexHash, Position};
 use crate::hybrid_log::log::Located;
 use crate::hybrid_log::stored::Read;
-use crate::record_type_unsafe::heap_of;
+use crate::support::record_type_unsafe::heap_of;
 
 /// Where a value is that was found.
 pub(super) enum Found {

@@ -1,0 +1,376 @@
+//! What a checkpoint of lists on the heap has still to read, and where that goes.
+//!
+//! Buckets are read one after the other, part by part in the order of hashes. Of each list what has come is written, and
+//! what has to be written with it (see `heap/lists/records.rs`). A list that grows before it was read is *noted*: how many
+//! elements it had, which are the first of it. One that is cleared is handed over as it is; of one that
+//! moves what is to be written is copied. What is noted of a part is written after it, a record at a time, and so are lists
+//! that the batch had no room for.
+//!
+//! What it keeps true:
+//! - Each list of the barrier is written once, in order of its elements; a note tells of what is not there any more.
+//! - A bucket that is purged stays until it was read; the memory it holds is booked as before.
+//! - What was purged before the barrier, and stands there still, is not in the image: it is dropped by the first shares,
+//!   a part with each.
+//! - Records that are written anew are dead for this checkpoint; those whose list goes meanwhile, for the next one.
+
+use std::collections::BTreeMap;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::rc::Rc;
+
+use alluvium_pagestore::{Account, HeapSize, Key, Lookup, MemoryKind, Result, State, Time};
+
+use crate::checkpoint::{FREE_BYTES, Recording};
+use crate::restore::full_image::name_large;
+use crate::heap::lists::{Bucket, List, add_record, drop_part, hash_of};
+use crate::heap::lists::records::{Due, Record, Records};
+use crate::heap::place::Place;
+use crate::heap::split_table::{HashRange, SplitTable};
+
+/// Most elements of a list in one record.
+const RECORD_ELEMENTS: usize = 1024;
+
+/// What is to be read still.
+#[derive(Debug)]
+pub(crate) struct Reading<K, E> {
+    pub account: Rc<Account>,
+    pub range: HashRange,
+    /// The buckets of the barrier.
+    pub times: Vec<Time>,
+    /// Of these, the one that is read next.
+    pub next: usize,
+    /// Buckets that were purged and are not read.
+    pub gone: BTreeMap<Time, Bucket<K, E>>,
+    /// Buckets that were purged before the barrier, to be dropped.
+    pub purged: Vec<Bucket<K, E>>,
+    /// Bytes after which a record ends.
+    pub record_bytes: usize,
+    /// What is left is read in one call: nothing is noted for later.
+    pub at_once: bool,
+    pub booked: u64,
+}
+
+/// What is read.
+pub(crate) struct Source<'a, K, E> {
+    pub buckets: &'a mut BTreeMap<Time, Bucket<K, E>>,
+    /// Buckets to be dropped, of which nobody reads more.
+    pub purged: &'a mut Vec<Bucket<K, E>>,
+}
+
+/// What is to be read of a bucket still.
+#[derive(Debug)]
+pub struct Captured<K, E> {
+    pub account: Rc<Account>,
+    pub range: HashRange,
+    /// The first place whose part was not read.
+    pub next: Option<u64>,
+    /// Notes of the parts before this place are written.
+    pub written: u64,
+    pub notes: SplitTable<Note<K, E>>,
+    /// Booked for what notes own.
+    pub booked: u64,
+}
+
+/// Elements of a list that are to be written: of the list itself, if it is where it was.
+#[derive(Debug)]
+pub(crate) struct Note<K, E> {
+    pub key: K,
+    pub from: usize,
+    pub until: usize,
+    /// Records before these that are kept.
+    pub keeps: usize,
+    /// Elements that were kept, and the number of the first.
+    pub left: Option<(usize, Vec<E>)>,
+    /// Records that are written anew are noted as dead.
+    pub has_begun: bool,
+    /// The list is not there any more.
+    pub is_gone: bool,
+}
+
+fn hash_of_note<K: Key, E>(note: &Note<K, E>) -> u64 {
+    note.key.key_hash()
+}
+
+impl<K, E> Captured<K, E> {
+    pub fn new(account: &Rc<Account>, range: HashRange) -> Self {
+        let notes = SplitTable::new(account.clone(), range);
+        Self { account: account.clone(), range, next: Some(0), written: 0, notes, booked: 0 }
+    }
+
+    pub fn book(&mut self, bytes: u64) {
+        self.account.charge(MemoryKind::Buffers, bytes);
+        self.booked += bytes;
+    }
+
+    fn give_back(&mut self, bytes: u64) {
+        self.account.release(MemoryKind::Buffers, bytes);
+        self.booked -= bytes;
+    }
+}
+
+impl<K: Key, E: State> Captured<K, E> {
+    /// Whether a list has to be noted before it changes.
+    pub fn wants<Q: Lookup<K> + ?Sized>(&self, hash: u64, key: &Q) -> bool {
+        self.next.is_some_and(|next| self.range.place(hash) >= next)
+            && self.notes.find(hash, |note| key.is(&note.key)).is_none()
+    }
+
+    /// Notes what is to be written of a list of `len` elements; says whether there was room.
+    pub fn note(&mut self, hash: u64, key: K, len: usize, due: Due) -> bool {
+        let bytes = key.heap_bytes() as u64;
+        if self.account.available() < bytes + FREE_BYTES {
+            return false;
+        }
+        // Booked before the table grows into it.
+        self.book(bytes);
+        let Due { from, keeps } = due;
+        let (has_begun, is_gone) = (false, false);
+        let make = || Note { key, from, until: len, keeps, left: None, has_begun, is_gone };
+        let is_made = self.notes.insert(hash, hash_of_note, make).is_ok();
+        if !is_made {
+            self.give_back(bytes);
+        }
+        is_made
+    }
+
+    /// The key of a note that is to be written now, if there is one.
+    fn noted(&mut self) -> Option<K> {
+        let is_due = |place: u64| self.next.is_none_or(|next| place < next);
+        let mut place = Some(self.written).filter(|place| is_due(*place));
+        while let Some(at) = place {
+            let (mut part, after) = self.notes.part_at(at);
+            if let Some(note) = part.find(|note| is_due(self.range.place(hash_of_note(note)))) {
+                return Some(note.key.clone());
+            }
+            place = after.filter(|after| is_due(*after));
+            self.written = place.or(self.next).unwrap_or(u64::MAX);
+        }
+        None
+    }
+
+    fn forget(&mut self, hash: u64, key: &K) {
+        let Some(note) = self.notes.remove(hash, |note| note.key == *key) else { return };
+        let bytes = note.heap_bytes();
+        drop(note);
+        self.give_back(bytes);
+    }
+
+    /// Of a checkpoint that was given up: drops a part of the notes; says whether there was one. What panics when it is
+    /// dropped does so for nobody.
+    pub fn drop_step(&mut self) -> bool {
+        let Some(part) = self.notes.take_part() else { return false };
+        for note in part {
+            let bytes = note.heap_bytes();
+            let _panic = catch_unwind(AssertUnwindSafe(|| drop(note)));
+            self.give_back(bytes);
+        }
+        true
+    }
+}
+
+impl<K: Key, E: State> Note<K, E> {
+    fn heap_bytes(&self) -> u64 {
+        let left = self.left.as_ref().map_or(0, |(_, left)| left.heap_bytes());
+        (self.key.heap_bytes() + left) as u64
+    }
+}
+
+impl<K, E> Drop for Captured<K, E> {
+    fn drop(&mut self) {
+        self.account.release(MemoryKind::Buffers, self.booked);
+    }
+}
+
+impl<K: Key, E: State> Reading<K, E> {
+    /// Due elements of a list, and the records that are kept, of this epoch; by slot, what is `anew` is due.
+    pub fn due(&self, list: &List<K, E>, epoch: u32, anew: &[bool]) -> Due {
+        Due::of(&list.elements, list.records.of(epoch), anew, self.record_bytes)
+    }
+
+    /// Begins to write what is due of a list behind the records that it keeps: the others are dead.
+    fn begin_list(
+        &mut self,
+        (records, values): (&mut Records, &mut u64),
+        keeps: usize,
+        to: &mut Recording<'_>,
+    ) -> Result<()> {
+        let before = records.memory_bytes();
+        let outdated = records.split_off(to.epoch(), keeps);
+        let after = records.memory_bytes();
+        self.account.adjust(MemoryKind::Values, before, after);
+        *values = *values + after - before;
+        outdated.iter().try_for_each(|record| to.outdate(record.place))
+    }
+
+    /// Writes a record of a part or all of what is due of a list; with no place if that cannot be remembered.
+    fn write(&self, key: (Time, &K), due: &[E], to: &mut Recording<'_>) -> Result<Record> {
+        let part = &due[..record_elements(due, self.record_bytes)];
+        let key = (key.0, key.1.clone());
+        let written = to.write(&key, &part.to_vec(), Place::NONE);
+        let place = written.map_err(|error| name_large(error, &key.1))?;
+        Ok(Record { place, elements: part.len() as u32 })
+    }
+
+    /// A list remembers a record. Without room for that, the next checkpoint is full.
+    fn remember(
+        &self,
+        (records, values): (&mut Records, &mut u64),
+        record: Record,
+        to: &mut Recording<'_>,
+    ) {
+        let is_known = record.place != Place::NONE
+            && add_record(&self.account, values, records, (to.epoch(), record));
+        if !is_known {
+            to.break_off();
+        }
+    }
+
+    /// Reads some lists, or what was noted of one; says whether there was anything.
+    pub fn read_part(&mut self, source: Source<'_, K, E>, to: &mut Recording<'_>) -> Result<bool> {
+        let Source { buckets, purged } = source;
+        if !self.purged.is_empty() {
+            return self.drop_some_purged(to).map(|()| true);
+        }
+        let Some(&time) = self.times.get(self.next) else { return Ok(false) };
+        let is_gone = self.gone.contains_key(&time);
+        let mut gone = if is_gone { self.gone.remove(&time) } else { None };
+        let bucket = gone.as_mut().or_else(|| buckets.get_mut(&time));
+        let read = match bucket {
+            Some(bucket) => self.read_bucket(time, bucket, to),
+            None => Ok(false),
+        };
+        let has_more = matches!(read, Ok(true));
+        match gone {
+            Some(gone) if has_more => drop(self.gone.insert(time, gone)),
+            Some(gone) => purged.push(gone),
+            None => {}
+        }
+        self.next += usize::from(!has_more);
+        read.map(|_| true)
+    }
+
+    /// Drops a part of what was purged before the barrier: its records are not live in this checkpoint.
+    fn drop_some_purged(&mut self, to: &mut Recording<'_>) -> Result<()> {
+        let Self { purged, account, .. } = self;
+        let mut noted = Ok(());
+        drop_part(purged, account, to.epoch(), &mut |place| {
+            let this = to.outdate(place);
+            if noted.is_ok() {
+                noted = this;
+            }
+        });
+        noted
+    }
+
+    /// Reads a part of a bucket, or what was noted of a list; says whether there was anything.
+    fn read_bucket(
+        &mut self,
+        time: Time,
+        bucket: &mut Bucket<K, E>,
+        to: &mut Recording<'_>,
+    ) -> Result<bool> {
+        let Bucket { lists, captured: slot, values, .. } = bucket;
+        let Some(captured) = slot else { return Ok(false) };
+        if let Some(key) = captured.noted() {
+            let hash = key.key_hash();
+            let note = captured.notes.find_mut(hash, |note| note.key == key).expect("found above");
+            let mut there = match note.is_gone {
+                true => None,
+                false => lists.find_mut(hash, |list| list.key == key),
+            };
+            if !std::mem::replace(&mut note.has_begun, true)
+                && let Some(list) = &mut there
+            {
+                let kept = list.records.of(to.epoch()).iter().take(note.keeps);
+                kept.for_each(|record| to.keep(record.place));
+                if note.from < note.until {
+                    self.begin_list((&mut list.records, values), note.keeps, to)?;
+                }
+            }
+            if note.from < note.until {
+                let due = match (&note.left, &there) {
+                    (Some((first, left)), _) => &left[note.from - first..note.until - first],
+                    (None, Some(list)) => &list.elements[note.from..note.until],
+                    (None, None) => unreachable!("it is there or was kept"),
+                };
+                let record = self.write((time, &key), due, to)?;
+                note.from += record.elements as usize;
+                match &mut there {
+                    Some(list) => self.remember((&mut list.records, values), record, to),
+                    None => to.note_dead(record.place),
+                }
+                let has_more = there.is_some_and(|list| list.elements.len() > note.until);
+                if note.from == note.until && has_more {
+                    to.count_change();
+                }
+            }
+            if note.from == note.until {
+                captured.forget(hash, &key);
+            }
+            return Ok(true);
+        }
+        let Some(next) = captured.next else {
+            *slot = None;
+            return Ok(false);
+        };
+        let (part, end) = lists.buckets_at(next);
+        for at in part {
+            let Some(list) = lists.get_bucket_mut(at) else { continue };
+            let hash = hash_of(list);
+            let is_new = self.range.place(hash) >= next;
+            if !is_new || captured.notes.find(hash, |note| note.key == list.key).is_some() {
+                continue;
+            }
+            let due = self.due(list, to.epoch(), to.anew());
+            let len = list.elements.len();
+            let rest = &list.elements[due.from..];
+            if !rest.is_empty() {
+                let is_short = record_elements(rest, self.record_bytes) == rest.len();
+                let goes_now = self.at_once || (is_short && to.has_room());
+                if !goes_now && captured.note(hash, list.key.clone(), len, due) {
+                    continue;
+                }
+                self.begin_list((&mut list.records, values), due.keeps, to)?;
+            }
+            let kept = list.records.of(to.epoch()).iter();
+            kept.for_each(|record| to.keep(record.place));
+            let mut from = due.from;
+            while from < len {
+                let record = self.write((time, &list.key), &list.elements[from..], to)?;
+                self.remember((&mut list.records, values), record, to);
+                from += record.elements as usize;
+            }
+        }
+        captured.next = end;
+        Ok(true)
+    }
+}
+
+impl<K, E> Reading<K, E> {
+    /// Takes the buckets out that were purged.
+    pub fn take_gone(&mut self) -> impl Iterator<Item = Bucket<K, E>> + use<K, E> {
+        let (gone, purged) = (std::mem::take(&mut self.gone), std::mem::take(&mut self.purged));
+        gone.into_values().chain(purged)
+    }
+}
+
+impl<K, E> Drop for Reading<K, E> {
+    fn drop(&mut self) {
+        self.take_gone().for_each(|bucket| bucket.release(&self.account));
+        self.account.release(MemoryKind::Buffers, self.booked);
+    }
+}
+
+/// How many of these elements make a record: one at least, if there is one.
+pub(crate) fn record_elements<E: State>(list: &[E], bytes_max: usize) -> usize {
+    let most = list.len().min(RECORD_ELEMENTS);
+    if E::NO_HEAP {
+        return most.min((bytes_max / size_of::<E>().max(1)).max(1));
+    }
+    let mut bytes = 0;
+    let fits = |element: &&E| {
+        let has_room = bytes < bytes_max;
+        bytes += size_of::<E>() + element.heap_bytes();
+        has_room
+    };
+    list[..most].iter().take_while(fits).count()
+}

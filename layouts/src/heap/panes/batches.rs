@@ -1,0 +1,168 @@
+//! Groups of keys in panes that are kept in a table: the accesses to the sets of keys overlap, and those
+//! to the table.
+//!
+//! What it keeps true: a key is in the set of its slice if the table has its accumulator, whatever
+//! fails, and whoever panics.
+
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+
+use alluvium_pagestore::{Key, Lookup, MemoryKind, Result, State, Time};
+
+use super::{Placed, TablePanes};
+use crate::heap::{GROUP, NEAR_BYTES};
+use crate::contract::panes::Panes;
+use crate::contract::table::{BatchError, Cursor, Table};
+
+/// A key of the table, and the number of its item in the group.
+pub(super) type Item<K> = ((Time, K), usize);
+
+fn entry_of<K>(item: &Item<K>) -> &(Time, K) {
+    &item.0
+}
+
+impl<K: Key, A: State, T: Table<(Time, K), A>> TablePanes<K, A, T> {
+    /// Brings near what the sets of keys have for these.
+    pub(super) fn look_ahead<'a>(&self, keys: impl Iterator<Item = &'a (Time, K)>) {
+        for (slice, key) in keys {
+            let known = self.slices.get(slice);
+            if let Some(known) = known.filter(|known| known.memory_bytes() > NEAR_BYTES) {
+                known.look_ahead(key.key_hash());
+            }
+        }
+    }
+
+    /// Updates up to [`GROUP`] accumulators. What is not applied, because of an error, leaves no key
+    /// behind.
+    pub(super) fn update_group<U, Q: Lookup<K> + ?Sized>(
+        &mut self,
+        items: &[U],
+        place: &impl Fn(&U) -> (Time, &Q),
+        init: &mut impl FnMut(&U) -> A,
+        change: &mut impl FnMut(&U, &mut A),
+    ) -> std::result::Result<(), BatchError> {
+        // What keys own is booked one by one, when they are in their sets.
+        if !(K::NO_HEAP && self.has_group()) {
+            return self.update_each(items, place, init, change);
+        }
+        let mut entries = std::mem::take(&mut self.group);
+        entries.reserve_exact(GROUP);
+        let owned = |(nth, item)| {
+            let (slice, key): (Time, &Q) = place(item);
+            ((slice, key.to_owned()), nth)
+        };
+        entries.extend(items.iter().enumerate().map(owned));
+        let updated = self.update_entries(&entries, items, init, change);
+        entries.clear();
+        self.group = entries;
+        updated
+    }
+
+    /// Whether there is memory for the keys of a group, which is booked once and kept.
+    fn has_group(&mut self) -> bool {
+        let memory = (GROUP * size_of::<Item<K>>()) as u64;
+        if self.group_bytes == 0 && self.make_room(memory).is_ok() {
+            self.account.charge(MemoryKind::Buffers, memory);
+            self.group_bytes = memory;
+        }
+        self.group_bytes > 0
+    }
+
+    /// One by one, where there is no memory for more.
+    fn update_each<U, Q: Lookup<K> + ?Sized>(
+        &mut self,
+        items: &[U],
+        place: &impl Fn(&U) -> (Time, &Q),
+        init: &mut impl FnMut(&U) -> A,
+        change: &mut impl FnMut(&U, &mut A),
+    ) -> std::result::Result<(), BatchError> {
+        for (applied, item) in items.iter().enumerate() {
+            let (slice, key) = place(item);
+            let updated = self.update(slice, key, || init(item), |acc| change(item, acc));
+            updated.map_err(|error| BatchError { applied, error })?;
+        }
+        Ok(())
+    }
+
+    fn update_entries<U>(
+        &mut self,
+        entries: &[Item<K>],
+        items: &[U],
+        init: &mut impl FnMut(&U) -> A,
+        change: &mut impl FnMut(&U, &mut A),
+    ) -> std::result::Result<(), BatchError> {
+        self.look_ahead(entries.iter().map(|(entry, _)| entry));
+        // Bits of those whose keys are new in their sets.
+        let (mut new, mut known, mut failed) = (0u64, 0, Ok(()));
+        for ((slice, key), nth) in entries {
+            match self.add_new_key(*slice, key) {
+                Ok(is_new) => new |= u64::from(is_new) << nth,
+                Err(error) => {
+                    failed = Err(BatchError { applied: *nth, error });
+                    break;
+                }
+            }
+            known += 1;
+        }
+        let mut applied = 0;
+        let update = || {
+            self.table.update_batch(
+                &entries[..known],
+                entry_of,
+                |entry| init(&items[entry.1]),
+                |entry, acc| {
+                    change(&items[entry.1], acc);
+                    applied = entry.1 + 1;
+                },
+            )
+        };
+        let updated = catch_unwind(AssertUnwindSafe(update));
+        for ((slice, key), _) in
+            entries[..known].iter().skip(applied).filter(|e| new >> e.1 & 1 == 1)
+        {
+            self.remove_key(*slice, key);
+        }
+        updated.unwrap_or_else(|panic| resume_unwind(panic)).and(failed)
+    }
+
+    /// [`add_key`](TablePanes::add_key) to a slice that may have been purged.
+    fn add_new_key(&mut self, slice: Time, key: &K) -> Result<bool> {
+        if !self.dying.is_empty() {
+            // A slice that begins anew must not be taken for what is left of the old one.
+            self.bury(Some(slice), usize::MAX)?;
+        }
+        self.add_key(slice, key.clone())
+    }
+
+    /// Visits keys that have something in one slice only, about `fuel` of them, and says how many. The
+    /// cursor is where it went on, or failed.
+    pub(super) fn visit_alone(
+        &mut self,
+        keys: &[Placed<K>],
+        cursor: &mut Cursor,
+        fuel: usize,
+        visit: &mut dyn FnMut(&K, A) -> Result<()>,
+    ) -> Result<usize> {
+        let now = &keys[..fuel.min(keys.len())];
+        let mut visited = Ok(());
+        let read = self.table.read_batch(
+            now,
+            |placed| &placed.entry,
+            |placed, value| {
+                if visited.is_ok() {
+                    cursor.position = placed.place;
+                    // A key whose `init` panicked is in its set only.
+                    visited = value.map_or(Ok(()), |value| visit(&placed.entry.1, value.clone()));
+                }
+            },
+        );
+        visited?;
+        if let Err(BatchError { applied, error }) = read {
+            cursor.position = now[applied].place;
+            return Err(error);
+        }
+        if let Some(next) = keys.get(now.len()) {
+            cursor.position = next.place;
+        }
+        Ok(now.len())
+    }
+}

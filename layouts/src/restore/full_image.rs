@@ -1,0 +1,447 @@
+//! Full checkpoints: write every entry of a table, and read them back.
+//!
+//! For layouts that keep all state in memory. A layout of your own uses [`write_entries`] in
+//! `Upkeep::checkpoint` or [`EntryWriter`] in `Upkeep::continue_checkpoint`, [`read_entries`] in
+//! `Layout::open`, and [`Images`] to remove old segments.
+
+use std::collections::HashSet;
+
+use alluvium_pagestore::io::BLOCK_BYTES;
+use alluvium_pagestore::{
+    BlobReader, Error, ErrorKind, FooterEntry, ImagePart, Key, LiveSet, Liveness, MemoryKind,
+    PassVisitor, PassedRecord, PlacedAt, RECORDS, Result, SegmentId, SegmentImage, SegmentInfo,
+    SegmentStore, State, StateImage, codec, fingerprint, key_text,
+};
+
+use crate::support::booked::Booked;
+use crate::checkpoint::{BATCH_BYTES_MAX, Pace, Paced};
+use crate::heap::segment_bytes;
+use crate::restore::passing::pass_over;
+use crate::contract::table::{CheckpointOutcome, StateContext, TableStats};
+
+/// Bytes of a checkpoint's write buffer, and of the window a restore reads through: a 64th of the
+/// memory between these.
+const CHUNK_BYTES_MIN: u64 = 8 << 10;
+const CHUNK_BYTES_MAX: u64 = 64 << 10;
+/// Bytes of records after which a page ends.
+const PAGE_BYTES: u64 = 256 << 10;
+/// Records after which a page ends, between these: as many of the shortest as fill a write buffer,
+/// whose last block is padded otherwise. Pages without a footer are two thirds as long.
+const PAGE_RECORDS_MIN: u32 = 1 << 9;
+pub(crate) const PAGE_RECORDS_MAX: u32 = 1364;
+/// Bytes of the shortest record with its header and its entry in the footer, and of what is behind
+/// a footer.
+const RECORD_BYTES_MIN: usize = 48;
+const TRAILER_BYTES: usize = 64;
+/// What a checkpoint takes beside its buffers: the names of its segments.
+const BESIDE_BYTES: u64 = 8 << 10;
+/// Bytes after which a segment ends.
+const SEGMENT_BYTES: u64 = 8 << 20;
+
+/// Writes all `entries` to new segments and returns the image that describes them. While it runs,
+/// it reserves the memory of an [`EntryWriter`] and of the largest value's archive from the state's
+/// budget.
+///
+/// # Errors
+/// Those of [`EntryWriter`].
+pub fn write_entries<'a, K: Key, V: State>(
+    context: &StateContext,
+    mut entries: impl Iterator<Item = (&'a K, &'a V)>,
+) -> Result<StateImage> {
+    let mut writer = EntryWriter::new::<K, V>(context)?;
+    writer.wait()?;
+    entries.try_for_each(|(key, value)| writer.push(key, value))?;
+    writer.submit_end();
+    writer.wait()?;
+    Ok(writer.take_image())
+}
+
+/// How the records of a checkpoint are written in steps, of which there are so many at most: small
+/// state takes no more memory for that than it needs.
+pub(crate) fn pace<K: Key, V: State>(context: &StateContext, records: u64) -> Pace {
+    pace_of(context, records, (K::NO_HEAP && V::NO_HEAP).then_some(size_of::<(K, V)>()))
+}
+
+/// [`pace`] of records whose entries have so many bytes, and own no heap, or may own some.
+pub(crate) fn pace_of(context: &StateContext, records: u64, plain_bytes: Option<usize>) -> Pace {
+    let value_bytes = plain_bytes.map_or(context.max_value_bytes, |bytes| 2 * bytes as u64);
+    let whole = chunk_bytes(context);
+    let all = records.saturating_mul(value_bytes + RECORD_BYTES_MIN as u64);
+    let all = usize::try_from(all).unwrap_or(usize::MAX).clamp(CHUNK_BYTES_MIN as usize, whole);
+    let chunk_bytes = all / 4096 * 4096;
+    let page_records = u64::from(page_records(whole)).min(records.max(1)) as u32;
+    Pace {
+        chunk_bytes,
+        segment_bytes: SEGMENT_BYTES,
+        page_records,
+        page_bytes: PAGE_BYTES,
+        batch_bytes: chunk_bytes.min(BATCH_BYTES_MAX),
+        value_bytes,
+    }
+}
+
+/// Records after which a page ends that is written through so many bytes.
+fn page_records(chunk_bytes: usize) -> u32 {
+    let records = chunk_bytes.saturating_sub(TRAILER_BYTES) / RECORD_BYTES_MIN;
+    u32::try_from(records).unwrap_or(u32::MAX).clamp(PAGE_RECORDS_MIN, PAGE_RECORDS_MAX)
+}
+
+/// Bytes of the longest footer of a page of these segments.
+fn footer_bytes(part: &ImagePart) -> u64 {
+    let records = part.segments.iter().map(|segment| segment.records).max().unwrap_or(0);
+    records.min(PAGE_RECORDS_MAX.into()) * size_of::<FooterEntry>() as u64
+}
+
+pub(crate) fn chunk_bytes(context: &StateContext) -> usize {
+    (context.account.limit() / 64).clamp(CHUNK_BYTES_MIN, CHUNK_BYTES_MAX) as usize / 4096 * 4096
+}
+
+/// Writes a full checkpoint in batches: the owner adds entries, a helper writes them, and the owner
+/// works on meanwhile. Its memory is reserved while it lives. Dropping it removes what was written,
+/// unless the caller took the [image](EntryWriter::take_image).
+#[derive(Debug)]
+pub struct EntryWriter {
+    paced: Paced,
+    _booked: Booked,
+    entries: u64,
+}
+
+impl EntryWriter {
+    /// Creates a writer for entries of these types. Writes nothing yet.
+    ///
+    /// # Errors
+    /// [`ErrorKind::OverBudget`] without memory for its buffers; [`ErrorKind::Unsupported`] in a
+    /// store without a directory.
+    pub fn new<K: Key, V: State>(context: &StateContext) -> Result<Self> {
+        let (pace, store) = (pace::<K, V>(context, u64::MAX), context.segment_store()?.clone());
+        let (account, bytes) = (context.account.clone(), pace.memory_bytes());
+        let who = (context.helper.clone(), account.clone());
+        let booked = Booked::reserve(account, MemoryKind::Buffers, bytes, "a checkpoint's buffer")?;
+        let paced = Paced::new(who, store, fingerprint(&context.name), pace);
+        Ok(Self { paced, _booked: booked, entries: 0 })
+    }
+
+    /// Returns whether you can add entries. You cannot while the helper writes.
+    ///
+    /// # Errors
+    /// The error of an earlier write. Start the checkpoint again.
+    pub fn is_ready(&mut self) -> Result<bool> {
+        self.paced.is_ready()
+    }
+
+    /// Returns whether the batch has room for another entry.
+    pub fn has_room(&mut self) -> bool {
+        self.paced.has_room()
+    }
+
+    /// Adds an entry. If the batch has no room, this call first has it written and waits for that.
+    ///
+    /// # Errors
+    /// Those of encoding and of writing.
+    ///
+    /// # Panics
+    /// If the writer is not [ready](EntryWriter::is_ready).
+    pub fn push<K: Key, V: State>(&mut self, key: &K, value: &V) -> Result<()> {
+        let pushed = self.paced.push(key.key_hash(), key, value);
+        pushed.map_err(|error| name_large(error, key))?;
+        self.entries += 1;
+        Ok(())
+    }
+
+    /// Hands the batch to the helper for writing.
+    ///
+    /// # Panics
+    /// If the writer is not [ready](EntryWriter::is_ready).
+    pub fn submit(&mut self) {
+        self.paced.submit();
+    }
+
+    /// Hands the last batch to the helper, which writes it and makes the whole checkpoint durable.
+    ///
+    /// # Panics
+    /// If the writer is not [ready](EntryWriter::is_ready).
+    pub fn submit_end(&mut self) {
+        self.paced.submit_end();
+    }
+
+    /// Waits briefly for the helper.
+    pub fn pause(&mut self) {
+        self.paced.pause();
+    }
+
+    /// Waits until you can add entries.
+    ///
+    /// # Errors
+    /// Those of [`is_ready`](EntryWriter::is_ready).
+    pub fn wait(&mut self) -> Result<()> {
+        self.paced.wait()
+    }
+
+    /// Returns the image of the checkpoint, once it is durable.
+    ///
+    /// # Panics
+    /// If the writer is not [ready](EntryWriter::is_ready).
+    pub fn take_image(&mut self) -> StateImage {
+        let segments = self.paced.take_sealed().iter().map(SegmentInfo::all_live).collect();
+        StateImage::of(self.entries, ImagePart::new(RECORDS, segments, Vec::new()))
+    }
+}
+
+/// An error of a record that is too large, with its key.
+pub(crate) fn name_large<K: Key>(error: Error, key: &K) -> Error {
+    match error.kind() {
+        ErrorKind::ValueTooLarge | ErrorKind::OverBudget => error.with("key", key_text(key)),
+        _ => error,
+    }
+}
+
+/// Reads and verifies every entry of `image`, in the order written, and passes each to `entry`.
+pub fn read_entries<K: Key, V: State>(
+    context: &StateContext,
+    image: &StateImage,
+    blobs: &BlobReader,
+    mut entry: impl FnMut(K, V) -> Result<()>,
+) -> Result<()> {
+    read_placed(context, image, blobs, |_, key, value| entry(key, value))
+}
+
+/// [`read_entries`], with the place of each: the how manieth segment of the image, and where in it.
+pub(crate) fn read_placed<K: Key, V: State>(
+    context: &StateContext,
+    image: &StateImage,
+    blobs: &BlobReader,
+    mut entry: impl FnMut(PlacedAt, K, V) -> Result<()>,
+) -> Result<()> {
+    read_payloads(context, image, blobs, &mut |at, payload| {
+        let (key, value) = codec::decode::<K, V>(payload)?;
+        entry(at, key, value)
+    })
+}
+
+/// Takes the payload of a record, and its place.
+type VisitPayload<'a> = &'a mut dyn FnMut(PlacedAt, &[u8]) -> Result<()>;
+
+/// [`read_placed`] without the types of the records.
+fn read_payloads(
+    context: &StateContext,
+    image: &StateImage,
+    blobs: &BlobReader,
+    visit: VisitPayload<'_>,
+) -> Result<()> {
+    let mut before = 0;
+    for part in image.parts_of(RECORDS)? {
+        read_part(context, part, blobs, before, visit)?;
+        before += part.segments.len() as u32;
+    }
+    Ok(())
+}
+
+/// Reads a part; so many segments are of parts before it.
+fn read_part(
+    context: &StateContext,
+    part: &ImagePart,
+    blobs: &BlobReader,
+    before: u32,
+    visit: VisitPayload<'_>,
+) -> Result<()> {
+    let store = &context.segment_store()?.for_opening();
+    let chunk_bytes = chunk_bytes(context);
+    let memory = chunk_bytes as u64
+        + footer_bytes(part)
+        + Liveness::memory_bytes(part)
+        + part.segments.iter().map(|segment| set_bytes(part, segment)).max().unwrap_or(0);
+    context.account.reserve(MemoryKind::Buffers, memory, "restoring")?;
+    let state = fingerprint(&context.name);
+    let read = Liveness::load(part, Some(blobs)).and_then(|liveness| {
+        let (segments, live) = (&part.segments, None);
+        let mut records = LiveEntries {
+            window_bytes: chunk_bytes as u64,
+            booked: Booked::none(context.account.clone(), MemoryKind::Buffers),
+            segments,
+            liveness: &liveness,
+            live,
+            before,
+            segment: before,
+            visit,
+        };
+        let (account, count) = (&context.account, segments.len());
+        let mut open = |nth: usize| segments[nth].open(store);
+        pass_over((store, state), account, chunk_bytes, count, &mut open, &mut records)
+    });
+    context.account.release(MemoryKind::Buffers, memory);
+    read
+}
+
+/// What [`read_placed`] takes of segments that end after so many bytes, beside lists of what has
+/// died.
+pub(crate) fn reading_bytes(context: &StateContext, segment_bytes: u64) -> u64 {
+    let chunk_bytes = chunk_bytes(context);
+    let footer = page_records(chunk_bytes) as usize * size_of::<FooterEntry>();
+    // A segment ends with the page that reaches its end.
+    let set = LiveSet::memory_bytes(segment_bytes + 2 * PAGE_BYTES);
+    (chunk_bytes + footer) as u64 + 2 * set + BLOCK_BYTES as u64
+}
+
+/// Memory that a checkpoint at this pace writes with, and that reads one of which no record is
+/// dead.
+pub(crate) fn room_bytes(context: &StateContext, pace: &Pace) -> u64 {
+    let footer = PAGE_RECORDS_MAX as usize * size_of::<FooterEntry>();
+    let reading = (chunk_bytes(context) + footer) as u64 + pace.value_bytes;
+    pace.memory_bytes().max(reading)
+}
+
+/// What a checkpoint at this pace writes with.
+pub(crate) fn writing_bytes(pace: &Pace) -> u64 {
+    pace.memory_bytes() + BESIDE_BYTES
+}
+
+/// What has to stay free of a state in memory, so that it can be checkpointed at this pace, and be
+/// read again.
+pub(crate) fn kept_free(context: &StateContext, pace: &Pace) -> u64 {
+    let writing = writing_bytes(pace);
+    let segment_bytes = segment_bytes(context.account.limit());
+    let reading = reading_bytes(context, segment_bytes) + pace.value_bytes + BESIDE_BYTES;
+    writing.max(reading)
+}
+
+/// Memory of the set of a segment's live records, while it is read and while it is there.
+pub(crate) fn set_bytes(part: &ImagePart, segment: &SegmentImage) -> u64 {
+    let has_dead = segment.live.is_some() || !part.deaths.is_empty();
+    if has_dead { 2 * LiveSet::memory_bytes(segment.bytes) + BLOCK_BYTES as u64 } else { 0 }
+}
+
+/// Gives the bytes of the records that are live.
+struct LiveEntries<'i> {
+    /// The window, and what is booked beside it since a record was longer.
+    window_bytes: u64,
+    booked: Booked,
+    segments: &'i [SegmentImage],
+    liveness: &'i Liveness,
+    /// Of the segment at hand: those that are live, unless all are.
+    live: Option<LiveSet>,
+    /// Segments of parts before, and the number of this one.
+    before: u32,
+    segment: u32,
+    visit: VisitPayload<'i>,
+}
+
+impl LiveEntries<'_> {
+    /// Books what the window takes more for a record that it is too short for: it stays as long.
+    fn book_window(&mut self, entry: &FooterEntry) -> Result<()> {
+        let needed = u64::from(entry.len) + 2 * BLOCK_BYTES as u64;
+        let more = needed.saturating_sub(self.window_bytes + self.booked.bytes());
+        self.booked.reserve_more(more, "the archive of a long value")
+    }
+}
+
+impl PassVisitor for LiveEntries<'_> {
+    fn begin(&mut self, nth: usize) -> Result<()> {
+        self.segment = self.before + nth as u32;
+        // The one before first: there is room for one.
+        self.live = None;
+        self.live = self.liveness.of(&self.segments[nth])?;
+        Ok(())
+    }
+
+    fn record(&mut self, entry: &FooterEntry, record: &mut PassedRecord<'_>) -> Result<()> {
+        match &self.live {
+            Some(live) if !live.contains(entry.grain) => Ok(()),
+            _ => {
+                self.book_window(entry)?;
+                let at = PlacedAt { segment: self.segment, grain: entry.grain };
+                (self.visit)(at, record.payload(entry)?)
+            }
+        }
+    }
+
+    fn end(&mut self, _: usize) -> Result<()> {
+        Ok(())
+    }
+}
+
+/// The segments of the committed checkpoint and of the running one, with their sizes. A segment may
+/// be in both.
+#[derive(Debug, Default)]
+pub struct Images {
+    committed: Vec<(SegmentId, u64)>,
+    taken: Vec<(SegmentId, u64)>,
+    written_bytes: u64,
+}
+
+impl Images {
+    /// Notes that the table was restored from `image`.
+    pub fn restored(&mut self, image: &StateImage) {
+        self.committed = segments_of(image).collect();
+    }
+
+    /// Notes that a checkpoint produced `image`. Segments that the committed checkpoint names too
+    /// were not written again.
+    pub fn taken(&mut self, image: &StateImage) {
+        self.taken = segments_of(image).collect();
+        self.written_bytes += sum(&without(&self.taken, &self.committed));
+    }
+
+    /// Removes the segments that nothing needs after this outcome.
+    pub fn decide(&mut self, outcome: CheckpointOutcome, store: Option<&SegmentStore>) {
+        let taken = std::mem::take(&mut self.taken);
+        let useless = match outcome {
+            CheckpointOutcome::Committed => {
+                let useless = without(&self.committed, &taken);
+                self.committed = taken;
+                useless
+            }
+            CheckpointOutcome::Abandoned => without(&taken, &self.committed),
+            CheckpointOutcome::Unknown => {
+                let more = without(&taken, &self.committed);
+                self.committed.extend(more);
+                Vec::new()
+            }
+        };
+        if let Some(store) = store {
+            remove_segments(store, useless.into_iter().map(|(id, _)| id));
+        }
+    }
+
+    /// Adds the checkpoints' bytes on storage and bytes written to `stats`.
+    pub fn describe(&self, stats: &mut TableStats) {
+        let bytes = sum(&self.committed) + sum(&without(&self.taken, &self.committed));
+        stats.disk_bytes += bytes;
+        stats.live_disk_bytes += bytes;
+        stats.flushed_bytes += self.written_bytes;
+    }
+}
+
+fn segments_of(image: &StateImage) -> impl Iterator<Item = (SegmentId, u64)> + '_ {
+    image.segments().map(|segment| (segment.id, segment.bytes))
+}
+
+/// Those of `segments` that are not among the `others`.
+fn without(segments: &[(SegmentId, u64)], others: &[(SegmentId, u64)]) -> Vec<(SegmentId, u64)> {
+    let others: HashSet<_> = others.iter().map(|(id, _)| *id).collect();
+    segments.iter().filter(|(id, _)| !others.contains(id)).copied().collect()
+}
+
+fn sum(segments: &[(SegmentId, u64)]) -> u64 {
+    segments.iter().map(|(_, bytes)| bytes).sum()
+}
+
+/// Removes segments that nothing names any more. A file that cannot be removed now is removed,
+/// and counted, at the next open.
+fn remove_segments(store: &SegmentStore, ids: impl Iterator<Item = SegmentId>) {
+    for id in ids {
+        let _ = store.remove(id);
+    }
+}
+
+impl StateContext {
+    /// Returns the segment store.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Unsupported`] in a store without a directory.
+    pub fn segment_store(&self) -> Result<&SegmentStore> {
+        self.segments.as_ref().ok_or_else(|| {
+            let message = "the store has no directory for segments";
+            Error::new(ErrorKind::Unsupported, message).with("state", &self.name)
+        })
+    }
+}

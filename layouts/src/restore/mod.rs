@@ -1,0 +1,5 @@
+//! Reading checkpoints back: full images, and shares of other stores' checkpoints.
+
+pub(crate) mod full_image;
+pub(crate) mod parts;
+pub(crate) mod passing;

@@ -1,0 +1,12 @@
+//! What several layouts use: records without their types, booked memory, bounded reads, panics.
+
+pub(crate) mod booked;
+pub(crate) mod first_panic;
+pub(crate) mod gaps;
+pub(crate) mod out_of_line_unsafe;
+pub(crate) mod oversize;
+pub(crate) mod patient_reads;
+pub(crate) mod prefetch_unsafe;
+pub(crate) mod record_type_unsafe;
+pub(crate) mod system_page;
+pub(crate) mod trace;

@@ -1,0 +1,523 @@
+//! What code that is compiled once knows of the records of a table: a static table of functions.
+//!
+//! A record is a native key and a native value, side by side ([`Entry`]). The record path knows both types.
+//! All else (flush, copies for a checkpoint, eviction, dropping, scans, rewriting) runs on erased records: places
+//! in memory, and the [`RecordType`] that says what is there. A [`RecordType`] is made in this file only, from `K` and
+//! `V`; a layout takes it when a table is opened.
+//!
+//! What makes it sound:
+//! - [`RecordType::of`] takes [`Key`] and [`State`], which are `Send` and `Sync`: every function may run on a helper's
+//!   thread. Records of a [volatile](RecordType::volatile) type never leave their table's.
+//! - A [`RecordRef`] is made by who owns the memory, and only of an initialised entry of its record type. Whoever
+//!   asks for native types gets them after a look at their ids.
+
+use std::alloc::Layout;
+use std::any::TypeId;
+use std::marker::PhantomData;
+
+use alluvium_pagestore::block::AlignedVec;
+use alluvium_pagestore::{
+    HeapSize, Key, Result, SegmentWriter, State, Time, Trials, codec, key_text,
+};
+
+use crate::contract::expiry::Touched;
+
+/// A native record.
+#[repr(C)]
+pub(crate) struct Entry<K, V> {
+    pub(crate) key: K,
+    pub(crate) value: V,
+}
+
+/// Heap bytes of an entry.
+#[inline(always)]
+pub(crate) fn heap_of<K: HeapSize, V: HeapSize>(key: &K, value: &V) -> u64 {
+    if K::NO_HEAP && V::NO_HEAP { 0 } else { (key.heap_bytes() + value.heap_bytes()) as u64 }
+}
+
+/// The types of a table's records, erased.
+pub(crate) struct RecordType {
+    /// Of an [`Entry`].
+    layout: Layout,
+    /// Whether neither keys nor values ever own heap.
+    is_plain: bool,
+    needs_drop: bool,
+    id: fn() -> TypeId,
+    // SAFETY of the functions: the caller promises an initialised entry of these types at each place it gives, and
+    // for `clone_into` a target that is memory for one.
+    hash: unsafe fn(*const u8) -> u64,
+    has_same_key: unsafe fn(*const u8, *const u8) -> bool,
+    heap_bytes: unsafe fn(*const u8) -> u64,
+    key_text: unsafe fn(*const u8) -> String,
+    clone_into: unsafe fn(*const u8, *mut u8),
+    drop: unsafe fn(*mut u8),
+    encode: unsafe fn(*const u8, &mut SegmentWriter) -> Result<usize>,
+    encode_to: unsafe fn(*const u8, &mut Trials, &mut AlignedVec) -> Result<()>,
+    decode: fn(&'static RecordType, &[u8], Decoded<'_>) -> Result<()>,
+    touched: unsafe fn(fn(), *const u8) -> Time,
+}
+
+impl std::fmt::Debug for RecordType {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "RecordType({:?})", self.layout)
+    }
+}
+
+/// Takes a record that was decoded, which is dropped afterwards.
+pub(crate) type Decoded<'a> = &'a mut dyn FnMut(RecordRef<'_>) -> Result<()>;
+
+/// Makes the [`RecordType`] of two types.
+struct Of<K, V>(PhantomData<(K, V)>);
+
+// SAFETY: here and below, who calls a function that takes a place promises that an initialised entry of these types
+// is there.
+// SAFETY of these functions: the caller gives initialised entries of `K` and `V`, as `RecordType` says.
+impl<K: 'static, V: 'static> Of<K, V> {
+    unsafe fn entry<'a>(entry: *const u8) -> &'a Entry<K, V> {
+        // SAFETY: as said above.
+        unsafe { &*entry.cast() }
+    }
+
+    unsafe fn drop(entry: *mut u8) {
+        // SAFETY: as said above; its owner does not touch it again.
+        unsafe { entry.cast::<Entry<K, V>>().drop_in_place() }
+    }
+
+    unsafe fn clone_into(source: *const u8, target: *mut u8)
+    where
+        K: Clone,
+        V: Clone,
+    {
+        // SAFETY: as said above; the target is memory for an entry that nobody else reaches.
+        unsafe {
+            let Entry { key, value } = Self::entry(source);
+            let entry = Entry { key: key.clone(), value: value.clone() };
+            target.cast::<Entry<K, V>>().write(entry);
+        }
+    }
+}
+
+impl<K: Key, V: State> Of<K, V> {
+    const TYPE: RecordType = RecordType {
+        layout: Layout::new::<Entry<K, V>>(),
+        is_plain: K::NO_HEAP && V::NO_HEAP,
+        needs_drop: std::mem::needs_drop::<Entry<K, V>>(),
+        id: TypeId::of::<(K, V)>,
+        hash: Self::hash,
+        has_same_key: Self::has_same_key,
+        heap_bytes: Self::heap_bytes,
+        key_text: Self::key_text,
+        clone_into: Self::clone_into,
+        drop: Self::drop,
+        encode: Self::encode,
+        encode_to: Self::encode_to,
+        decode: Self::decode,
+        touched: Self::touched,
+    };
+
+    unsafe fn encode_to(entry: *const u8, trials: &mut Trials, to: &mut AlignedVec) -> Result<()> {
+        // SAFETY: as said above.
+        let Entry { key, value } = unsafe { Self::entry(entry) };
+        trials.encode(to, key, value)
+    }
+}
+
+/// Of any keys.
+impl<K: Key, V: 'static> Of<K, V> {
+    /// Of records that never leave the thread of their table, nor memory: they are neither cloned nor encoded.
+    const VOLATILE: RecordType = RecordType {
+        layout: Layout::new::<Entry<K, V>>(),
+        is_plain: K::NO_HEAP,
+        needs_drop: std::mem::needs_drop::<Entry<K, V>>(),
+        id: TypeId::of::<(K, V)>,
+        hash: Self::hash,
+        has_same_key: Self::has_same_key,
+        heap_bytes: Self::key_bytes,
+        key_text: Self::key_text,
+        clone_into: |_, _| unreachable!("volatile state is not cloned"),
+        drop: Self::drop,
+        encode: |_, _| unreachable!("volatile state is not stored"),
+        encode_to: |_, _, _| unreachable!("volatile state is not stored"),
+        decode: |_, _, _| unreachable!("volatile state is not stored"),
+        touched: |_, _| unreachable!("volatile state is asked itself"),
+    };
+
+    unsafe fn key_bytes(entry: *const u8) -> u64 {
+        // SAFETY: as said above.
+        unsafe { Self::entry(entry) }.key.heap_bytes() as u64
+    }
+
+    unsafe fn has_same_key(entry: *const u8, other: *const u8) -> bool {
+        // SAFETY: as said above, of both.
+        unsafe { Self::entry(entry).key == Self::entry(other).key }
+    }
+
+    unsafe fn key_text(entry: *const u8) -> String {
+        // SAFETY: as said above.
+        key_text(&unsafe { Self::entry(entry) }.key)
+    }
+
+    unsafe fn hash(entry: *const u8) -> u64 {
+        // SAFETY: as said above.
+        unsafe { Self::entry(entry) }.key.key_hash()
+    }
+}
+
+impl<K: Key, V: State> Of<K, V> {
+    unsafe fn heap_bytes(entry: *const u8) -> u64 {
+        // SAFETY: as said above.
+        let entry = unsafe { Self::entry(entry) };
+        heap_of(&entry.key, &entry.value)
+    }
+
+    unsafe fn encode(entry: *const u8, writer: &mut SegmentWriter) -> Result<usize> {
+        // SAFETY: as said above.
+        let Entry { key, value } = unsafe { Self::entry(entry) };
+        writer.encode(key, value)
+    }
+
+    fn decode(record_type: &'static RecordType, payload: &[u8], with: Decoded<'_>) -> Result<()> {
+        let (key, value) = codec::decode::<K, V>(payload)?;
+        let entry = Entry { key, value };
+        // SAFETY: the entry is of these types, and lives until the call is over.
+        with(unsafe { RecordRef::new(record_type, (&raw const entry).cast()) })
+    }
+
+    unsafe fn touched(of: fn(), entry: *const u8) -> Time {
+        // SAFETY: the caller promises a function that was a `Touched<V>` before it was erased.
+        let of: Touched<V> = unsafe { std::mem::transmute(of) };
+        // SAFETY: as said above.
+        of(&unsafe { Self::entry(entry) }.value)
+    }
+}
+
+impl RecordType {
+    /// That of keys `K` and values `V`.
+    pub(crate) fn of<K: Key, V: State>() -> &'static Self {
+        const { &Of::<K, V>::TYPE }
+    }
+
+    /// That of keys `K` and values `V` of a table whose records never leave it.
+    pub(crate) fn volatile<K: Key, V: 'static>() -> &'static Self {
+        const { &Of::<K, V>::VOLATILE }
+    }
+
+    /// Whether its keys are `K` and its values `V`.
+    pub(crate) fn is<K: 'static, V: 'static>(&self) -> bool {
+        (self.id)() == TypeId::of::<(K, V)>()
+    }
+
+    /// Whether both are of the same types.
+    fn is_like(&self, other: &Self) -> bool {
+        std::ptr::eq(self, other) || (self.id)() == (other.id)()
+    }
+
+    /// Size and alignment of an entry.
+    #[inline]
+    pub(crate) fn layout(&self) -> Layout {
+        self.layout
+    }
+
+    /// Whether neither keys nor values ever own heap.
+    #[inline]
+    pub(crate) fn is_plain(&self) -> bool {
+        self.is_plain
+    }
+
+    /// Whether to drop an entry does anything.
+    #[inline]
+    pub(crate) fn needs_drop(&self) -> bool {
+        self.needs_drop
+    }
+
+    /// Clones an entry.
+    ///
+    /// # Safety
+    /// The target is memory for an entry, which nobody else reaches, and that holds none.
+    // SAFETY: the target is the caller's to promise.
+    pub(crate) unsafe fn clone_into(&self, source: RecordRef<'_>, target: *mut u8) {
+        assert!(self.is_like(source.record_type), "an entry of other types");
+        // SAFETY: the source is an entry of these types, the target the caller's promise.
+        unsafe { (self.clone_into)(source.entry, target) }
+    }
+
+    /// Drops an entry.
+    ///
+    /// # Safety
+    /// There is one of these types, which the caller owns and does not touch again.
+    // SAFETY: the entry is the caller's to promise.
+    pub(crate) unsafe fn drop_entry(&self, entry: *mut u8) {
+        // SAFETY: as said above.
+        unsafe { (self.drop)(entry) }
+    }
+
+    /// Decodes a record and shows it.
+    ///
+    /// # Errors
+    /// Of a payload that is none; those of `with`.
+    pub(crate) fn decode(&'static self, payload: &[u8], with: Decoded<'_>) -> Result<()> {
+        (self.decode)(self, payload, with)
+    }
+}
+
+/// A record in memory, whose types are erased.
+#[derive(Clone, Copy)]
+pub(crate) struct RecordRef<'a> {
+    record_type: &'static RecordType,
+    entry: *const u8,
+    lives: PhantomData<&'a ()>,
+}
+
+impl<'a> RecordRef<'a> {
+    /// The record at a place.
+    ///
+    /// # Safety
+    /// An initialised entry of these types is there, which is not changed or dropped during `'a`.
+    // SAFETY: the entry is the caller's to promise.
+    #[inline(always)]
+    pub(crate) unsafe fn new(record_type: &'static RecordType, entry: *const u8) -> Self {
+        debug_assert!(entry.addr() % record_type.layout.align() == 0);
+        Self { record_type, entry, lives: PhantomData }
+    }
+
+    /// Key and value.
+    ///
+    /// # Panics
+    /// If they are of other types.
+    #[inline]
+    pub(crate) fn get<K: Key, V: State>(self) -> (&'a K, &'a V) {
+        // The same in all but other parts of the program, for which it may be made anew.
+        if !std::ptr::eq(self.record_type, RecordType::of::<K, V>()) {
+            return self.native();
+        }
+        // SAFETY: an entry of these types is there during `'a`.
+        let entry = unsafe { Of::<K, V>::entry(self.entry) };
+        (&entry.key, &entry.value)
+    }
+
+    /// [`get`](RecordRef::get) of any types, by their ids.
+    ///
+    /// # Panics
+    /// If they are of other types.
+    pub(crate) fn native<K: 'static, V: 'static>(self) -> (&'a K, &'a V) {
+        assert!(self.record_type.is::<K, V>(), "a record of other types");
+        // SAFETY: an entry of these types is there during `'a`.
+        let entry = unsafe { Of::<K, V>::entry(self.entry) };
+        (&entry.key, &entry.value)
+    }
+
+    /// The key's hash.
+    #[inline]
+    pub(crate) fn hash(self) -> u64 {
+        // SAFETY: an entry of these types is there.
+        unsafe { (self.record_type.hash)(self.entry) }
+    }
+
+    /// Whether both have one key.
+    ///
+    /// # Panics
+    /// If they are of other types.
+    #[inline]
+    pub(crate) fn has_key_of(self, other: RecordRef<'_>) -> bool {
+        assert!(self.record_type.is_like(other.record_type), "a record of other types");
+        // SAFETY: entries of these types are there.
+        unsafe { (self.record_type.has_same_key)(self.entry, other.entry) }
+    }
+
+    /// Heap that key and value own.
+    #[inline]
+    pub(crate) fn heap_bytes(self) -> u64 {
+        if self.record_type.is_plain {
+            return 0;
+        }
+        // SAFETY: an entry of these types is there.
+        unsafe { (self.record_type.heap_bytes)(self.entry) }
+    }
+
+    /// The key as a message names it.
+    #[cold]
+    pub(crate) fn key_text(self) -> String {
+        // SAFETY: an entry of these types is there.
+        unsafe { (self.record_type.key_text)(self.entry) }
+    }
+
+    /// Encodes the record.
+    pub(crate) fn encode_to(self, trials: &mut Trials, to: &mut AlignedVec) -> Result<()> {
+        // SAFETY: an entry of these types is there.
+        unsafe { (self.record_type.encode_to)(self.entry, trials, to) }
+    }
+
+    /// Encodes the record, which is to be appended next; says how many bytes that takes.
+    pub(crate) fn encode(self, writer: &mut SegmentWriter) -> Result<usize> {
+        // SAFETY: an entry of these types is there.
+        unsafe { (self.record_type.encode)(self.entry, writer) }
+    }
+}
+
+/// Records in memory that are shown together.
+const RUN: usize = 32;
+
+/// Some records of one type, to be looked at one after the other: their types are compared once.
+pub(crate) struct RecordRun<'a> {
+    record_type: &'static RecordType,
+    /// Initialised entries of these types, the first `count` of them.
+    entries: [*const u8; RUN],
+    count: usize,
+    lives: PhantomData<&'a ()>,
+}
+
+impl<'a> RecordRun<'a> {
+    /// A run of one record.
+    pub(crate) fn of(record: RecordRef<'a>) -> Self {
+        let mut run = Self::empty(record.record_type);
+        run.push(record);
+        run
+    }
+
+    fn empty(record_type: &'static RecordType) -> Self {
+        Self { record_type, entries: [std::ptr::null(); RUN], count: 0, lives: PhantomData }
+    }
+
+    #[inline(always)]
+    fn push(&mut self, record: RecordRef<'a>) {
+        assert!(std::ptr::eq(record.record_type, self.record_type), "a record of another table");
+        self.entries[self.count] = record.entry;
+        self.count += 1;
+    }
+
+    /// Shows records of one table in runs.
+    ///
+    /// # Errors
+    /// Those of `visit`, at once.
+    #[inline]
+    pub(crate) fn show(
+        record_type: &'static RecordType,
+        records: impl Iterator<Item = RecordRef<'a>>,
+        visit: &mut dyn FnMut(&RecordRun<'_>) -> Result<()>,
+    ) -> Result<()> {
+        let mut run = Self::empty(record_type);
+        for record in records {
+            if run.count == RUN {
+                visit(&run)?;
+                run.count = 0;
+            }
+            run.push(record);
+        }
+        if run.count == 0 { Ok(()) } else { visit(&run) }
+    }
+
+    /// The records.
+    pub(crate) fn records(&self) -> impl Iterator<Item = RecordRef<'a>> {
+        let record_type = self.record_type;
+        let entries = self.entries[..self.count].iter();
+        // SAFETY: each entry was that of a record of this type and lifetime.
+        entries.map(move |&entry| unsafe { RecordRef::new(record_type, entry) })
+    }
+
+    /// Keys and values.
+    ///
+    /// # Panics
+    /// If they are of other types.
+    #[inline]
+    pub(crate) fn native<K: 'static, V: 'static>(&self) -> impl Iterator<Item = (&'a K, &'a V)> {
+        assert!(self.record_type.is::<K, V>(), "records of other types");
+        self.entries[..self.count].iter().map(|&entry| {
+            // SAFETY: each entry was that of a record of these types and this lifetime.
+            let entry = unsafe { Of::<K, V>::entry(entry) };
+            (&entry.key, &entry.value)
+        })
+    }
+}
+
+/// Tells when a value was touched last, whose type is erased.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ErasedTouched {
+    id: fn() -> TypeId,
+    of: fn(),
+}
+
+impl ErasedTouched {
+    /// Of the values of records of these types.
+    pub(crate) fn new<K: Key, V: State>(of: Touched<V>) -> Self {
+        // SAFETY: function pointers are alike; it is called only after it is what it was again.
+        let of = unsafe { std::mem::transmute::<Touched<V>, fn()>(of) };
+        Self { id: TypeId::of::<(K, V)>, of }
+    }
+
+    /// When the value of a record was touched last.
+    ///
+    /// # Panics
+    /// If the record is of other types.
+    pub(crate) fn of(self, record: RecordRef<'_>) -> Time {
+        assert!((self.id)() == (record.record_type.id)(), "a record of other types");
+        // SAFETY: the function is of this type of value, and an entry is there.
+        unsafe { (record.record_type.touched)(self.of, record.entry) }
+    }
+}
+
+/// Record types of tests, whose records are never hashed and never leave memory.
+#[cfg(test)]
+pub(crate) mod in_memory {
+    use super::*;
+
+    impl<K: Clone + Send + Sync + 'static, V: Clone + Send + Sync + 'static> Of<K, V> {
+        const IN_MEMORY: RecordType = RecordType {
+            layout: Layout::new::<Entry<K, V>>(),
+            is_plain: false,
+            needs_drop: std::mem::needs_drop::<Entry<K, V>>(),
+            id: TypeId::of::<(K, V)>,
+            hash: |_| unreachable!("not hashed"),
+            has_same_key: |_, _| unreachable!("not compared"),
+            heap_bytes: |_| 0,
+            key_text: |_| String::new(),
+            clone_into: Self::clone_into,
+            drop: Self::drop,
+            encode: |_, _| unreachable!("not stored"),
+            encode_to: |_, _, _| unreachable!("not stored"),
+            decode: |_, _, _| unreachable!("not stored"),
+            touched: |_, _| unreachable!("not asked"),
+        };
+    }
+
+    /// Tells the hash of a key.
+    pub(crate) trait HashBy<K> {
+        fn hash(key: &K) -> u64;
+    }
+
+    struct Hashed<K, V, H>(PhantomData<(K, V, H)>);
+
+    impl<K, V, H: HashBy<K>> Hashed<K, V, H>
+    where
+        K: Clone + Send + Sync + 'static,
+        V: Clone + Send + Sync + 'static,
+    {
+        const TYPE: RecordType = RecordType { hash: Self::hash, ..Of::<K, V>::IN_MEMORY };
+
+        unsafe fn hash(entry: *const u8) -> u64 {
+            // SAFETY: as said above.
+            H::hash(&unsafe { Of::<K, V>::entry(entry) }.key)
+        }
+    }
+
+    /// That of any keys and values, which are hashed as `H` does.
+    pub(crate) fn hashed<K, V, H: HashBy<K>>() -> &'static RecordType
+    where
+        K: Clone + Send + Sync + 'static,
+        V: Clone + Send + Sync + 'static,
+    {
+        const { &Hashed::<K, V, H>::TYPE }
+    }
+
+    /// That of any keys and values.
+    pub(crate) fn of<K, V>() -> &'static RecordType
+    where
+        K: Clone + Send + Sync + 'static,
+        V: Clone + Send + Sync + 'static,
+    {
+        const { &Of::<K, V>::IN_MEMORY }
+    }
+}
+
+#[cfg(test)]
+#[path = "record_type_unsafe/tests.rs"]
+mod tests;

@@ -1,0 +1,288 @@
+//! A map ordered by time inside each key: for joins of what is near in time.
+//!
+//! Built on lists: a bucket is a slice of event time of one width, an element is a time and a value.
+//! A list is in order of arrival; what is read of a slice is sorted, which is done when it is read
+//! and costs nothing if it came in order. Slices are dropped whole.
+
+use std::fmt;
+use std::marker::PhantomData;
+use std::ops::Range;
+use std::rc::Rc;
+use std::time::Duration;
+
+use alluvium_layouts::{Lists, ListsLayout};
+use alluvium_pagestore::{
+    Account, Error, ErrorKind, Key, Lookup, MemoryKind, Rejected, Result, State, Time, count_nanos,
+};
+
+use crate::backend::any_layout::AnyLayout;
+use crate::cells::ListsCell;
+use crate::cells::held::Held;
+use crate::cells::recording::Access;
+use crate::store::StateBuilder;
+
+/// The primitive of [`TimeMap`].
+#[derive(Debug)]
+pub struct TimeMapOf<K, V>(PhantomData<(K, V)>);
+
+/// Values by key and time; a key may have several values of one time, in order of insertion. Open
+/// one with [`Store::time_map`](crate::Store::time_map).
+///
+/// ```
+/// use std::time::Duration;
+///
+/// use alluvium::{MIB, Store, Time};
+///
+/// let store = Store::in_memory().memory(16 * MIB).open()?;
+/// // In slices of a second, each of which is purged at once.
+/// let mut bids = store.time_map::<u64, i64>("bids").open(Duration::from_secs(1))?;
+/// for (at, price) in [(10, 30), (20, 12), (30, 45)] {
+///     bids.insert(&7, Time(at), price)?;
+/// }
+/// let mut found = Vec::new();
+/// bids.range(&7, Time(15)..Time(31), |at, price| {
+///     found.push((at, *price));
+///     Ok(())
+/// })?;
+/// assert_eq!(found, [(Time(20), 12), (Time(30), 45)]);
+/// # Ok::<(), alluvium::Error>(())
+/// ```
+pub struct TimeMap<K: Key, V: State, L: ListsLayout<K, (Time, V)> = AnyLayout> {
+    cell: Held<ListsCell<K, (Time, V), L::Lists>>,
+    account: Rc<Account>,
+    width: i64,
+    /// Slices before this one are over, and are dropped when no key group is on its way any more.
+    owed: Option<Time>,
+}
+
+impl<K: Key, V: State, L: ListsLayout<K, (Time, V)>> fmt::Debug for TimeMap<K, V, L> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "TimeMap({})", self.cell.name())
+    }
+}
+
+impl<K: Key, V: State, L: ListsLayout<K, (Time, V)>> StateBuilder<'_, TimeMapOf<K, V>, L> {
+    /// Opens the map and restores it from the last checkpoint. `width` is the length of a slice:
+    /// the unit that is dropped whole, and that a read sorts. Choose about the length of your
+    /// ranges.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Config`] for a width of 0, or of 292 years or more. [`ErrorKind::Mismatch`] if
+    /// the stored width differs. Those of [`Store::map`](crate::Store::map).
+    pub fn open(self, width: Duration) -> Result<TimeMap<K, V, L>> {
+        let (store, name) = (self.store(), self.name());
+        let Some(width @ 1..) = count_nanos(width) else {
+            let message = format!("the slices of a time-ordered map are {width:?} wide");
+            return Err(Error::new(ErrorKind::Config, message).with("state", name));
+        };
+        let primitive = format!("time-map in slices of {width} ns");
+        let cell = store.open_lists_as(
+            (&primitive, self.definition()),
+            name,
+            self.chosen_layout(),
+            self.mover(),
+        )?;
+        let cell = cell.keeping_to(self.own_keys()).watching();
+        let account = store.account_of(name)?;
+        Ok(TimeMap { cell, account, width, owed: None })
+    }
+}
+
+impl<K: Key, V: State, L: ListsLayout<K, (Time, V)>> TimeMap<K, V, L> {
+    /// Adds a value of `key` at `at`. Never reads storage. An error returns the value.
+    pub fn insert<Q: Lookup<K> + ?Sized>(
+        &mut self,
+        key: &Q,
+        at: Time,
+        value: V,
+    ) -> std::result::Result<(), Rejected<V>> {
+        let recorder = match self.cell.check(|| key.key_hash()) {
+            Ok(recorder) => recorder,
+            Err(error) => return Err(Rejected::new(error, value)),
+        };
+        let slice = self.slice_of(at);
+        let bytes = recorder.map_or(0, |_| (size_of::<(Time, V)>() + value.heap_bytes()) as u64);
+        // The state may be in use: then the value has not been given to anybody yet.
+        let mut value = Some((at, value));
+        let appended =
+            self.cell.run(1, |lists| lists.append(slice, key, value.take().expect("given once")));
+        match (appended, value) {
+            (Ok(Ok(())), _) => {
+                if let Some(recorder) = recorder {
+                    recorder.record(Access::Merge, key, Some(slice), bytes);
+                }
+                Ok(())
+            }
+            (Ok(Err(Rejected { error, value: (_, value), .. })), _) => {
+                Err(Rejected::new(error, value))
+            }
+            (Err(error), Some((_, value))) => Err(Rejected::new(error, value)),
+            (Err(_), None) => unreachable!("a state that is not in use takes the value"),
+        }
+    }
+
+    /// Visits the values of `key` at times in `times`, in order of time, and returns their number.
+    /// A range that ends at [`Time::MAX`] includes the end of time. Cost: reading the key's values
+    /// in all slices that `times` touches, one slice in memory at a time.
+    ///
+    /// # Errors
+    /// Those of storage and of `visit`. [`ErrorKind::OverBudget`] if the key's values of one slice
+    /// do not fit into memory.
+    pub fn range<Q: Lookup<K> + ?Sized>(
+        &mut self,
+        key: &Q,
+        times: Range<Time>,
+        mut visit: impl FnMut(Time, &V) -> Result<()>,
+    ) -> Result<u64> {
+        let mut visited = 0;
+        let mut from = self.slice_of(times.start).max(self.owed.unwrap_or(Time::MIN));
+        while let Some(slice) = self.next_slice(from)?.filter(|slice| *slice < times.end) {
+            let found = self.read(slice, key, &times)?;
+            visited += found.values.len() as u64;
+            found.values.iter().try_for_each(|(at, value)| visit(*at, value))?;
+            match slice.0.checked_add(1) {
+                Some(after) => from = Time(after),
+                None => break,
+            }
+        }
+        Ok(visited)
+    }
+
+    /// Removes the values of `key` at times in `times`. Both ends must be ends of slices: multiples
+    /// of the width, [`Time::MIN`], or [`Time::MAX`], which includes the end of time.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Input`] for other ends; then nothing is removed. Those of storage; then the
+    /// slices before the failed one are removed.
+    pub fn remove_range<Q: Lookup<K> + ?Sized>(
+        &mut self,
+        key: &Q,
+        times: Range<Time>,
+    ) -> Result<()> {
+        for end in [times.start, times.end] {
+            if end != Time::MAX && self.slice_of(end) != end {
+                let message = format!("{} is not the end of a slice of {} ns", end.0, self.width);
+                return Err(Error::new(ErrorKind::Input, message).with("state", self.cell.name()));
+            }
+        }
+        let recorder = self.cell.check(|| key.key_hash())?;
+        let mut from = times.start;
+        while let Some(slice) = self.next_slice(from)?.filter(|slice| *slice < times.end) {
+            self.cell.run(1, |lists| lists.clear_key(slice, key))??;
+            if let Some(recorder) = recorder {
+                recorder.record(Access::Delete, key, Some(slice), 0);
+            }
+            from = slice.plus(1);
+        }
+        Ok(())
+    }
+
+    /// Drops the slices that end at or before `before`: about `fuel` values' worth of memory per
+    /// call. Returns whether it is done. All of them are invisible from the first call on.
+    ///
+    /// While a key group moves between this store and [another](crate::Mover), this drops nothing
+    /// and returns `true`. Purged values stay invisible, also if they arrive or are inserted
+    /// meanwhile. They take memory, count in [`len`](TimeMap::len) and are part of checkpoints
+    /// until the first call after the move.
+    ///
+    /// # Errors
+    /// Those of storage.
+    pub fn purge(&mut self, before: Time, fuel: usize) -> Result<bool> {
+        let slice = if before == Time::MAX { before } else { self.slice_of(before) };
+        let slice = slice.max(self.owed.unwrap_or(Time::MIN));
+        if self.cell.groups().is_some_and(|groups| groups.is_any_under_way()) {
+            self.owed = Some(slice);
+            return Ok(true);
+        }
+        if let Some(recorder) = self.cell.recorder() {
+            recorder.record_purge(slice);
+        }
+        let done = self.cell.run(0, |lists| lists.purge(slice, fuel))??;
+        self.owed = None;
+        Ok(done)
+    }
+
+    /// Announces that values before `until` will be read soon.
+    pub fn prefetch(&mut self, until: Time) -> Result<()> {
+        self.cell.run(0, |lists| lists.prefetch(until))?
+    }
+
+    /// Returns the number of values, in memory and on storage.
+    pub fn len(&self) -> Result<u64> {
+        Ok(self.cell.enter()?.len())
+    }
+
+    /// Returns whether there is no value.
+    pub fn is_empty(&self) -> Result<bool> {
+        Ok(self.len()? == 0)
+    }
+
+    /// Allows checkpoints again after a closure has panicked.
+    pub fn clear_poison(&mut self) {
+        self.cell.clear_poison();
+    }
+
+    /// Where the slice begins that has `at`; the first one begins where time does, and the last has the
+    /// end of time.
+    fn slice_of(&self, at: Time) -> Time {
+        let begins = at.0.div_euclid(self.width).saturating_mul(self.width);
+        Time(begins.min(Time::MAX.0 - 1))
+    }
+
+    fn next_slice(&self, from: Time) -> Result<Option<Time>> {
+        Ok(self.cell.enter()?.next_bucket(from))
+    }
+
+    /// What `key` has in a slice at times in `times`, in order of time.
+    fn read<Q: Lookup<K> + ?Sized>(
+        &self,
+        slice: Time,
+        key: &Q,
+        times: &Range<Time>,
+    ) -> Result<Found<V>> {
+        let mut found = Found { values: Vec::new(), bytes: 0, account: self.account.clone() };
+        if let Some(recorder) = self.cell.recorder() {
+            recorder.record(Access::Get, key, Some(slice), 0);
+        }
+        self.cell.run(1, |lists| {
+            lists.read(slice, key, &mut |(at, value)| {
+                if has(times, *at) { found.push(*at, value) } else { Ok(()) }
+            })
+        })??;
+        // Keeps the order of insertion; does nothing to what is in order.
+        found.values.sort_by_key(|(at, _)| *at);
+        Ok(found)
+    }
+}
+
+/// Whether a range of times has `at`: the end of time stands for all that is still to come.
+fn has(times: &Range<Time>, at: Time) -> bool {
+    times.contains(&at) || (at == Time::MAX && times.end == at && times.start <= at)
+}
+
+/// Values that were read, booked.
+struct Found<V> {
+    values: Vec<(Time, V)>,
+    bytes: u64,
+    account: Rc<Account>,
+}
+
+impl<V: State> Found<V> {
+    fn push(&mut self, at: Time, value: &V) -> Result<()> {
+        let (len, each) = (self.values.len() as u64, size_of::<(Time, V)>() as u64);
+        // A vector that doubles has both for a moment, and sorting takes half as much again.
+        let growth =
+            if self.values.len() == self.values.capacity() { len.max(4) * each * 5 / 2 } else { 0 };
+        let more = growth + value.heap_bytes() as u64;
+        self.account.reserve(MemoryKind::Buffers, more, "what a key has in a slice")?;
+        self.bytes += more;
+        self.values.push((at, value.clone()));
+        Ok(())
+    }
+}
+
+impl<V> Drop for Found<V> {
+    fn drop(&mut self) {
+        self.account.release(MemoryKind::Buffers, self.bytes);
+    }
+}

@@ -1,0 +1,87 @@
+//! Windows of either shape over their contents: aligned, or sessions.
+
+use alluvium_layouts::Layout;
+use alluvium_pagestore::{Key, Result, Time};
+
+use super::aligned::Aligned;
+use super::contents::{Contents, Out};
+use super::sessions::{SessionContents, Sessions};
+use super::{Advanced, Late, ProgressCell, SessionSet, clipped};
+use crate::cells::held::Held;
+
+/// Windows whose contents are `C` if they are aligned, and `S` if they are sessions, with sets in `L`.
+pub(crate) enum Shaped<K, C, S, L>
+where
+    K: Key + Ord,
+    C: Contents<K>,
+    S: SessionContents<K, Element = C::Element, Item = C::Item, Row = C::Row>,
+    L: Layout<K, SessionSet<S::Part>>,
+{
+    Aligned(Box<Aligned<K, C>>),
+    Sessions(Box<Sessions<K, S, L>>),
+}
+
+impl<K, C, S, L> Shaped<K, C, S, L>
+where
+    K: Key + Ord,
+    C: Contents<K>,
+    S: SessionContents<K, Element = C::Element, Item = C::Item, Row = C::Row>,
+    L: Layout<K, SessionSet<S::Part>>,
+{
+    pub(crate) fn progress(&self) -> &Held<ProgressCell> {
+        match self {
+            Shaped::Aligned(windows) => &windows.progress,
+            Shaped::Sessions(windows) => &windows.progress,
+        }
+    }
+
+    /// Adds events to the windows `name`.
+    pub(crate) fn add_batch(
+        &mut self,
+        name: &str,
+        sent: Time,
+        batch: &mut Vec<(K, Time, C::Element)>,
+        late: &mut dyn FnMut(Late<K, C::Element>),
+        out: Out<'_, K, C::Row>,
+    ) -> Result<()> {
+        self.progress().check_events(name, self.progress().own(), batch)?;
+        self.drop_timeless(sent, batch, late);
+        match self {
+            Shaped::Aligned(windows) => windows.add_batch(sent, batch, late, out),
+            Shaped::Sessions(windows) => windows.add_batch(sent, batch, late, out),
+        }
+    }
+
+    /// Hands events at the end of time to `late`: no window has them.
+    fn drop_timeless(
+        &self,
+        sent: Time,
+        batch: &mut Vec<(K, Time, C::Element)>,
+        late: &mut dyn FnMut(Late<K, C::Element>),
+    ) {
+        let sent = sent.max(self.progress().watermark.get());
+        for (key, at, element) in batch.extract_if(.., |(_, at, _)| *at == Time::MAX) {
+            let lateness = clipped(i128::from(sent.0) - i128::from(at.0)).0;
+            late(Late { at, key, element, lateness });
+        }
+    }
+
+    pub(crate) fn advance(
+        &mut self,
+        watermark: Time,
+        fuel: usize,
+        out: Out<'_, K, C::Row>,
+    ) -> Result<Advanced> {
+        match self {
+            Shaped::Aligned(windows) => windows.advance(watermark, fuel, out),
+            Shaped::Sessions(windows) => windows.advance(watermark, fuel, out),
+        }
+    }
+
+    pub(crate) fn clear_poison(&mut self) {
+        match self {
+            Shaped::Aligned(windows) => windows.contents.clear_poison(),
+            Shaped::Sessions(windows) => windows.clear_poison(),
+        }
+    }
+}

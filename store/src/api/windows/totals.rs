@@ -1,0 +1,256 @@
+//! Running totals of sliding windows whose aggregate can be taken back.
+//!
+//! A total per key has the slices of the last window that fired: the next window adds the slices that
+//! are new in it and takes out those that are not in it any more, so that a slide costs two steps
+//! per key, whatever the length. Totals are derived from the slices: no checkpoint has them, and
+//! the first window after a restore adds all of its slices.
+//!
+//! What it keeps true: all slices from `removed` on and before `added` are in the totals, each key
+//! with the number of slices it has an accumulator in, and no others are.
+
+use std::cell::Cell;
+use std::ops::Range;
+
+use alluvium_layouts::{Cursor, Panes};
+use alluvium_pagestore::{Key, Result, State, Time};
+
+use super::Window;
+use super::contents::Out;
+use crate::api::aggregate::Aggregate;
+use crate::cells::PanesCell;
+use crate::cells::held::Held;
+
+/// The one slice in which totals are kept.
+const SLICE: Time = Time(0);
+
+/// About so many accumulators of a slice are copied, and then added or taken out.
+const MOVED_AT_ONCE: usize = 64;
+
+/// A total, and in how many slices it has something.
+pub(crate) type Total<A> = (A, i64);
+
+pub(crate) struct Totals<K, A, P> {
+    pub(crate) panes: Held<PanesCell<K, Total<A>, P>>,
+    added: Time,
+    removed: Time,
+    /// Something of a slice is missing.
+    is_stale: Cell<bool>,
+    /// The slice that is being added or taken out, and how far that is.
+    moving: Option<(Time, Cursor)>,
+    /// What it has given that is not added or taken out yet.
+    moved: Vec<(K, A)>,
+    telling: Cursor,
+    empty: Vec<K>,
+}
+
+impl<K: Key, A: State, P: Panes<K, Total<A>>> Totals<K, A, P> {
+    pub(crate) fn new(panes: Held<PanesCell<K, Total<A>, P>>) -> Self {
+        Self {
+            panes,
+            added: Time::MIN,
+            removed: Time::MIN,
+            is_stale: Cell::new(false),
+            moving: None,
+            moved: Vec::new(),
+            telling: Cursor::default(),
+            empty: Vec::new(),
+        }
+    }
+
+    /// Begins anew: key groups have come or gone, or something is missing. The next window adds all of
+    /// its slices. Not while a window is told.
+    pub(crate) fn begin_anew(&mut self) -> Result<()> {
+        // Out of sight at once; the memory comes back as windows fire.
+        self.panes.enter()?.purge(SLICE.plus(1), 1)?;
+        (self.added, self.removed) = (Time::MIN, Time::MIN);
+        self.moving = None;
+        self.moved.clear();
+        self.empty.clear();
+        self.is_stale.set(false);
+        Ok(())
+    }
+
+    /// What came into a slice found no room here: the next window begins anew.
+    pub(crate) fn give_up(&self) {
+        self.is_stale.set(true);
+    }
+
+    /// Whether what comes into this slice has to come into the totals too.
+    pub(crate) fn has(&self, slice: Time) -> bool {
+        !self.is_stale.get() && self.removed <= slice && slice < self.added
+    }
+
+    /// Adds what came late into a slice; `is_new` if its key had nothing there.
+    pub(crate) fn add<E>(
+        &self,
+        aggregate: &impl Aggregate<E, Acc = A>,
+        key: &K,
+        item: &A,
+        is_new: bool,
+    ) -> Result<()> {
+        let change = |total: &mut Total<A>| {
+            aggregate.merge(&mut total.0, item);
+            total.1 += i64::from(is_new);
+        };
+        self.panes.run(1, |panes| panes.update(SLICE, key, || (aggregate.init(), 0), change))?
+    }
+
+    /// Takes the slices before `before` out; says whether that is done.
+    pub(crate) fn leave<E>(
+        &mut self,
+        aggregate: &impl Aggregate<E, Acc = A>,
+        slices: &PanesCell<K, A, impl Panes<K, A>>,
+        before: Time,
+        fuel: &mut usize,
+    ) -> Result<bool> {
+        // Not while a window is told: what is late for that waits.
+        if self.is_stale.get() {
+            self.begin_anew()?;
+        }
+        while self.removed < before {
+            let end = before.min(self.added);
+            let Some(slice) = self.next_slice(slices, self.removed..end)? else {
+                self.removed = before;
+                self.added = self.added.max(before);
+                return Ok(true);
+            };
+            let take_out = |acc: &A, total: &mut Total<A>| {
+                aggregate.subtract(&mut total.0, acc);
+                total.1 -= 1;
+            };
+            if !self.step(aggregate, slices, slice, fuel, take_out)? {
+                return Ok(false);
+            }
+            self.removed = slice.plus(1);
+        }
+        Ok(true)
+    }
+
+    /// Drops all totals if no slice is in them, as when no window has had anything for a while, and
+    /// goes on with what was dropped before; says whether that is done. Not while slices move.
+    pub(crate) fn drop_if_empty(
+        &mut self,
+        slices: &PanesCell<K, A, impl Panes<K, A>>,
+        fuel: usize,
+    ) -> Result<bool> {
+        let has_some = self.next_slice(slices, self.removed..self.added)?.is_some();
+        let before = if has_some { SLICE } else { SLICE.plus(1) };
+        self.panes.enter()?.purge(before, fuel)
+    }
+
+    /// Adds the slices before `before`; says whether that is done.
+    pub(crate) fn enter<E>(
+        &mut self,
+        aggregate: &impl Aggregate<E, Acc = A>,
+        slices: &PanesCell<K, A, impl Panes<K, A>>,
+        before: Time,
+        fuel: &mut usize,
+    ) -> Result<bool> {
+        while self.added < before {
+            let Some(slice) = self.next_slice(slices, self.added..before)? else {
+                self.added = before;
+                return Ok(true);
+            };
+            let add = |acc: &A, total: &mut Total<A>| {
+                aggregate.merge(&mut total.0, acc);
+                total.1 += 1;
+            };
+            if !self.step(aggregate, slices, slice, fuel, add)? {
+                return Ok(false);
+            }
+            self.added = slice.plus(1);
+        }
+        Ok(true)
+    }
+
+    /// The slice that is being moved, or the first of a range that has something.
+    fn next_slice(
+        &self,
+        slices: &PanesCell<K, A, impl Panes<K, A>>,
+        range: Range<Time>,
+    ) -> Result<Option<Time>> {
+        if let Some((slice, _)) = self.moving {
+            return Ok(Some(slice));
+        }
+        let next = slices.enter()?.next_slice(range.start);
+        Ok(next.filter(|slice| range.contains(slice)))
+    }
+
+    /// Moves some accumulators of a slice, as far as there is fuel; says whether that were the last.
+    fn step<E>(
+        &mut self,
+        aggregate: &impl Aggregate<E, Acc = A>,
+        slices: &PanesCell<K, A, impl Panes<K, A>>,
+        slice: Time,
+        fuel: &mut usize,
+        change: impl Fn(&A, &mut Total<A>),
+    ) -> Result<bool> {
+        let (_, mut cursor) = *self.moving.get_or_insert((slice, Cursor::default()));
+        loop {
+            // Also what an error has left.
+            let moved = &mut self.moved;
+            let done = self.panes.run(moved.len(), |totals| {
+                totals.update_batch(
+                    moved,
+                    |(key, _)| (SLICE, key),
+                    |_| (aggregate.init(), 0),
+                    |(_, acc), total| change(acc, total),
+                )
+            })?;
+            done.map_err(|error| error.leave_rest(moved))?;
+            moved.clear();
+            if cursor.done {
+                self.moving = None;
+                return Ok(true);
+            }
+            if *fuel == 0 {
+                return Ok(false);
+            }
+            let done = slices.run(0, |panes| {
+                let slice = slice..slice.plus(1);
+                panes.fold(slice, &mut cursor, (*fuel).min(MOVED_AT_ONCE), &mut |key, acc| {
+                    if slices.counts(key) {
+                        moved.push((key.clone(), acc));
+                    }
+                    Ok(())
+                })
+            });
+            self.moving = Some((slice, cursor));
+            *fuel = fuel.saturating_sub(1 + self.moved.len());
+            done??;
+        }
+    }
+
+    /// Tells the totals of some keys; says whether these were the last.
+    pub(crate) fn tell<E, R>(
+        &mut self,
+        aggregate: &impl Aggregate<E, Acc = A, Out = R>,
+        window: Window,
+        fuel: usize,
+        out: Out<'_, K, R>,
+    ) -> Result<bool> {
+        let empty = &mut self.empty;
+        let telling = &mut self.telling;
+        if !telling.done {
+            self.panes.run(0, |panes| {
+                panes.fold(SLICE..SLICE.plus(1), telling, fuel, &mut |key, (acc, slices)| {
+                    if slices == 0 {
+                        empty.push(key.clone());
+                    } else if let Some(row) = aggregate.out(&acc) {
+                        out(key, window, row, 1);
+                    }
+                    Ok(())
+                })
+            })??;
+            if !telling.done {
+                return Ok(false);
+            }
+        }
+        while let Some(key) = empty.last() {
+            self.panes.enter()?.remove(SLICE, key)?;
+            empty.pop();
+        }
+        *telling = Cursor::default();
+        Ok(true)
+    }
+}

@@ -1,0 +1,207 @@
+//! One state, shared between its handle and the store's hooks.
+//!
+//! The handle owns the record path; the store needs the state only between calls. A `RefCell` keeps the two
+//! apart: whoever comes while the other is inside gets an error naming the state.
+//!
+//! Only the record path knows the types of keys and values. The rest is compiled once: the [core](Core) of a
+//! cell, and what the [store does](Hooks) with its [contents](Contents).
+
+mod cell_core;
+mod compacting;
+mod contents;
+mod erased;
+mod hooks;
+
+use std::cell::{Cell, Ref, RefCell, RefMut};
+use std::fmt;
+use std::ops::Deref;
+use std::sync::Arc;
+
+use alluvium_layouts::OutOfLine;
+use alluvium_pagestore::Result;
+
+use crate::cells::held::Grouped;
+use crate::durability::moving::Groups;
+use crate::cells::recording::Recorder;
+
+pub(crate) use cell_core::{Core, Kind};
+pub(crate) use contents::{Contents, Outgoing};
+pub(crate) use erased::AnyCell;
+pub(crate) use hooks::{Durable, Hooks, Movable, Portable};
+
+/// A state's contents, and what the store knows of it whatever they are.
+#[derive(Debug)]
+pub(crate) struct StateCell<C: ?Sized> {
+    core: OutOfLine<Core>,
+    contents: RefCell<C>,
+}
+
+/// What a state keeps.
+#[derive(Debug)]
+pub(crate) struct Kept<T, W> {
+    pub(crate) inner: OutOfLine<Locked<T>>,
+    /// How its entries become bytes, merge and expire.
+    pub(crate) ways: W,
+}
+
+/// A layout in its directory.
+#[derive(Debug)]
+pub(crate) struct Locked<T> {
+    /// The open layout.
+    pub(crate) layout: T,
+    /// Declared last: the layout's helpers are done with the directory before it is free.
+    _lock: Option<Lock>,
+}
+
+/// The lock of a store's directory, shared by all that write to it; its helper is one of them.
+#[derive(Clone)]
+pub(crate) struct Lock(pub(crate) Arc<dyn Send + Sync>);
+
+impl fmt::Debug for Lock {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Lock")
+    }
+}
+
+/// Marks the state when dropped, that is when a user's closure unwinds past it.
+struct Mark<'a>(&'a Cell<bool>);
+
+impl Drop for Mark<'_> {
+    fn drop(&mut self) {
+        self.0.set(true);
+    }
+}
+
+impl<T, W> StateCell<Kept<T, W>> {
+    pub(crate) fn new(core: OutOfLine<Core>, layout: T, ways: W, lock: Option<Lock>) -> Self {
+        let inner = OutOfLine::new(Locked { layout, _lock: lock });
+        Self { core, contents: RefCell::new(Kept { inner, ways }) }
+    }
+
+    /// The layout, for one call.
+    #[inline]
+    pub(crate) fn enter(&self) -> Result<RefMut<'_, T>> {
+        match self.contents.try_borrow_mut() {
+            Ok(kept) => Ok(RefMut::map(kept, |kept| &mut kept.inner.layout)),
+            Err(_) => Err(self.core.in_use()),
+        }
+    }
+
+    /// The layout, shared.
+    #[inline]
+    pub(crate) fn look(&self) -> Result<Ref<'_, T>> {
+        match self.contents.try_borrow() {
+            Ok(kept) => Ok(Ref::map(kept, |kept| &kept.inner.layout)),
+            Err(_) => Err(self.core.in_use()),
+        }
+    }
+
+    /// [`enter`](StateCell::enter) for a call on so many keys that gives compaction nothing.
+    #[inline]
+    pub(crate) fn enter_for(&self, keys: usize) -> Result<RefMut<'_, T>> {
+        let inner = self.enter()?;
+        self.core.count(keys);
+        Ok(inner)
+    }
+
+    /// Runs a call on so many keys that runs user code; a panic in it poisons the state. Compaction gets
+    /// nothing.
+    #[inline]
+    pub(crate) fn run<R>(&self, keys: usize, call: impl FnOnce(&mut T) -> R) -> Result<R> {
+        self.run_kept(keys, |kept| call(&mut kept.inner.layout))
+    }
+
+    /// [`run`](StateCell::run) for a call that needs the ways too.
+    #[inline]
+    pub(crate) fn run_kept<R>(
+        &self,
+        keys: usize,
+        call: impl FnOnce(&mut Kept<T, W>) -> R,
+    ) -> Result<R> {
+        let Ok(mut kept) = self.contents.try_borrow_mut() else { return Err(self.core.in_use()) };
+        self.core.count(keys);
+        let mark = Mark(&self.core.poisoned);
+        let result = call(&mut kept);
+        std::mem::forget(mark);
+        Ok(result)
+    }
+
+    /// The ways of the contents.
+    pub(crate) fn ways(&self) -> Result<W>
+    where
+        W: Copy,
+    {
+        let kept = self.contents.try_borrow();
+        kept.map(|kept| kept.ways).map_err(|_| self.core.in_use())
+    }
+}
+
+impl<T, W> StateCell<Kept<T, W>>
+where
+    Kept<T, W>: Contents,
+{
+    /// The layout, for a call that writes `writes` records: now and then compaction gets its share.
+    #[inline]
+    pub(crate) fn enter_to_write(&self, writes: usize) -> Result<RefMut<'_, T>> {
+        match self.contents.try_borrow_mut() {
+            Ok(mut kept) => {
+                self.core.write(&mut *kept, writes);
+                Ok(RefMut::map(kept, |kept| &mut kept.inner.layout))
+            }
+            Err(_) => Err(self.core.in_use()),
+        }
+    }
+
+    /// [`run`](StateCell::run) for a call that writes `writes` records: now and then compaction gets its
+    /// share.
+    #[inline]
+    pub(crate) fn run_to_write<R>(
+        &self,
+        writes: usize,
+        call: impl FnOnce(&mut T) -> R,
+    ) -> Result<R> {
+        let mut inner = self.enter_to_write(writes)?;
+        let mark = Mark(&self.core.poisoned);
+        let result = call(&mut inner);
+        std::mem::forget(mark);
+        Ok(result)
+    }
+}
+
+impl<C: ?Sized> Deref for StateCell<C> {
+    type Target = Core;
+
+    #[inline(always)]
+    fn deref(&self) -> &Core {
+        &self.core
+    }
+}
+
+impl<C: ?Sized> Grouped for StateCell<C> {
+    fn name(&self) -> &str {
+        self.core.name()
+    }
+
+    #[inline]
+    fn groups(&self) -> Option<&Groups> {
+        self.core.groups()
+    }
+
+    #[inline]
+    fn recorder(&self) -> Option<&Recorder> {
+        self.core.recorder()
+    }
+}
+
+/// A value borrowed from a state. Drop it before you use the state again.
+#[derive(Debug)]
+pub struct ValueRef<'a, V>(pub(crate) Ref<'a, V>);
+
+impl<V> Deref for ValueRef<'_, V> {
+    type Target = V;
+
+    #[inline]
+    fn deref(&self) -> &V {
+        &self.0
+    }
+}
