@@ -6,7 +6,8 @@ mod window;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use alluvium::{AnyLayout, ByteSize};
+use alluvium::AnyLayout;
+use alluvium::config::ByteSize;
 use alluvium_timely::DEFAULT_CONNECT_WITHIN;
 use clap::Args;
 use timely::CommunicationConfig;

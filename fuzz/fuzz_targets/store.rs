@@ -5,8 +5,9 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use alluvium::config::Helpers;
 use alluvium::io::{Faults, Simulated};
-use alluvium::{Helpers, HybridLog, KIB, Map, Store};
+use alluvium::{HybridLog, KIB, Map, Store};
 use arbitrary::Arbitrary;
 use libfuzzer_sys::fuzz_target;
 

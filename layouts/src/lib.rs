@@ -6,13 +6,13 @@
 //! public; users can implement them. [`write_entries`] and [`read_entries`] give a layout of your
 //! own checkpoints.
 
-mod support;
-mod restore;
-mod contract;
 mod append_log;
 mod checkpoint;
+mod contract;
 mod heap;
 mod hybrid_log;
+mod restore;
+mod support;
 mod window_segments;
 
 #[cfg(feature = "tracing")]
@@ -20,27 +20,27 @@ mod window_segments;
 pub use tracing;
 
 pub use append_log::{AppendLog, AppendLogLists, BLOCK_BYTES_MAX, LIST_PATIENCE, RUNS_MAX};
-pub use contract::by_hash::{ByHash, VisitRun};
 pub use checkpoint::{Recording, Remembered};
+pub use contract::by_hash::{ByHash, VisitRun};
 pub use contract::expiry::{ExpiryPass, Touched};
 pub use contract::fetch::{Fetch, Ticket};
-pub use restore::full_image::{EntryWriter, Images, read_entries, write_entries};
-pub use heap::{Heap, HeapTable, SplitHeap, SplitHeapTable, Stored, Volatile, VolatileHeap};
+pub use contract::lists::{Elements, Lists, ListsLayout, VisitList, for_each_list};
+pub use contract::panes::{Merge, Panes, PanesLayout};
+pub use contract::table::{
+    BatchError, CheckpointOutcome, Cursor, Layout, Pace, Peek, StateContext, Table, TableStats,
+};
+pub use contract::upkeep::{HasUpkeep, Upkeep};
 pub use heap::lists::HeapLists;
+pub use heap::panes::TablePanes;
 pub use heap::place::Place;
+pub use heap::{Heap, HeapTable, SplitHeap, SplitHeapTable, Stored, Volatile, VolatileHeap};
 pub use hybrid_log::{
     CHECKPOINT_PACE, COOLING_PERCENT, FRAMES_MIN, GENERATIONS, HybridLog, HybridLogTable,
     PAGE_BYTES_MAX, PAGE_BYTES_MIN, PATIENCE, QUEUE_DEPTH,
 };
-pub use contract::lists::{Elements, Lists, ListsLayout, VisitList, for_each_list};
+pub use restore::full_image::{EntryWriter, Images, read_entries, write_entries};
+pub use restore::parts::Part;
 #[doc(hidden)]
 pub use support::out_of_line_unsafe::OutOfLine;
 pub use support::oversize::Oversize;
-pub use contract::panes::{Merge, Panes, PanesLayout};
-pub use restore::parts::Part;
-pub use contract::table::{
-    BatchError, CheckpointOutcome, Cursor, Layout, Pace, Peek, StateContext, Table, TableStats,
-};
-pub use heap::panes::TablePanes;
-pub use contract::upkeep::{HasUpkeep, Upkeep};
 pub use window_segments::{IMAGE_BYTES_MAX, IMAGE_BYTES_MIN, SegmentPanes, WindowSegments};

@@ -58,66 +58,110 @@
 //! page says otherwise. A closure that panics poisons its state: checkpoints are refused until you clear it.
 
 mod api;
-mod durability;
 pub mod backend;
 mod cells;
+mod durability;
 mod store;
 
-pub use api::aggregate::{Aggregate, Counting};
 pub use alluvium_derive::{KeyHash, State};
-pub use alluvium_layouts::{
-    AppendLog, BatchError, ByHash, CheckpointOutcome, Cursor, Elements, ExpiryPass, Fetch, Heap,
-    HybridLog, Images, Layout, Lists, ListsLayout, Merge, Panes, PanesLayout, Peek, SplitHeap,
-    SplitHeapTable, StateContext, Table, TableStats, Ticket, Touched, Upkeep, VisitRun,
-    VolatileHeap, WindowSegments, read_entries, write_entries,
-};
+pub use alluvium_layouts::{AppendLog, Elements, Heap, HybridLog, Layout, WindowSegments};
 #[doc(hidden)]
 pub use alluvium_pagestore::derived;
 pub use alluvium_pagestore::io;
 pub use alluvium_pagestore::{
-    Account, AccountStats, BlobReader, BlobWriter, ByteSize, EntryCodec, Error, ErrorKind, GIB,
-    HeapSize, IntoByteSize, KIB, Key, KeyGroup, KeyGroups, KeyHash, Lookup, MEMORY_KINDS, MIB,
-    MILLISECOND, MemoryKind, Rejected, Result, SECOND, SERDE_CODEC, Schema, Serde, SerdeBytes,
-    SerdeResolver, State, StateImage, Time, combine, description_of, hash_bytes, hash_word, nanos,
-    rounded,
+    Error, ErrorKind, GIB, KIB, Key, KeyHash, MIB, MILLISECOND, Result, SECOND, State, Time,
 };
-// For whoever commits the checkpoints of several stores as one.
-#[doc(hidden)]
-pub use alluvium_pagestore::{FORMAT_VERSION, Framed, checkpoint_name, checkpoint_of_file};
-pub use backend::any_layout::{AnyLayout, AnyTable};
-pub use backend::any_windows::{AnyLists, AnyPanes};
-#[doc(hidden)]
-pub use store::aside::Aside;
-pub use store::builder::{MEMORY_BYTES_MIN, StoreBuilder};
-pub use durability::checkpoints::{Checkpoint, RetainedCheckpoint, Seal};
-pub use store::config::{
-    DEFAULT_MEMORY_BYTES, DEFAULT_PATIENCE_MS, DEFAULT_RETAIN, DEFAULT_SPACE_AMPLIFICATION,
-    DEFAULT_TIME_JUMP_MAX_MS, Helpers, StoreConfig,
-};
+pub use api::aggregate::{Aggregate, Counting};
 pub use api::count::Count;
-pub use store::crowded::{
-    APPEND_LOG_BYTES_MIN, CROWDED_PERCENT, HEAP_BYTES_MIN, HYBRID_LOG_BYTES_MIN,
-    HYBRID_LOGS_BY_MEMORY, WINDOW_SEGMENTS_BYTES_MIN,
-};
-pub use api::expiring::{
-    Clock, ExpiringMap, ExpiringMapOf, ExpiringValue, ExpiringValueOf, Timed, Ttl, WallClock,
-};
-pub use api::explain::{Explanation, Fit};
-pub use durability::export::{Exported, Imported};
-pub use api::fetcher::Fetcher;
+pub use api::expiring::{ExpiringMap, ExpiringValue, Ttl};
 pub use api::list::List;
 pub use api::map::Map;
-pub use durability::moving::{Extraction, Mover, Standing};
-pub use api::own_keys::RowKeys;
-pub use cells::recording::{TRACE_BUFFER_BYTES, TRACE_WAIT_MS, TraceOptions, TraceStats};
-pub use durability::sources::{RestoredFrom, Source};
-pub use cells::state_cell::ValueRef;
-pub use store::stats::{StateStats, StoreStats};
-pub use store::{CountOf, ListOf, MapOf, Reservation, StateBuilder, Store, ValueOf};
-pub use api::time_map::{TimeMap, TimeMapOf};
-pub use api::timers::{Sweep, Timers};
+pub use api::time_map::TimeMap;
+pub use api::timers::Timers;
 pub use api::value::Value;
-pub use api::windows::{
-    Advanced, Aggregated, AggregatedOf, Emit, Holistic, HolisticLayout, HolisticOf, Late, Out,
-    Process, Processing, SessionSet, Window, WindowLayout, Windows, process,
-};
+pub use api::windows::{Aggregated, Emit, Holistic, Process, Window, Windows, process};
+pub use backend::any_layout::AnyLayout;
+pub use store::Store;
+pub use store::builder::StoreBuilder;
+pub use store::config::StoreConfig;
+
+/// Checkpoints of a store: sealing them in steps, and those it retains.
+pub mod checkpoints {
+    // For whoever commits the checkpoints of several stores as one.
+    #[doc(hidden)]
+    pub use alluvium_pagestore::{FORMAT_VERSION, Framed, checkpoint_name, checkpoint_of_file};
+
+    pub use crate::durability::checkpoints::{Checkpoint, RetainedCheckpoint, Seal};
+}
+
+/// What the configuration of a store consists of, its defaults and lower bounds, and which layouts fit.
+pub mod config {
+    pub use alluvium_pagestore::{ByteSize, IntoByteSize};
+
+    pub use crate::api::explain::{Explanation, Fit};
+    pub use crate::cells::recording::{TRACE_BUFFER_BYTES, TRACE_WAIT_MS, TraceOptions};
+    pub use crate::store::Reservation;
+    pub use crate::store::builder::MEMORY_BYTES_MIN;
+    pub use crate::store::config::{
+        DEFAULT_MEMORY_BYTES, DEFAULT_PATIENCE_MS, DEFAULT_RETAIN, DEFAULT_SPACE_AMPLIFICATION,
+        DEFAULT_TIME_JUMP_MAX_MS, Helpers,
+    };
+    pub use crate::store::crowded::{
+        APPEND_LOG_BYTES_MIN, CROWDED_PERCENT, HEAP_BYTES_MIN, HYBRID_LOG_BYTES_MIN,
+        HYBRID_LOGS_BY_MEMORY, WINDOW_SEGMENTS_BYTES_MIN,
+    };
+}
+
+/// Key groups that move between stores, restoring from the checkpoints of others, and exports.
+pub mod moving {
+    pub use alluvium_pagestore::{KeyGroup, KeyGroups};
+
+    pub use crate::api::own_keys::RowKeys;
+    pub use crate::durability::export::{Exported, Imported};
+    pub use crate::durability::moving::{Extraction, Mover, Standing};
+    pub use crate::durability::sources::{RestoredFrom, Source};
+}
+
+/// Types that states are opened by and answer with.
+pub mod states {
+    pub use alluvium_layouts::{BatchError, Fetch, Ticket};
+    pub use alluvium_pagestore::Lookup;
+
+    pub use crate::api::expiring::{ExpiringMapOf, ExpiringValueOf, Timed};
+    pub use crate::api::fetcher::Fetcher;
+    pub use crate::api::time_map::TimeMapOf;
+    pub use crate::api::timers::Sweep;
+    pub use crate::cells::state_cell::ValueRef;
+    #[doc(hidden)]
+    pub use crate::store::aside::Aside;
+    pub use crate::store::{CountOf, ListOf, MapOf, StateBuilder, ValueOf};
+}
+
+/// What a store holds and has done.
+pub mod stats {
+    pub use alluvium_layouts::TableStats;
+    pub use alluvium_pagestore::{AccountStats, MEMORY_KINDS, MemoryKind};
+
+    pub use crate::cells::recording::TraceStats;
+    pub use crate::store::stats::{StateStats, StoreStats};
+}
+
+/// Clocks, and spans of time.
+pub mod time {
+    pub use alluvium_pagestore::nanos;
+
+    pub use crate::api::expiring::{Clock, WallClock};
+}
+
+/// What the types of keys and values provide: hashes, the heap they own, their schema and codec.
+pub mod types {
+    pub use alluvium_pagestore::{
+        EntryCodec, HeapSize, SERDE_CODEC, Schema, Serde, SerdeBytes, SerdeResolver, combine,
+        description_of, hash_bytes, hash_word, rounded,
+    };
+}
+
+/// What windows answer with.
+pub mod windows {
+    pub use crate::api::windows::{Advanced, AggregatedOf, HolisticOf, Late, Out, Processing};
+}

@@ -1,9 +1,8 @@
 //! What is said of each layout before a state is opened is what opening it there does.
 
-use alluvium::{
-    AnyLayout, Counting, Elements, Explanation, Helpers, KIB, MIB, SECOND, Store, Windows, nanos,
-    process,
-};
+use alluvium::config::{Explanation, Helpers};
+use alluvium::time::nanos;
+use alluvium::{AnyLayout, Counting, Elements, KIB, MIB, SECOND, Store, Windows, process};
 
 const NAMES: [&str; 4] = ["heap", "hybrid-log", "append-log", "window-segments"];
 

@@ -5,10 +5,11 @@
 
 use std::sync::Arc;
 
+use alluvium::config::Helpers;
 use alluvium::io::{Device, Faults, Simulated};
+use alluvium::time::nanos;
 use alluvium::{
-    AnyLayout, AppendLog, Counting, Heap, Helpers, HybridLog, MIB, Store, Time, WindowSegments,
-    Windows, nanos,
+    AnyLayout, AppendLog, Counting, Heap, HybridLog, MIB, Store, Time, WindowSegments, Windows,
 };
 
 /// New keys between two checkpoints.

@@ -106,7 +106,7 @@ impl Stream {
         self.events.iter().fold(self.batches.len() as u64, |digest, event| {
             let flags = u64::from(event.finishes) << 1 | event.side as u64;
             let rest = u64::from(event.amount) << 32 | u64::from(event.bytes) << 8 | flags;
-            [event.key, event.time as u64, rest].into_iter().fold(digest, alluvium::combine)
+            [event.key, event.time as u64, rest].into_iter().fold(digest, alluvium::types::combine)
         })
     }
 }

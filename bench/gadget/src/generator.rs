@@ -101,7 +101,7 @@ impl Generator {
                 let share = events / self.generators;
                 let rest = usize::from(generator < events % self.generators);
                 let number = (generator * 2 + side as usize) as u64;
-                let random = Random::new(alluvium::combine(self.seed, number));
+                let random = Random::new(alluvium::types::combine(self.seed, number));
                 // Both streams last as long: the one with fewer events has longer gaps.
                 let longer = self.events as f64 / events.max(1) as f64 * self.generators as f64;
                 self.run(random, keys.clone(), side, share + rest, longer, &mut arrivals);

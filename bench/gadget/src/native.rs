@@ -4,9 +4,11 @@
 
 use std::time::Duration;
 
+use alluvium::time::nanos;
+use alluvium::windows::Late;
 use alluvium::{
-    Aggregate, Aggregated, AnyLayout, AppendLog, Elements, Holistic, Late, List, Map, Process,
-    Store, Time, TimeMap, Window, Windows, nanos,
+    Aggregate, Aggregated, AnyLayout, AppendLog, Elements, Holistic, List, Map, Process, Store,
+    Time, TimeMap, Window, Windows,
 };
 
 use crate::engine::Open;

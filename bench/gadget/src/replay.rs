@@ -5,7 +5,7 @@
 
 use std::time::{Duration, Instant};
 
-use alluvium::combine;
+use alluvium::types::combine;
 use foldhash::fast::FixedState;
 use std::hash::{BuildHasher, Hasher};
 

@@ -4,7 +4,7 @@
 //! more. An element is 16 bytes of an event and as many more as its size says. A key's sessions are
 //! 24 bytes each.
 
-use alluvium::{combine, hash_word};
+use alluvium::types::{combine, hash_word};
 
 use crate::access::{SessionOf, Trace};
 use crate::event::{Event, Side};

@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use alluvium::{AnyLayout, hash_bytes};
+use alluvium::AnyLayout;
+use alluvium::types::hash_bytes;
 use clap::Args;
 
 use super::window::span;

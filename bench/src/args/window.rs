@@ -2,7 +2,8 @@
 
 use std::path::PathBuf;
 
-use alluvium::{AnyLayout, ByteSize, MIB};
+use alluvium::config::ByteSize;
+use alluvium::{AnyLayout, MIB};
 use clap::Args;
 
 use super::{Layout, ReportArgs, StateArgs};

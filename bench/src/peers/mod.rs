@@ -16,7 +16,7 @@ mod rocksdb_unsafe;
 use std::fmt;
 use std::str::FromStr;
 
-use alluvium::{combine, hash_word};
+use alluvium::types::{combine, hash_word};
 
 pub use self::hashbrown::Hashbrown;
 pub use ours::Ours;

@@ -69,7 +69,7 @@ macro_rules! words {
             }
 
             fn digest(&self) -> u64 {
-                self.iter().fold(0, |sum, &word| alluvium::combine(sum, word))
+                self.iter().fold(0, |sum, &word| alluvium::types::combine(sum, word))
             }
 
             fn encode(&self, bytes: &mut Vec<u8>) {
@@ -108,8 +108,8 @@ impl Record for Vec<String> {
     }
 
     fn digest(&self) -> u64 {
-        let strings = self.iter().map(|string| alluvium::hash_bytes(string.as_bytes()));
-        strings.fold(0, alluvium::combine)
+        let strings = self.iter().map(|string| alluvium::types::hash_bytes(string.as_bytes()));
+        strings.fold(0, alluvium::types::combine)
     }
 
     fn encode(&self, bytes: &mut Vec<u8>) {

@@ -7,7 +7,8 @@
 
 use std::cmp::Reverse;
 
-use alluvium::{KeyHash, State, hash_bytes};
+use alluvium::types::hash_bytes;
+use alluvium::{KeyHash, State};
 use alluvium_timely::{Changes, Spec, WorkerState};
 use serde::{Deserialize, Serialize};
 

@@ -1,6 +1,7 @@
 //! q0: `SELECT auction, bidder, price, date_time, extra FROM bid`.
 
-use alluvium::{KeyHash, hash_bytes};
+use alluvium::KeyHash;
+use alluvium::types::hash_bytes;
 use alluvium_timely::{Changes, WorkerState};
 
 use super::{Events, Fields, Query, Row, bids};

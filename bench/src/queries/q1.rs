@@ -2,7 +2,8 @@
 //!
 //! The product is an exact decimal with three places: an integer number of thousandths.
 
-use alluvium::{KeyHash, hash_bytes};
+use alluvium::KeyHash;
+use alluvium::types::hash_bytes;
 use alluvium_timely::{Changes, WorkerState};
 
 use super::{Events, Fields, Query, Row, bids};

@@ -2,7 +2,8 @@
 //! DATE_FORMAT(date_time, 'HH:mm') AS time FROM bid`, into a table that is partitioned by date and
 //! time, in UTC. There is no state: a run writes the partitions to files.
 
-use alluvium::{KeyHash, hash_bytes};
+use alluvium::KeyHash;
+use alluvium::types::hash_bytes;
 use alluvium_timely::{Changes, WorkerState};
 
 use super::day::{date, day, minute_of_day};

@@ -6,7 +6,8 @@
 //! Per auction id, `highest-bids/auctions` has the names of its auctions and the highest price,
 //! for ever.
 
-use alluvium::{KeyHash, State, hash_bytes};
+use alluvium::types::hash_bytes;
+use alluvium::{KeyHash, State};
 use alluvium_timely::{Changes, Spec, WorkerState};
 
 use super::per_auction::{Entry, TableRow, per_auction};

@@ -5,7 +5,8 @@
 //! auctions. From the twentieth bid on the answer is final: then the names go and further bids are
 //! not counted. All else stays for ever. q104 is the same but for which auctions it lists.
 
-use alluvium::{KeyHash, State, hash_bytes};
+use alluvium::types::hash_bytes;
+use alluvium::{KeyHash, State};
 use alluvium_timely::{Changes, Spec, WorkerState};
 
 use super::per_auction::{Entry, TableRow, per_auction};

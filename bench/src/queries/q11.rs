@@ -10,7 +10,8 @@
 //! has; so the frontier closes windows as in event time, no bid is late, and the result is a function
 //! of the input and its timestamps.
 
-use alluvium::{KeyHash, SECOND, Time, Window, Windows, nanos};
+use alluvium::time::nanos;
+use alluvium::{KeyHash, SECOND, Time, Window, Windows};
 use alluvium_timely::{Changes, Counting, KeyBy, Spec, Windowing, WorkerState};
 use timely::container::CapacityContainerBuilder;
 use timely::dataflow::StreamVec;

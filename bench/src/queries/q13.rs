@@ -4,7 +4,8 @@
 //! The side input is bounded and does not change: a table that all workers of a process share. Bids
 //! stay where they are, and there is no state.
 
-use alluvium::{ByteSize, KeyHash, Time};
+use alluvium::config::ByteSize;
+use alluvium::{KeyHash, Time};
 use alluvium_timely::{Changes, KeyBy, LookupJoin, NodeConfig, TableLoader, WorkerState};
 use serde::{Deserialize, Serialize};
 use timely::dataflow::operators::vec::Map;

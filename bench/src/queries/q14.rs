@@ -3,7 +3,8 @@
 //! 'nightTime' ELSE 'otherTime' END AS bidTimeType, date_time, extra, count_char(extra, 'c') AS
 //! c_counts FROM bid WHERE 0.908 * price > 1000000 AND 0.908 * price < 50000000`, hours in UTC.
 
-use alluvium::{KeyHash, Time, hash_bytes};
+use alluvium::types::hash_bytes;
+use alluvium::{KeyHash, Time};
 use alluvium_timely::{Changes, WorkerState};
 
 use super::day::minute_of_day;

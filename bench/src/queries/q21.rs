@@ -4,7 +4,8 @@
 //! WHERE REGEXP_EXTRACT(url, '(&|^)channel_id=([^&]*)', 2) IS NOT NULL OR lower(channel) IN ('apple',
 //! 'google', 'facebook', 'baidu')`.
 
-use alluvium::{KeyHash, hash_bytes};
+use alluvium::KeyHash;
+use alluvium::types::hash_bytes;
 use alluvium_timely::{Changes, WorkerState};
 
 use super::{Events, Fields, Query, Row, bids};

@@ -2,7 +2,8 @@
 //! '/', 4) AS dir2, SPLIT_INDEX(url, '/', 5) AS dir3 FROM bid`: parts are counted from 0, and one that
 //! is not there is NULL.
 
-use alluvium::{KeyHash, hash_bytes};
+use alluvium::KeyHash;
+use alluvium::types::hash_bytes;
 use alluvium_timely::{Changes, WorkerState};
 
 use super::{Events, Fields, Query, Row, bids};

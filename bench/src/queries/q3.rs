@@ -4,7 +4,8 @@
 //! Both sides are kept for ever: people by id in `local-sellers/left`, ids of auctions by seller
 //! in `local-sellers/right`.
 
-use alluvium::{KeyHash, State, hash_bytes};
+use alluvium::types::hash_bytes;
+use alluvium::{KeyHash, State};
 use alluvium_timely::{Changes, Join, KeyBy, Spec, WorkerState};
 use serde::{Deserialize, Serialize};
 use timely::dataflow::operators::core::OkErr;

@@ -9,7 +9,8 @@
 //! passed the window's end. `hottest` has the counts of a window, which all come out at once, in
 //! a window of its own: it ends when the counted window does.
 
-use alluvium::{KeyHash, SECOND, State, Time, Window, Windows, nanos};
+use alluvium::time::nanos;
+use alluvium::{KeyHash, SECOND, State, Time, Window, Windows};
 use alluvium_timely::{Aggregate, Changes, Counting, KeyBy, Spec, Windowing, WorkerState};
 use serde::{Deserialize, Serialize};
 use timely::dataflow::operators::vec::Map as _;

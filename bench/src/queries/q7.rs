@@ -10,7 +10,9 @@
 //! end. A bid at the end may come when the watermark is at the end: so windows wait a nanosecond
 //! longer, and to these such a bid is a late one that is still allowed.
 
-use alluvium::{KeyHash, SECOND, State, Time, Window, Windows, hash_bytes, nanos};
+use alluvium::time::nanos;
+use alluvium::types::hash_bytes;
+use alluvium::{KeyHash, SECOND, State, Time, Window, Windows};
 use alluvium_timely::{Aggregate, Changes, KeyBy, Spec, Windowing, WorkerState};
 use serde::{Deserialize, Serialize};
 use timely::dataflow::operators::vec::Map as _;

@@ -11,7 +11,9 @@
 //! variant never knows whether a person is still to come, so it keeps both sides for ever, in
 //! `sellers/left` and `sellers/right`.
 
-use alluvium::{KeyHash, SECOND, State, Time, Window, Windows, hash_bytes, nanos};
+use alluvium::time::nanos;
+use alluvium::types::hash_bytes;
+use alluvium::{KeyHash, SECOND, State, Time, Window, Windows};
 use alluvium_timely::{Aggregate, Changes, Join, KeyBy, Spec, Windowing, WorkerState};
 use serde::{Deserialize, Serialize};
 use timely::dataflow::operators::core::OkErr;

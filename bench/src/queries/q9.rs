@@ -10,7 +10,8 @@
 
 use std::cmp::Reverse;
 
-use alluvium::{KeyHash, State, Time, hash_bytes};
+use alluvium::types::hash_bytes;
+use alluvium::{KeyHash, State, Time};
 use alluvium_timely::{Changes, WorkerState};
 use serde::{Deserialize, Serialize};
 

@@ -1,6 +1,7 @@
 //! Rows of the tables with all their columns, as state keeps them and results show them.
 
-use alluvium::{KeyHash, State, Time, hash_bytes};
+use alluvium::types::hash_bytes;
+use alluvium::{KeyHash, State, Time};
 use serde::{Deserialize, Serialize};
 
 use super::Fields;

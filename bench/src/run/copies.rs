@@ -11,7 +11,8 @@ use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use alluvium::io::{Device, IoBuffer, IoOptions, Operation, open_device, run_blocking};
-use alluvium::{Aggregated, AnyLayout, Counting, KeyHash, List, Map, Store, Time, Windows, nanos};
+use alluvium::time::nanos;
+use alluvium::{Aggregated, AnyLayout, Counting, KeyHash, List, Map, Store, Time, Windows};
 
 use super::clock_unsafe::{process_time, thread_time};
 use super::state::dir_beside;

@@ -5,7 +5,8 @@
 //! blind: nothing is read before it is written. What must be left is known from git, not from the
 //! replay: with `--git` it is compared here, with `--input` the dump is there to be compared.
 
-use alluvium::{Map, combine, hash_bytes};
+use alluvium::Map;
+use alluvium::types::{combine, hash_bytes};
 use quanta::Clock;
 
 use super::state::State;

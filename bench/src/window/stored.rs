@@ -4,9 +4,9 @@
 //! What a question does with the values of one key's window, all at once, is in memory of its own,
 //! beside the store's, as for every engine here.
 
-use alluvium::{
-    Aggregated, AnyLayout, Counting, Elements, Holistic, Late, Process, Store, Time, Window, nanos,
-};
+use alluvium::time::nanos;
+use alluvium::windows::Late;
+use alluvium::{Aggregated, AnyLayout, Counting, Elements, Holistic, Process, Store, Time, Window};
 
 use super::by_hand::figures_of;
 use super::{Answer, Engine, Event, Question, Windows};

@@ -3,7 +3,8 @@
 
 use std::path::Path;
 
-use alluvium::{ByteSize, Heap, HybridLog, MIB, StoreConfig, Time};
+use alluvium::config::ByteSize;
+use alluvium::{Heap, HybridLog, MIB, StoreConfig, Time};
 use alluvium_bench::nexmark::{Auction, Config, Event, Generator, Record, Stride};
 use alluvium_bench::nexmark::{AuctionText, Bid, BidText, Text};
 use alluvium_bench::queries::{

@@ -7,10 +7,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use alluvium::{
-    ByteSize, Counting, Emit, Error, ErrorKind, KeyGroup, KeyHash, MIB, State, StoreConfig, Time,
-    Windows,
-};
+use alluvium::config::ByteSize;
+use alluvium::moving::KeyGroup;
+use alluvium::{Counting, Emit, Error, ErrorKind, KeyHash, MIB, State, StoreConfig, Time, Windows};
 use alluvium_timely::{
     Changes, External, JobCheckpoints, JobInput, JobSink, KeyBy, LookupCounts, LookupExternal,
     LookupJoin, MoveGroup, NodeConfig, RedisConfig, Spec, TableLoader, Turn, Windowing,
@@ -148,7 +147,7 @@ type Joined = (u128, i64);
 pub fn slot_ends(workers: usize) -> Vec<u16> {
     let groups = StoreConfig::default().key_groups;
     let owner = |slot: u16| {
-        let group = alluvium::KeyGroup::of(u64::from(slot) << 50, groups);
+        let group = alluvium::moving::KeyGroup::of(u64::from(slot) << 50, groups);
         group.owner(groups, workers)
     };
     let ends = (1..workers).map(|worker| (0..16384).find(|&slot| owner(slot) >= worker));

@@ -63,7 +63,8 @@ pub use turns::Turns;
 /// Names for the code that the derive macros emit. No part of the API.
 #[doc(hidden)]
 pub mod derived {
-    pub use crate::schema::describe_refused;
-    pub use crate::serde_codec::describe_by_serde;
+    pub use crate::schema::{Schema, describe_refused};
+    pub use crate::serde_codec::{SerdeBytes, SerdeResolver, describe_by_serde};
+    pub use crate::{HeapSize, KeyHash, combine, hash_word};
     pub use {rkyv, serde};
 }

@@ -10,9 +10,9 @@ use super::chain_unsafe::{Chain, Drain};
 use super::frozen::{Booked, Early, Frozen, Head, LIVE, Piece, sooner};
 use super::notes::{Import, Note};
 use super::run::Run;
-use crate::support::gaps::Gaps;
 use crate::heap::snapshot::Snapshot;
 use crate::heap::split_table::{FrozenTable, HashRange, SplitTable};
+use crate::support::gaps::Gaps;
 
 /// Bytes booked for a bucket without lists.
 pub const BUCKET_BYTES: u64 = 768;

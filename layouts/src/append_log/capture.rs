@@ -29,10 +29,10 @@ use super::run::{RUN_BYTES, StoredRun};
 use super::table::AppendLogLists;
 use crate::checkpoint::InSteps;
 use crate::checkpoint::{BATCH_BYTES_MAX, Pace, Paced};
-use crate::support::gaps::{GAP_BYTES, Gap};
+use crate::contract::table::CheckpointOutcome;
 use crate::heap::snapshot::Snapshot;
 use crate::heap::split_table::FrozenTable;
-use crate::contract::table::CheckpointOutcome;
+use crate::support::gaps::{GAP_BYTES, Gap};
 
 /// Bytes booked for a run that a checkpoint names.
 pub(super) const NAMED_BYTES: u64 = 128;

@@ -16,8 +16,8 @@ use super::bucket::Bucket;
 use super::notes::{Import, Note};
 use super::run::{BlockAt, RUN_BYTES, Run, StoredRun};
 use super::table::AppendLogLists;
-use crate::support::gaps::Gap;
 use crate::contract::table::{CheckpointOutcome, TableStats};
+use crate::support::gaps::Gap;
 use crate::trace_event;
 
 /// Bytes booked for a file.

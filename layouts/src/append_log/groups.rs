@@ -19,10 +19,10 @@ use super::gather::Stop;
 use super::run::RunCursor;
 use super::table::AppendLogLists;
 use crate::contract::by_hash::{ByHash, VisitRun};
-use crate::support::gaps::GAP_BYTES;
-use crate::heap::lists::reading::record_elements;
 use crate::contract::lists::{Elements, span_of};
 use crate::contract::table::Cursor;
+use crate::heap::lists::reading::record_elements;
+use crate::support::gaps::GAP_BYTES;
 
 impl<K: Key, E: State> ByHash<K, E, Time> for AppendLogLists<K, E> {
     /// Visits lists in runs of as many elements as a value may have bytes, or one.

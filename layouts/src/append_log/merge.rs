@@ -18,8 +18,8 @@ use super::frozen::{rank_of, sooner};
 use super::jobs::{ENTRY_BYTES, Merge, MergeName, MergedRun, Merging, Pages, resolve};
 use super::run::{Prepaid, RUN_BYTES, Run, RunCursor, StoredRun, is_long};
 use super::table::AppendLogLists;
-use crate::support::gaps::Gaps;
 use crate::heap::split_table::HashRange;
+use crate::support::gaps::Gaps;
 use crate::trace_event;
 
 /// Bytes that are merged between two other jobs of the helper.

@@ -23,15 +23,15 @@ use super::fold::Resume;
 use super::jobs::ListJobs;
 use super::kept::Kept;
 use super::run::{Run, RunCursor, Source};
-use crate::contract::by_hash::ByHash;
 use crate::checkpoint::at_once;
-use crate::hybrid_log::Pool;
+use crate::contract::by_hash::ByHash;
 use crate::contract::lists::{Elements, Lists, ListsLayout};
-use crate::support::oversize::Oversize;
-use crate::support::patient_reads::PatientReads;
-use crate::heap::split_table::HashRange;
 use crate::contract::table::{CheckpointOutcome, Cursor, StateContext, TableStats};
 use crate::contract::upkeep::Upkeep;
+use crate::heap::split_table::HashRange;
+use crate::hybrid_log::Pool;
+use crate::support::oversize::Oversize;
+use crate::support::patient_reads::PatientReads;
 
 /// An open [`AppendLog`].
 pub struct AppendLogLists<K, E> {

@@ -20,8 +20,8 @@ use alluvium_pagestore::{
 
 use super::dead::{DeadList, Nth};
 use super::live_sets::LiveSets;
-use crate::support::booked::Booked;
 use crate::heap::place::Place;
+use crate::support::booked::Booked;
 
 /// Records on storage for each that is live, at most: above, segments are written anew.
 const SPACE_AMPLIFICATION_MAX: u64 = 2;

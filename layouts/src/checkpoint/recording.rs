@@ -8,8 +8,8 @@ use alluvium_pagestore::{Account, Key, MemoryKind, PlacedAt, Result, State};
 use super::ledger::HeapFiles;
 use super::naming::Naming;
 use super::writer::Paced;
-use crate::support::booked::Booked;
 use crate::heap::place::Place;
+use crate::support::booked::Booked;
 use crate::support::record_type_unsafe::RecordRef;
 
 /// What a checkpoint writes.

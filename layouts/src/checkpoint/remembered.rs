@@ -27,11 +27,11 @@ use super::recording::{Part, Recording};
 use super::steps::{Given, Stepped};
 use super::telling::{Lent, Telling};
 use super::writer::Pace;
-use crate::support::booked::Booked;
-use crate::restore::full_image::{Images, pace, read_placed, reading_bytes, room_bytes};
-use crate::heap::segment_bytes;
-use crate::heap::place::Place;
 use crate::contract::table::{CheckpointOutcome, StateContext, TableStats};
+use crate::heap::place::Place;
+use crate::heap::segment_bytes;
+use crate::restore::full_image::{Images, pace, read_placed, reading_bytes, room_bytes};
+use crate::support::booked::Booked;
 
 /// Bytes of a record beside what its entry owns, about.
 const RECORD_BYTES: u64 = 64;

@@ -7,8 +7,8 @@
 use alluvium_pagestore::{Error, ErrorKind, MemoryKind, Result, SegmentInfo, fingerprint};
 
 use super::writer::{Pace, Paced};
-use crate::support::booked::Booked;
 use crate::contract::table::StateContext;
+use crate::support::booked::Booked;
 
 /// Parts that a step reads at most: there may be nothing in many.
 const PARTS_MAX: usize = 256;

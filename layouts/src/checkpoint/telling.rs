@@ -16,8 +16,8 @@ use super::dead::Nth;
 use super::job::Job;
 use super::ledger::{DeadPlaces, HeapFiles, Named};
 use super::naming::Naming;
-use crate::heap::place::Place;
 use crate::contract::table::StateContext;
+use crate::heap::place::Place;
 
 /// What is named by a checkpoint of which all is written, and how far it is told.
 #[derive(Debug)]

@@ -21,11 +21,11 @@ use super::core::HeapCore;
 use super::raw_table_unsafe::Spot;
 use super::reading::{Left, Reading, outdate};
 use crate::checkpoint::{FREE_BYTES, Given, InSteps, Marked, Pace};
-use crate::restore::full_image::writing_bytes;
-use crate::heap::place::Place;
-use crate::hybrid_log::CHECKPOINT_PACE;
 use crate::contract::table::CheckpointOutcome;
 use crate::contract::table::pace::pay;
+use crate::heap::place::Place;
+use crate::hybrid_log::CHECKPOINT_PACE;
+use crate::restore::full_image::writing_bytes;
 
 /// Stretches of buckets without a bit that a share passes over at most, buckets of others that it looks at, and
 /// entries that it copies.

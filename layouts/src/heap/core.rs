@@ -10,15 +10,15 @@ use super::raw_table_unsafe::{RawTable, Spot};
 use super::walk::Walk;
 use crate::checkpoint::{Pace, Remembered, at_once};
 use crate::contract::expiry::ExpiryPass;
-use crate::support::first_panic::FirstPanic;
-use crate::restore::full_image::{kept_free, pace_of};
-use crate::heap::place::Place;
-use crate::heap::lent::check_not_overdrawn;
-use crate::support::oversize::Oversize;
-use crate::support::record_type_unsafe::{RecordRef, RecordType};
-use crate::heap::split_table::HashRange;
 use crate::contract::table::{CheckpointOutcome, Cursor, StateContext, TableStats};
 use crate::contract::upkeep::Upkeep;
+use crate::heap::lent::check_not_overdrawn;
+use crate::heap::place::Place;
+use crate::heap::split_table::HashRange;
+use crate::restore::full_image::{kept_free, pace_of};
+use crate::support::first_panic::FirstPanic;
+use crate::support::oversize::Oversize;
+use crate::support::record_type_unsafe::{RecordRef, RecordType};
 
 /// Entries that are copied for a checkpoint are no longer: some hundreds of them are copied at a time.
 const COPIED_BYTES_MAX: usize = 64;

@@ -10,10 +10,10 @@ use alluvium_pagestore::{Key, MemoryKind, Result, State};
 
 use super::core::HeapCore;
 use super::{HeapTable, Stored};
-use crate::support::booked::Booked;
 use crate::contract::by_hash::{ByHash, VisitRun};
-use crate::support::record_type_unsafe::RecordRef;
 use crate::contract::table::Cursor;
+use crate::support::booked::Booked;
+use crate::support::record_type_unsafe::RecordRef;
 
 impl<K: Key, V: State> ByHash<K, V> for HeapTable<K, V, Stored> {
     fn is_fast_in_order(&self) -> bool {

@@ -10,12 +10,6 @@
 //! This file is the record path, compiled for each type of keys and values. The rest is
 //! `heap/core.rs`, compiled once.
 
-pub(crate) mod lent;
-pub(crate) mod lists;
-pub(crate) mod panes;
-pub(crate) mod place;
-pub(crate) mod snapshot;
-pub(crate) mod split_table;
 mod batches;
 mod capture;
 mod copies;
@@ -23,10 +17,16 @@ mod core;
 mod group_unsafe;
 mod groups;
 mod growing_unsafe;
+pub(crate) mod lent;
+pub(crate) mod lists;
 mod marks_unsafe;
+pub(crate) mod panes;
+pub(crate) mod place;
 mod raw_table_unsafe;
 mod reading;
 mod records_unsafe;
+pub(crate) mod snapshot;
+pub(crate) mod split_table;
 #[cfg(test)]
 #[path = "tests_unsafe.rs"]
 mod tests;
@@ -47,11 +47,11 @@ use self::raw_table_unsafe::Spot;
 use self::typed_unsafe::Typed;
 use crate::contract::by_hash::ByHash;
 use crate::contract::expiry::ExpiryPass;
-use crate::restore::full_image::read_placed;
-use crate::heap::lent::Lent;
-use crate::support::record_type_unsafe::{Entry, RecordType, heap_of};
 use crate::contract::table::{BatchError, Cursor, Layout, Peek, StateContext, Table};
 use crate::contract::upkeep::{HasUpkeep, Upkeep};
+use crate::heap::lent::Lent;
+use crate::restore::full_image::read_placed;
+use crate::support::record_type_unsafe::{Entry, RecordType, heap_of};
 
 /// Keeps a state in a hash table on the heap.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]

@@ -25,15 +25,15 @@ use alluvium_pagestore::{
 
 use self::batches::Item;
 use crate::contract::by_hash::ByHash;
-use crate::heap::GROUP;
-use crate::heap::Heap;
-use crate::hybrid_log::HybridLog;
 use crate::contract::panes::{Merge, Panes, PanesLayout};
-use crate::heap::split_table::{HashRange, SplitTable};
 use crate::contract::table::{
     BatchError, CheckpointOutcome, Cursor, Layout, Pace, StateContext, Table, TableStats,
 };
 use crate::contract::upkeep::Upkeep;
+use crate::heap::GROUP;
+use crate::heap::Heap;
+use crate::heap::split_table::{HashRange, SplitTable};
+use crate::hybrid_log::HybridLog;
 
 /// Bytes of a slice beside its keys: an entry of a B-tree at its worst fill.
 const SLICE_BYTES: u64 = 256;
@@ -117,17 +117,8 @@ impl<K: Key, A: State, T: Table<(Time, K), A>> TablePanes<K, A, T> {
             layout.open(StateContext { account: below, owned, movable: false, ..context })?;
         let (slices, dying) = (BTreeMap::new(), VecDeque::new());
         let (key_bytes, group, group_bytes) = (0, Vec::new(), 0);
-        let mut panes = Self {
-            account,
-            range,
-            table,
-            merge,
-            slices,
-            dying,
-            key_bytes,
-            group,
-            group_bytes,
-        };
+        let mut panes =
+            Self { account, range, table, merge, slices, dying, key_bytes, group, group_bytes };
         if restored {
             panes.find_slices()?;
         }

@@ -24,9 +24,9 @@ use alluvium_pagestore::{Account, MemoryKind};
 
 use super::group_unsafe::{Block, GroupHead, SLOTS, Shape, tag_of};
 use crate::heap::place::Place;
+use crate::heap::split_table::HashRange;
 use crate::support::prefetch_unsafe::prefetch;
 use crate::support::record_type_unsafe::{Entry, RecordRef, RecordType};
-use crate::heap::split_table::HashRange;
 
 /// Where an entry stands until entries move: at a place of the directory, in a group of the blocks there, and a slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

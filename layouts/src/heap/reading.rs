@@ -17,8 +17,8 @@ use super::raw_table_unsafe::{RawTable, Spot, slots_of};
 use super::records_unsafe::Records;
 use super::walk::{Run, Walk};
 use crate::checkpoint::{LeftSets, Recording, Remembered, overtaken};
-use crate::support::first_panic::FirstPanic;
 use crate::heap::place::Place;
+use crate::support::first_panic::FirstPanic;
 use crate::support::record_type_unsafe::{RecordRef, RecordType};
 
 /// Entries that are kept together, and about their bytes.

@@ -12,9 +12,9 @@ use super::growing_unsafe::EXPECTED_BLOCKS_MAX;
 use super::raw_table_unsafe::{RawTable, Spot};
 use super::walk::Walk;
 use crate::heap::place::Place;
+use crate::heap::split_table::HashRange;
 use crate::support::record_type_unsafe::in_memory::{self, HashBy};
 use crate::support::record_type_unsafe::{Entry, RecordType};
-use crate::heap::split_table::HashRange;
 
 fn table_of(record_type: &'static RecordType, limit: u64) -> RawTable {
     RawTable::new(record_type, Account::root(limit), HashRange::of(&(0..256), 256))

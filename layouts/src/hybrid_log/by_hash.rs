@@ -13,10 +13,10 @@ use super::address::{Address, Place};
 use super::core::{Core, Visit};
 use super::index::{Index, IndexHash};
 use super::table::HybridLogTable;
-use crate::support::booked::Booked;
 use crate::contract::by_hash::{ByHash, VisitRun};
-use crate::support::record_type_unsafe::RecordRun;
 use crate::contract::table::Cursor;
+use crate::support::booked::Booked;
+use crate::support::record_type_unsafe::RecordRun;
 
 /// Entries of the index that a step has to do with, and where the next one begins.
 struct Found {

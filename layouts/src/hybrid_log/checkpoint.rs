@@ -12,9 +12,9 @@ use super::address::{Address, Place, StoredAt};
 use super::config::Sizes;
 use super::core::{Core, TOO_LARGE, Visit, stored_address};
 use super::frame_unsafe::Frame;
+use crate::contract::table::Cursor;
 use crate::support::booked::Booked;
 use crate::support::record_type_unsafe::RecordRun;
-use crate::contract::table::Cursor;
 
 /// Records that a scan reads in the order in which they stand on storage: as many as there is room for
 /// without asking for memory, of which there may be none. The entries of a segment of the index are

@@ -25,11 +25,11 @@ use super::index::{Index, IndexHash, Position};
 use super::log::{Log, QUANTUM};
 use super::rewriter::Rewriter;
 use super::stored::{Read, Stored};
-use crate::support::booked::Booked;
 use crate::checkpoint::at_once;
-use crate::support::record_type_unsafe::{RecordRun, RecordType};
 use crate::contract::table::{CheckpointOutcome, Pace, StateContext, TableStats};
 use crate::contract::upkeep::Upkeep;
+use crate::support::booked::Booked;
+use crate::support::record_type_unsafe::{RecordRun, RecordType};
 
 /// Takes records that are shown, a run at a time: a call by a table of functions for each record would double what a scan
 /// of small records in memory costs.

@@ -12,8 +12,8 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use alluvium_pagestore::{Error, ErrorKind, FooterEntry, MemoryKind, Result, SegmentInfo, Time};
 
 use super::core::{Core, stored_address};
-use crate::support::record_type_unsafe::{ErasedTouched, RecordRef, RecordType};
 use crate::contract::table::Cursor;
+use crate::support::record_type_unsafe::{ErasedTouched, RecordRef, RecordType};
 
 /// How the entries of a log expire.
 #[derive(Clone, Copy, Debug)]

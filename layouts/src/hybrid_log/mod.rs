@@ -36,10 +36,10 @@ mod tests;
 mod typed_unsafe;
 mod writers;
 
+use address::Address;
 pub use config::{
     CHECKPOINT_PACE, COOLING_PERCENT, FRAMES_MIN, GENERATIONS, HybridLog, PAGE_BYTES_MAX,
     PAGE_BYTES_MIN, PATIENCE, QUEUE_DEPTH,
 };
 pub(crate) use pool_unsafe::{Piece, Pool};
 pub use table::HybridLogTable;
-use address::Address;

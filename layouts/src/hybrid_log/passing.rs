@@ -15,10 +15,10 @@ use alluvium_pagestore::{
 
 use super::core::{Core, Visit, stored_address};
 use super::frames_unsafe::Stage;
-use crate::support::booked::Booked;
-use crate::restore::full_image::PAGE_RECORDS_MAX;
-use crate::support::record_type_unsafe::RecordRun;
 use crate::contract::table::Cursor;
+use crate::restore::full_image::PAGE_RECORDS_MAX;
+use crate::support::booked::Booked;
+use crate::support::record_type_unsafe::RecordRun;
 
 /// Bytes of each buffer: a part of the memory, and what a device reads at its full speed.
 const BUFFER_SHARE: u64 = 64;

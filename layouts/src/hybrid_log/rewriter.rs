@@ -18,8 +18,8 @@ use alluvium_pagestore::{
 use super::address::StoredAt;
 use super::core::{Core, stored_address};
 use super::leaving::{Leaving, SegmentSet};
-use crate::support::booked::Booked;
 use crate::checkpoint::Job;
+use crate::support::booked::Booked;
 
 /// The rewrite under way, if there is one, and the segments that are given up with it.
 #[derive(Default)]

@@ -28,13 +28,13 @@ use super::typed_unsafe::{Changing, Typed};
 use crate::contract::by_hash::ByHash;
 use crate::contract::expiry::{ExpiryPass, Touched};
 use crate::contract::fetch::{Fetch, Ticket};
-use crate::heap::lent::{Changed, book_change};
-use crate::support::oversize::Oversize;
-use crate::support::record_type_unsafe::{ErasedTouched, RecordRun, RecordType, heap_of};
 use crate::contract::table::{
     BatchError, CheckpointOutcome, Cursor, Layout, Pace, Peek, StateContext, Table, TableStats,
 };
 use crate::contract::upkeep::Upkeep;
+use crate::heap::lent::{Changed, book_change};
+use crate::support::oversize::Oversize;
+use crate::support::record_type_unsafe::{ErasedTouched, RecordRun, RecordType, heap_of};
 
 /// An open [`HybridLog`].
 pub struct HybridLogTable<K: Key, V: State> {

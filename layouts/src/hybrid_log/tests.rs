@@ -16,9 +16,9 @@ use proptest::prelude::*;
 use super::config::Sizes;
 use super::log::{Log, QUANTUM};
 use super::{HybridLog, HybridLogTable};
-use crate::support::booked::Booked;
 use crate::contract::table::{CheckpointOutcome, Cursor, Layout, Pace, StateContext, Table};
 use crate::contract::upkeep::Upkeep;
+use crate::support::booked::Booked;
 
 const MAX_VALUE: u64 = 4 * KIB;
 

@@ -13,11 +13,11 @@ use alluvium_pagestore::{
     SegmentStore, State, StateImage, codec, fingerprint, key_text,
 };
 
-use crate::support::booked::Booked;
 use crate::checkpoint::{BATCH_BYTES_MAX, Pace, Paced};
+use crate::contract::table::{CheckpointOutcome, StateContext, TableStats};
 use crate::heap::segment_bytes;
 use crate::restore::passing::pass_over;
-use crate::contract::table::{CheckpointOutcome, StateContext, TableStats};
+use crate::support::booked::Booked;
 
 /// Bytes of a checkpoint's write buffer, and of the window a restore reads through: a 64th of the
 /// memory between these.

@@ -15,9 +15,9 @@ use alluvium_pagestore::{
 };
 
 use crate::append_log::for_each_list;
+use crate::contract::table::StateContext;
 use crate::restore::full_image::{chunk_bytes, set_bytes};
 use crate::restore::passing::pass_over;
-use crate::contract::table::StateContext;
 use crate::window_segments::for_each_part_of_a_pane;
 
 /// One state in another store's checkpoint, and the key groups wanted from it.

@@ -32,10 +32,10 @@ use super::tables::{TableGroup, ToldTables, WrittenTable};
 use super::telling::Telling;
 use super::writing::{Cut, Written};
 use crate::checkpoint::{InSteps, Paced};
+use crate::contract::table::CheckpointOutcome;
+use crate::heap::snapshot::{Entry, Snapshot};
 use crate::restore::full_image::name_large;
 use crate::support::gaps::Gaps;
-use crate::heap::snapshot::{Entry, Snapshot};
-use crate::contract::table::CheckpointOutcome;
 
 /// What a checkpoint takes for a slice, and restoring it.
 pub const SLICE_SHARE_BYTES: u64 = 512 + size_of::<WrittenTable>() as u64 + ToldTables::TABLE_BYTES;

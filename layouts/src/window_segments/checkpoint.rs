@@ -20,10 +20,10 @@ use super::slice::{Slice, Stored};
 use super::table::SegmentPanes;
 use super::tables::{TableRecords, ToldTables, WrittenTable};
 use super::writing::Cut;
-use crate::support::gaps::Gap;
 use crate::contract::panes::Panes;
-use crate::restore::passing::pass_over;
 use crate::contract::table::CheckpointOutcome;
+use crate::restore::passing::pass_over;
+use crate::support::gaps::Gap;
 
 /// What a record of the catalog tells, with the slice that it is of.
 pub(super) const OF_SLICE: u8 = 0;

@@ -16,8 +16,8 @@ use alluvium_pagestore::{ErrorKind, Key, MemoryKind, Result, State, Time};
 
 use super::source::{Reads, Source};
 use super::table::SegmentPanes;
-use crate::support::patient_reads::PatientReads;
 use crate::contract::table::Cursor;
+use crate::support::patient_reads::PatientReads;
 
 /// A fold between two calls.
 #[derive(Debug)]

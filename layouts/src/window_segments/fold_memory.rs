@@ -16,8 +16,8 @@ use super::gathering::Gathering;
 use super::slice::Slice;
 use super::table::SegmentPanes;
 use crate::contract::panes::Merge;
-use crate::heap::split_table::{HashRange, PART_ENTRIES_MAX, Span};
 use crate::contract::table::Cursor;
+use crate::heap::split_table::{HashRange, PART_ENTRIES_MAX, Span};
 
 /// Accumulators that are gathered at once, unless there are very many slices.
 const GATHERED_MAX: u64 = 8192;

@@ -11,8 +11,8 @@ use alluvium_pagestore::{Error, ErrorKind, Key, MemoryKind, Result, State, Time}
 
 use super::table::SegmentPanes;
 use crate::contract::by_hash::{ByHash, VisitRun};
-use crate::support::gaps::GAP_BYTES;
 use crate::contract::table::Cursor;
+use crate::support::gaps::GAP_BYTES;
 
 impl<K: Key, A: State> ByHash<K, A, Time> for SegmentPanes<K, A> {
     fn is_fast_in_order(&self) -> bool {

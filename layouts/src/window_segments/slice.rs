@@ -14,8 +14,8 @@ use super::background::Frozen;
 use super::capture::Captured;
 use super::run::Run;
 use super::writing::Cut;
-use crate::support::gaps::Gaps;
 use crate::heap::split_table::{HashRange, SplitTable};
+use crate::support::gaps::Gaps;
 
 /// A slice.
 pub struct Slice<K, A> {

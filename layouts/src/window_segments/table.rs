@@ -23,14 +23,14 @@ use super::prefetch::Ahead;
 use super::slice::Slice;
 use super::slots::RECENT;
 use super::tables::{TableGroups, ToldTables};
-use crate::contract::by_hash::ByHash;
 use crate::checkpoint::at_once;
-use crate::support::oversize::Oversize;
+use crate::contract::by_hash::ByHash;
 use crate::contract::panes::{Merge, Panes, PanesLayout};
-use crate::support::patient_reads::PatientReads;
-use crate::heap::split_table::HashRange;
 use crate::contract::table::{CheckpointOutcome, Cursor, StateContext, TableStats};
 use crate::contract::upkeep::Upkeep;
+use crate::heap::split_table::HashRange;
+use crate::support::oversize::Oversize;
+use crate::support::patient_reads::PatientReads;
 
 /// Open [`WindowSegments`].
 pub struct SegmentPanes<K, A> {

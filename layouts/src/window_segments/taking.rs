@@ -16,8 +16,8 @@ use super::checkpoint::{
 };
 use super::tables::{TableRecord, ToldTables};
 use crate::restore::full_image::chunk_bytes;
-use crate::support::gaps::{GAP_BYTES, Gaps};
 use crate::restore::parts::Part;
+use crate::support::gaps::{GAP_BYTES, Gaps};
 
 /// A slice of the catalog.
 struct SliceAt {

@@ -8,8 +8,8 @@ use alluvium_pagestore::{
 
 use super::config::Sizes;
 use super::run::{ImageAt, Run};
-use crate::support::gaps::Gaps;
 use crate::heap::split_table::FrozenTable;
+use crate::support::gaps::Gaps;
 
 /// Bytes of a footer entry, and of a trailer.
 const FOOTER_ENTRY_BYTES: u64 = 16;

@@ -10,7 +10,7 @@ use crate::options::Options;
 
 pub fn expand(input: &DeriveInput) -> Result<TokenStream> {
     let root = Options::of(input)?.root;
-    let (name, generics) = (&input.ident, bounded(input, &parse_quote!(#root::KeyHash)));
+    let (name, generics) = (&input.ident, bounded(input, &parse_quote!(#root::derived::KeyHash)));
     let (impl_generics, _, where_clause) = generics.split_for_impl();
     let (_, type_generics, _) = input.generics.split_for_impl();
     let hash = match &input.data {
@@ -20,7 +20,7 @@ pub fn expand(input: &DeriveInput) -> Result<TokenStream> {
                 let member = &f.member;
                 part(&root, f, quote!(&self.#member))
             });
-            fold(&root, hashes).unwrap_or_else(|| quote!(#root::hash_word(0)))
+            fold(&root, hashes).unwrap_or_else(|| quote!(#root::derived::hash_word(0)))
         }
         Data::Enum(data) if data.variants.is_empty() => quote!(match *self {}),
         Data::Enum(data) => {
@@ -31,7 +31,7 @@ pub fn expand(input: &DeriveInput) -> Result<TokenStream> {
                     let binding = &f.binding;
                     part(&root, f, quote!(#binding))
                 });
-                let index = quote!(#root::hash_word(#index));
+                let index = quote!(#root::derived::hash_word(#index));
                 let hash = fold(&root, std::iter::once(index).chain(parts));
                 quote!(#pattern => #hash,)
             });
@@ -41,7 +41,7 @@ pub fn expand(input: &DeriveInput) -> Result<TokenStream> {
     };
     Ok(quote! {
         #[automatically_derived]
-        impl #impl_generics #root::KeyHash for #name #type_generics #where_clause {
+        impl #impl_generics #root::derived::KeyHash for #name #type_generics #where_clause {
             #[inline]
             fn key_hash(&self) -> u64 {
                 #hash
@@ -53,12 +53,12 @@ pub fn expand(input: &DeriveInput) -> Result<TokenStream> {
 /// The hash of one field, with the span of its type for errors.
 fn part(root: &Path, field: &Field, value: TokenStream) -> TokenStream {
     let ty = field.ty;
-    let key_hash = quote_spanned!(ty.span()=> <#ty as #root::KeyHash>::key_hash);
+    let key_hash = quote_spanned!(ty.span()=> <#ty as #root::derived::KeyHash>::key_hash);
     quote!(#key_hash(#value))
 }
 
 /// The first hash with the others folded in; none if there is none.
 fn fold(root: &Path, hashes: impl Iterator<Item = TokenStream>) -> Option<TokenStream> {
-    let combined = |hash, next| quote!(#root::combine(#hash, #next));
+    let combined = |hash, next| quote!(#root::derived::combine(#hash, #next));
     hashes.reduce(combined)
 }

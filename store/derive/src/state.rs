@@ -38,7 +38,7 @@ fn stored_by_serde(input: &DeriveInput, root: &Path) -> TokenStream {
     let read: WherePredicate =
         parse_quote!(#name #type_generics: #parts::serde::de::DeserializeOwned);
     let write: WherePredicate =
-        parse_quote!(#name #type_generics: #parts::serde::Serialize + #root::Schema);
+        parse_quote!(#name #type_generics: #parts::serde::Serialize + #root::derived::Schema);
     let source: WherePredicate = parse_quote! {
         __S: #parts::rkyv::rancor::Fallible<Error: #parts::rkyv::rancor::Source> + ?Sized
     };
@@ -50,12 +50,12 @@ fn stored_by_serde(input: &DeriveInput, root: &Path) -> TokenStream {
     quote! {
         #[automatically_derived]
         impl #impl_generics #parts::rkyv::Archive for #name #type_generics #where_clause {
-            type Archived = #root::SerdeBytes;
-            type Resolver = #root::SerdeResolver;
+            type Archived = #root::derived::SerdeBytes;
+            type Resolver = #root::derived::SerdeResolver;
             fn resolve(
                 &self,
-                resolver: #root::SerdeResolver,
-                out: #parts::rkyv::Place<#root::SerdeBytes>,
+                resolver: #root::derived::SerdeResolver,
+                out: #parts::rkyv::Place<#root::derived::SerdeBytes>,
             ) {
                 resolver.resolve(out)
             }
@@ -68,15 +68,15 @@ fn stored_by_serde(input: &DeriveInput, root: &Path) -> TokenStream {
                 &self,
                 serializer: &mut __S,
             ) -> ::core::result::Result<
-                #root::SerdeResolver,
+                #root::derived::SerdeResolver,
                 <__S as #parts::rkyv::rancor::Fallible>::Error,
             > {
-                #root::SerdeResolver::write(self, serializer)
+                #root::derived::SerdeResolver::write(self, serializer)
             }
         }
         #[automatically_derived]
         impl #deserialize_generics #parts::rkyv::Deserialize<#name #type_generics, __S>
-            for #root::SerdeBytes
+            for #root::derived::SerdeBytes
         #deserialize_where
         {
             fn deserialize(
@@ -93,7 +93,7 @@ fn stored_by_serde(input: &DeriveInput, root: &Path) -> TokenStream {
 }
 
 fn heap_size(input: &DeriveInput, root: &Path) -> TokenStream {
-    let (name, generics) = (&input.ident, bounded(input, &parse_quote!(#root::HeapSize)));
+    let (name, generics) = (&input.ident, bounded(input, &parse_quote!(#root::derived::HeapSize)));
     let (impl_generics, _, where_clause) = generics.split_for_impl();
     let (_, type_generics, _) = input.generics.split_for_impl();
     let (none, heap_bytes) = match &input.data {
@@ -121,11 +121,11 @@ fn heap_size(input: &DeriveInput, root: &Path) -> TokenStream {
     };
     quote! {
         #[automatically_derived]
-        impl #impl_generics #root::HeapSize for #name #type_generics #where_clause {
+        impl #impl_generics #root::derived::HeapSize for #name #type_generics #where_clause {
             const NO_HEAP: bool = #none;
             #[inline]
             fn heap_bytes(&self) -> usize {
-                if <Self as #root::HeapSize>::NO_HEAP {
+                if <Self as #root::derived::HeapSize>::NO_HEAP {
                     return 0;
                 }
                 #heap_bytes
@@ -136,16 +136,16 @@ fn heap_size(input: &DeriveInput, root: &Path) -> TokenStream {
 
 /// True if no field owns heap, as an expression.
 fn none(root: &Path, fields: &[Field]) -> TokenStream {
-    let nones = fields
-        .iter()
-        .map(|Field { ty, .. }| quote_spanned!(ty.span()=> <#ty as #root::HeapSize>::NO_HEAP));
+    let nones = fields.iter().map(
+        |Field { ty, .. }| quote_spanned!(ty.span()=> <#ty as #root::derived::HeapSize>::NO_HEAP),
+    );
     quote!(true #(&& #nones)*)
 }
 
 /// Sum of the heap bytes of `values`, which are the fields in order.
 fn sum(root: &Path, fields: &[Field], values: impl Iterator<Item = TokenStream>) -> TokenStream {
     let terms = fields.iter().zip(values).map(|(Field { ty, .. }, value)| {
-        let heap_bytes = quote_spanned!(ty.span()=> <#ty as #root::HeapSize>::heap_bytes);
+        let heap_bytes = quote_spanned!(ty.span()=> <#ty as #root::derived::HeapSize>::heap_bytes);
         quote!(#heap_bytes(#value))
     });
     quote!(0 #(+ #terms)*)
@@ -153,7 +153,7 @@ fn sum(root: &Path, fields: &[Field], values: impl Iterator<Item = TokenStream>)
 
 fn schema(input: &DeriveInput, options: &Options) -> TokenStream {
     let root = &options.root;
-    let (name, generics) = (&input.ident, bounded(input, &parse_quote!(#root::Schema)));
+    let (name, generics) = (&input.ident, bounded(input, &parse_quote!(#root::derived::Schema)));
     let (impl_generics, _, where_clause) = generics.split_for_impl();
     let (_, type_generics, _) = input.generics.split_for_impl();
     let head = format!("{}@{}", name.unraw(), options.version);
@@ -170,7 +170,7 @@ fn schema(input: &DeriveInput, options: &Options) -> TokenStream {
         Data::Union(_) => unreachable!("refused by Options::of"),
     };
     let described = quote! {
-        <Self as #root::Schema>::describe_once(
+        <Self as #root::derived::Schema>::describe_once(
             out,
             #head,
             |out: &mut ::std::string::String| { #body },
@@ -200,7 +200,7 @@ fn schema(input: &DeriveInput, options: &Options) -> TokenStream {
     };
     quote! {
         #[automatically_derived]
-        impl #impl_generics #root::Schema for #name #type_generics #where_clause {
+        impl #impl_generics #root::derived::Schema for #name #type_generics #where_clause {
             fn describe(out: &mut ::std::string::String) {
                 #described
             }
@@ -212,7 +212,7 @@ fn schema(input: &DeriveInput, options: &Options) -> TokenStream {
 fn describe_fields(root: &Path, fields: &[Field]) -> TokenStream {
     let parts = fields.iter().map(|field| {
         let (label, ty) = (format!("{}:", field.name()), field.ty);
-        let describe = quote_spanned!(ty.span()=> <#ty as #root::Schema>::describe);
+        let describe = quote_spanned!(ty.span()=> <#ty as #root::derived::Schema>::describe);
         match stored::of_field(field.attrs) {
             Some(how) => quote! {
                 out.push_str(#label); out.push_str(#how);

@@ -5,9 +5,9 @@ use std::rc::Rc;
 use alluvium_layouts::Layout;
 use alluvium_pagestore::{Key, Lookup, Result};
 
-use crate::backend::any_layout::AnyLayout;
 use crate::api::fetcher::Fetcher;
 use crate::api::map::Map;
+use crate::backend::any_layout::AnyLayout;
 
 /// A signed counter per key (`ManagedCount` of the founding papers); an absent key counts 0. Open
 /// one with [`Store::count`](crate::Store::count).

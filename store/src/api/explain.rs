@@ -11,9 +11,11 @@ use alluvium_layouts::{Layout, ListsLayout, Merge, PanesLayout, StateContext};
 use alluvium_pagestore::{Key, Result, State, description_of};
 
 use crate::api::aggregate::Aggregate;
+use crate::api::windows::{
+    AggregatedOf, HolisticLayout, HolisticOf, SessionSet, WindowLayout, Windows,
+};
 use crate::backend::any_layout::AnyLayout;
 use crate::store::{ListOf, MapOf, StateBuilder};
-use crate::api::windows::{AggregatedOf, HolisticLayout, HolisticOf, SessionSet, WindowLayout, Windows};
 
 /// Which layouts fit a state, and why: the result of `explain` of a [`StateBuilder`]. Prints as a
 /// short table.

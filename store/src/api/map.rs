@@ -7,13 +7,13 @@ use std::rc::Rc;
 use alluvium_layouts::{BatchError, Cursor, Fetch, Layout, Peek, Table, TableStats, Ticket};
 use alluvium_pagestore::{Key, Lookup, Rejected, Result};
 
+use crate::api::fetcher::{self, Fetcher};
 use crate::backend::any_layout::AnyLayout;
 use crate::cells::MapCell;
-use crate::api::fetcher::{self, Fetcher};
 use crate::cells::held::{Grouped, Held};
-use crate::durability::moving::Groups;
 use crate::cells::recording::Access;
 use crate::cells::state_cell::{Hooks, ValueRef};
+use crate::durability::moving::Groups;
 
 /// Receives entries.
 type Visit<'v, K, V> = &'v mut dyn FnMut(&K, &V) -> Result<()>;
@@ -297,7 +297,8 @@ impl<K: Key, V: 'static, L: Layout<K, V>> Map<K, V, L> {
     /// read fails, the next call for the key fails.
     ///
     /// ```
-    /// # use alluvium::{Fetch, Store};
+    /// # use alluvium::Store;
+    /// # use alluvium::states::Fetch;
     /// # let store = Store::in_memory().open()?;
     /// # let mut counts = store.map::<u64, u64>("counts").open()?;
     /// match counts.fetch(&7)? {

@@ -72,7 +72,7 @@ fn not_of_rows() -> Error {
 }
 
 /// The keys of the rows that an operator's closure gets. States [opened with
-/// them](crate::StateBuilder::keys_of) refuse writes of other keys during the call. Cheap to clone.
+/// them](crate::states::StateBuilder::keys_of) refuse writes of other keys during the call. Cheap to clone.
 #[derive(Clone, Default)]
 pub struct RowKeys(Rc<RefCell<Rows>>);
 

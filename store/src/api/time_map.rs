@@ -180,7 +180,7 @@ impl<K: Key, V: State, L: ListsLayout<K, (Time, V)>> TimeMap<K, V, L> {
     /// Drops the slices that end at or before `before`: about `fuel` values' worth of memory per
     /// call. Returns whether it is done. All of them are invisible from the first call on.
     ///
-    /// While a key group moves between this store and [another](crate::Mover), this drops nothing
+    /// While a key group moves between this store and [another](crate::moving::Mover), this drops nothing
     /// and returns `true`. Purged values stay invisible, also if they arrive or are inserted
     /// meanwhile. They take memory, count in [`len`](TimeMap::len) and are part of checkpoints
     /// until the first call after the move.

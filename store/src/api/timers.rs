@@ -19,11 +19,11 @@ use alluvium_pagestore::{
     Time,
 };
 
-use crate::durability::export::{Entry, Visit, check_hash};
-use crate::cells::held::Held;
-use crate::durability::moving::{self, Groups};
 use crate::api::own_keys::{OwnKeys, RowKeys};
+use crate::cells::held::Held;
 use crate::cells::state_cell::{Durable, Hooks, Movable, Portable};
+use crate::durability::export::{Entry, Visit, check_hash};
+use crate::durability::moving::{self, Groups};
 use capture::Capture;
 use set::{Timer, TimerSet};
 
@@ -298,7 +298,7 @@ impl<K: Key + Ord, N: State + Ord> Timers<K, N> {
     }
 
     /// Refuses to set timers for keys that are none of the rows at hand; see
-    /// [`StateBuilder::keys_of`](crate::StateBuilder::keys_of).
+    /// [`StateBuilder::keys_of`](crate::states::StateBuilder::keys_of).
     #[must_use]
     pub fn keys_of(self, rows: &RowKeys) -> Self {
         let own = self.shared.own().cloned().unwrap_or_default();

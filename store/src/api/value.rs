@@ -3,8 +3,8 @@
 use alluvium_layouts::Layout;
 use alluvium_pagestore::{Result, State};
 
-use crate::backend::any_layout::AnyLayout;
 use crate::api::map::Map;
+use crate::backend::any_layout::AnyLayout;
 use crate::cells::state_cell::ValueRef;
 
 /// One value, absent until set (`ManagedValue` of the founding papers). Open one with

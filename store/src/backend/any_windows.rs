@@ -9,8 +9,8 @@ use alluvium_layouts::{
 };
 use alluvium_pagestore::{Key, Lookup, Rejected, Result, State, Time};
 
-use crate::backend::any_layout::AnyLayout;
 use crate::api::windows::{HolisticLayout, WindowLayout};
+use crate::backend::any_layout::AnyLayout;
 
 type PanesIn<L, K, A> = <L as PanesLayout<K, A>>::Panes;
 type ListsIn<L, K, E> = <L as ListsLayout<K, E>>::Lists;

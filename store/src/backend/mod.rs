@@ -9,7 +9,7 @@
 //! | all of them: checkpoints, statistics, memory that others need | [`Upkeep`] |
 //! | key groups that move, and files in order of hashes | [`ByHash`] |
 //!
-//! Such a layout goes wherever a built-in one does: to [`StateBuilder::layout`](crate::StateBuilder::layout),
+//! Such a layout goes wherever a built-in one does: to [`StateBuilder::layout`](crate::states::StateBuilder::layout),
 //! and to the operators of `alluvium-timely`. It is compiled only for the states that name it.
 //!
 //! Reserve each byte through the [`Account`] of the [`StateContext`] before you allocate it. A call happens in
@@ -22,14 +22,14 @@ pub(crate) mod any_windows;
 pub use alluvium_layouts::{
     BatchError, ByHash, CheckpointOutcome, Cursor, Elements, EntryWriter, ExpiryPass, Fetch,
     HasUpkeep, Images, Layout, Lists, ListsLayout, Merge, Pace, Panes, PanesLayout, Peek,
-    StateContext, Table, TableStats, Ticket, Touched, Upkeep, VisitRun, read_entries,
-    write_entries,
+    SplitHeap, SplitHeapTable, StateContext, Table, TableStats, Ticket, Touched, Upkeep, VisitRun,
+    VolatileHeap, read_entries, write_entries,
 };
 pub use alluvium_pagestore::{
     Account, AccountStats, BlobReader, BlobWriter, EntryCodec, Error, ErrorKind, Key, Lookup,
     MemoryKind, Rejected, Result, Rewrite, State, StateImage, Time, description_of,
 };
 
+pub use crate::api::windows::{HolisticLayout, SessionSet, WindowLayout};
 pub use crate::backend::any_layout::AnyTable;
 pub use crate::backend::any_windows::{AnyLists, AnyPanes};
-pub use crate::api::windows::{HolisticLayout, SessionSet, WindowLayout};

@@ -10,9 +10,9 @@ use std::rc::{Rc, Weak};
 
 use alluvium_pagestore::Result;
 
-use crate::durability::moving::Groups;
 use crate::api::own_keys::OwnKeys;
 use crate::cells::recording::Recorder;
+use crate::durability::moving::Groups;
 
 /// A handle's part of a state.
 pub(crate) struct Held<C> {

@@ -7,9 +7,9 @@ use std::ops::RangeInclusive;
 use alluvium_layouts::{Cursor, Lists, Part, Upkeep, for_each_list};
 use alluvium_pagestore::{Encoded, Key, Result, State, Time, codec};
 
+use crate::cells::state_cell::{Contents, Core, Kept, Outgoing, StateCell};
 use crate::durability::export::{Entry, check_hash};
 use crate::durability::moving::{Arriving, in_order};
-use crate::cells::state_cell::{Contents, Core, Kept, Outgoing, StateCell};
 
 /// [`Lists`] of a store.
 pub(crate) type ListsCell<K, E, L> = StateCell<Kept<L, WaysOfLists<K, E>>>;

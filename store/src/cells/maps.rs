@@ -8,9 +8,9 @@ use alluvium_pagestore::{EntryCodec, Key, Result, Time};
 
 use crate::api::batch::Batch;
 use crate::api::expiring::Pass;
+use crate::cells::state_cell::{Contents, Core, Kept, Outgoing, Portable, StateCell};
 use crate::durability::export::{Entries, Entry, Gathering, check_hash, each, in_batches};
 use crate::durability::moving::in_order;
-use crate::cells::state_cell::{Contents, Core, Kept, Outgoing, Portable, StateCell};
 use crate::store::{not_encoded, put_records};
 
 /// A map of a store.

@@ -4,12 +4,12 @@
 //! [their cell's](crate::cells::state_cell).
 
 pub(crate) mod held;
-pub(crate) mod pacing;
-pub(crate) mod recording;
-pub(crate) mod state_cell;
 mod lists;
 mod maps;
+pub(crate) mod pacing;
 mod panes;
+pub(crate) mod recording;
+pub(crate) mod state_cell;
 
 pub(crate) use lists::{ListsCell, WaysOfLists};
 pub(crate) use maps::{MapCell, WaysOfMap};

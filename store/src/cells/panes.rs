@@ -9,9 +9,9 @@ use alluvium_layouts::{Cursor, Merge, Panes, Part, Upkeep};
 use alluvium_pagestore::{Encoded, Key, Result, State, Time};
 
 use crate::api::batch::Batch;
+use crate::cells::state_cell::{Contents, Core, Kept, Outgoing, Portable, StateCell};
 use crate::durability::export::{Entries, Entry, Gathering, check_hash, each, in_batches};
 use crate::durability::moving::{Arriving, in_order};
-use crate::cells::state_cell::{Contents, Core, Kept, Outgoing, Portable, StateCell};
 use crate::store::{Pane, put, put_all, put_panes};
 
 /// [`Panes`] of a store.

@@ -21,8 +21,8 @@ use alluvium_layouts::OutOfLine;
 use alluvium_pagestore::Result;
 
 use crate::cells::held::Grouped;
-use crate::durability::moving::Groups;
 use crate::cells::recording::Recorder;
+use crate::durability::moving::Groups;
 
 pub(crate) use cell_core::{Core, Kind};
 pub(crate) use contents::{Contents, Outgoing};

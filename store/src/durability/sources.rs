@@ -32,7 +32,8 @@ use crate::store::definition;
 /// [`StoreBuilder::restore_from`](crate::StoreBuilder::restore_from).
 ///
 /// ```
-/// use alluvium::{MIB, Source, Store};
+/// use alluvium::{MIB, Store};
+/// use alluvium::moving::Source;
 ///
 /// # let place = tempfile::tempdir().unwrap();
 /// let (old, new) = (place.path().join("old"), place.path().join("new"));

@@ -10,9 +10,9 @@ use alluvium_pagestore::{Error, ErrorKind, Result, StateManifest};
 use super::Inner;
 use crate::api::expiring::{Lifetime, Sweeping};
 use crate::cells::held::{Claim, Held};
+use crate::cells::state_cell::{AnyCell, Contents, Core, Hooks, Kind, Lock, StateCell};
 use crate::durability::moving::{Groups, Mover};
 use crate::durability::sources::SourcePart;
-use crate::cells::state_cell::{AnyCell, Contents, Core, Hooks, Kind, Lock, StateCell};
 
 /// A state that is asked for and kept in a [cell](crate::cells::state_cell::StateCell).
 pub(super) struct Asked<'a> {

@@ -9,12 +9,12 @@ use alluvium_compaction::SpacePolicy;
 use alluvium_pagestore::io::{Device, IoOptions, open_device};
 use alluvium_pagestore::{Error, ErrorKind, Helper, RECORD_BYTES_MAX, Result};
 
-use crate::backend::any_layout::AnyLayout;
-use crate::store::config::{Helpers, StoreConfig};
 use crate::api::expiring::{Clock, WallClock};
+use crate::backend::any_layout::AnyLayout;
 use crate::cells::recording::TraceOptions;
 use crate::durability::sources::Source;
 use crate::store::Store;
+use crate::store::config::{Helpers, StoreConfig};
 use alluvium_pagestore::{IntoByteSize, KIB};
 
 /// Options of a store; [`Store::builder`] makes one, [`open`](StoreBuilder::open) opens the
@@ -59,7 +59,7 @@ impl StoreBuilder {
     /// Sets the memory that the store may hold: indexes, pages, buffers and heap of values
     /// together. More memory means fewer reads from storage. Takes bytes, or text such as
     /// `"64MiB"`; `open` refuses text that is no size. Default:
-    /// [`DEFAULT_MEMORY_BYTES`](crate::DEFAULT_MEMORY_BYTES).
+    /// [`DEFAULT_MEMORY_BYTES`](crate::config::DEFAULT_MEMORY_BYTES).
     #[must_use]
     pub fn memory(mut self, bytes: impl IntoByteSize) -> Self {
         match bytes.into_byte_size() {
@@ -94,7 +94,7 @@ impl StoreBuilder {
     /// as `"64KiB"`.
     ///
     /// A call with a larger value fails with [`ErrorKind::ValueTooLarge`]. A value that a closure
-    /// makes larger is counted in the [statistics](crate::TableStats::oversized), and refuses
+    /// makes larger is counted in the [statistics](crate::stats::TableStats::oversized), and refuses
     /// changes until it is taken, replaced or removed. At most 31 MiB, the limit of the format.
     /// Default: a sixteenth of the memory, between 4 KiB and 1 MiB.
     #[must_use]

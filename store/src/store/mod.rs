@@ -4,17 +4,17 @@
 //! opened is in the modules below.
 
 pub(crate) mod aside;
+mod being_opened;
 pub(crate) mod builder;
 pub(crate) mod config;
 pub(crate) mod crowded;
 pub(crate) mod definition;
-pub(crate) mod stats;
-mod being_opened;
 mod dropping;
 mod expiring;
 mod opening;
 mod parts;
 mod states;
+pub(crate) mod stats;
 mod taking;
 
 use std::any::Any;
@@ -35,16 +35,16 @@ use alluvium_pagestore::{
 
 use crossbeam_channel::{RecvTimeoutError, bounded};
 
-use crate::store::builder::StoreBuilder;
-use crate::durability::checkpoints::{Checkpoint, Checkpoints, MOMENT, RetainedCheckpoint, Seal};
-use crate::store::config::{Helpers, StoreConfig};
-use crate::store::crowded::Crowded;
 use crate::api::expiring::Clock;
 use crate::cells::held::Claimed;
-use crate::durability::moving::{Groups, Stock, Unit};
 use crate::cells::recording::{Recorder, Tracer};
-use crate::durability::sources::{RestoredFrom, Source, Sources};
 use crate::cells::state_cell::{Hooks, Lock};
+use crate::durability::checkpoints::{Checkpoint, Checkpoints, MOMENT, RetainedCheckpoint, Seal};
+use crate::durability::moving::{Groups, Stock, Unit};
+use crate::durability::sources::{RestoredFrom, Source, Sources};
+use crate::store::builder::StoreBuilder;
+use crate::store::config::{Helpers, StoreConfig};
+use crate::store::crowded::Crowded;
 use crate::store::stats::{StateStats, StoreStats};
 
 pub(crate) use dropping::{Dropped, kept};
@@ -314,7 +314,7 @@ impl Store {
     /// # Errors
     /// [`ErrorKind::Poisoned`] if a closure has panicked in a state. [`ErrorKind::InUse`] if a
     /// value is borrowed, a closure runs, another checkpoint is in progress, or a key group moves
-    /// between this store and [another](crate::Mover). [`ErrorKind::Unsupported`] without a
+    /// between this store and [another](crate::moving::Mover). [`ErrorKind::Unsupported`] without a
     /// directory. States and existing checkpoints stay as they were.
     pub fn seal(&self, position: u64) -> Result<Seal> {
         Seal::begin(self, position)

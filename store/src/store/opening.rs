@@ -15,11 +15,11 @@ use alluvium_pagestore::{
 };
 
 use super::{Inner, OpenState, kept};
-use crate::store::definition;
 use crate::cells::held::{Claim, Claimed, Held};
+use crate::cells::state_cell::Hooks;
 use crate::durability::moving::{Groups, Mover, Stock};
 use crate::durability::sources::Sources;
-use crate::cells::state_cell::Hooks;
+use crate::store::definition;
 
 /// The layout of panes that keeps no table.
 const WINDOW_SEGMENTS: &str = "window-segments";

@@ -8,12 +8,12 @@ use alluvium_pagestore::{Account, Error, ErrorKind, Key, Result, State, descript
 use super::Store;
 use super::being_opened::{Asked, Frame, Made};
 use super::opening::manifest;
-use crate::cells::{ListsCell, PanesCell, WaysOfLists, WaysOfPanes};
-use crate::store::definition;
-use crate::cells::held::Held;
-use crate::durability::moving::Mover;
-use crate::cells::state_cell::{Kind, StateCell};
 use crate::api::windows::{ProgressCell, Record, Windows};
+use crate::cells::held::Held;
+use crate::cells::state_cell::{Kind, StateCell};
+use crate::cells::{ListsCell, PanesCell, WaysOfLists, WaysOfPanes};
+use crate::durability::moving::Mover;
+use crate::store::definition;
 
 /// Has a layout open panes, and makes their cell.
 fn panes_in<K: Key, A: State, L: PanesLayout<K, A>>(

@@ -9,18 +9,18 @@ use super::Store;
 use super::being_opened::{Asked, Frame, Made, OpenLifetime};
 use super::opening::manifest;
 use crate::api::aggregate::Aggregate;
-use crate::backend::any_layout::AnyLayout;
-use crate::cells::WaysOfMap;
 use crate::api::count::Count;
 use crate::api::list::List;
 use crate::api::map::Map;
-use crate::durability::moving::Mover;
 use crate::api::own_keys::{OwnKeys, RowKeys};
-use crate::cells::state_cell::{Kind, StateCell};
 use crate::api::time_map::TimeMapOf;
 use crate::api::timers::{Timers, TimersCell};
 use crate::api::value::Value;
 use crate::api::windows::{AggregatedOf, HolisticOf};
+use crate::backend::any_layout::AnyLayout;
+use crate::cells::WaysOfMap;
+use crate::cells::state_cell::{Kind, StateCell};
+use crate::durability::moving::Mover;
 
 impl Store {
     /// Returns a builder for the map `name`.

@@ -9,8 +9,8 @@ use alluvium_pagestore::io::IoStats;
 use alluvium_pagestore::{AccountStats, GIB, KIB, MEMORY_KINDS, MIB};
 use serde::{Deserialize, Serialize};
 
-use crate::store::crowded::{enough, is_crowded};
 use crate::cells::recording::TraceStats;
+use crate::store::crowded::{enough, is_crowded};
 
 /// What a store holds and has done since it was opened; read by [`Store::stats`](crate::Store::stats).
 ///
@@ -84,7 +84,7 @@ impl StoreStats {
         sum
     }
 
-    /// Returns whether [`CROWDED_PERCENT`](crate::CROWDED_PERCENT) of the memory hold what no
+    /// Returns whether [`CROWDED_PERCENT`](crate::config::CROWDED_PERCENT) of the memory hold what no
     /// eviction frees. Soon there is no room for more keys, or hardly any for values.
     pub fn is_crowded(&self) -> bool {
         self.memory.limit > 0 && is_crowded((self.fixed_bytes, self.memory.limit))

@@ -5,8 +5,9 @@
 
 use std::sync::Arc;
 
+use alluvium::config::Helpers;
 use alluvium::io::{Faults, Simulated};
-use alluvium::{ErrorKind, Heap, Helpers, KIB, MIB, Map, Store};
+use alluvium::{ErrorKind, Heap, KIB, MIB, Map, Store};
 
 const KEYS: u64 = 3000;
 

@@ -5,8 +5,9 @@
 
 use std::sync::Arc;
 
+use alluvium::config::Helpers;
 use alluvium::io::{Faults, Simulated};
-use alluvium::{AnyLayout, Heap, Helpers, HybridLog, KIB, MIB, Map, Store};
+use alluvium::{AnyLayout, Heap, HybridLog, KIB, MIB, Map, Store};
 
 const COUNTERS: u64 = 200_000;
 const BYTES_MAX: u64 = 16 * 3 / 2 + 32;

@@ -7,8 +7,9 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use crate::common::{Dice, times};
+use alluvium::backend::Cursor;
 use alluvium::io::{Faults, Simulated};
-use alluvium::{Cursor, Heap, HybridLog, KIB, KeyHash, MIB, Map, State, Store};
+use alluvium::{Heap, HybridLog, KIB, KeyHash, MIB, Map, State, Store};
 use rkyv::{Archive, Deserialize, Serialize};
 
 /// Scans again and again while keys come and go, until the index has grown to `keys` keys.

@@ -9,10 +9,13 @@
 
 use std::sync::Arc;
 
+use alluvium::config::Helpers;
 use alluvium::io::{Faults, Simulated};
+use alluvium::moving::{KeyGroup, Standing};
+use alluvium::time::nanos;
 use alluvium::{
-    AppendLog, Counting, Elements, ErrorKind, Heap, Helpers, HybridLog, KIB, KeyGroup, MIB, Result,
-    Standing, Store, Time, Ttl, Window, WindowSegments, Windows, nanos, process,
+    AppendLog, Counting, Elements, ErrorKind, Heap, HybridLog, KIB, MIB, Result, Store, Time, Ttl,
+    Window, WindowSegments, Windows, process,
 };
 
 use crate::common::{Dice, times, tiny};
@@ -462,7 +465,7 @@ fn key_groups_are_where_they_were() {
         from.1.put(*key, *key).unwrap();
         from.2.set(*key, Time(*key as i64)).unwrap();
     }
-    let ship = |from: &alluvium::Mover, to: &alluvium::Mover, group| {
+    let ship = |from: &alluvium::moving::Mover, to: &alluvium::moving::Mover, group| {
         let mut rest = from.begin(group).unwrap();
         while let Some(chunk) = from.next_chunk(&mut rest, 1 << 10).unwrap() {
             to.install(&chunk).unwrap();
@@ -502,7 +505,7 @@ fn sessions_know_what_was_there_before_the_watermark() {
         let mut late = Vec::new();
         for at in [6, -2] {
             let mut batch = vec![(1, Time(at), ())];
-            let tell = &mut |event: alluvium::Late<u64, ()>| late.push(event.at.0);
+            let tell = &mut |event: alluvium::windows::Late<u64, ()>| late.push(event.at.0);
             let sessions = kept.as_mut().unwrap();
             sessions.add_batch(Time(15), &mut batch, tell, &mut |_, _, _, _| {}).unwrap();
             if is_dropped {

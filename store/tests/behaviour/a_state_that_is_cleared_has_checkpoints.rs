@@ -6,8 +6,9 @@
 
 use std::sync::Arc;
 
+use alluvium::config::Helpers;
 use alluvium::io::{Device, Faults, Simulated};
-use alluvium::{Helpers, HybridLog, MIB, Map, Store};
+use alluvium::{HybridLog, MIB, Map, Store};
 
 const KEYS: u64 = 5000;
 

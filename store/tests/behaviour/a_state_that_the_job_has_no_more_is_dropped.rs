@@ -8,10 +8,13 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
+use alluvium::config::Helpers;
 use alluvium::io::{Device, Faults, Simulated};
+use alluvium::moving::Source;
+use alluvium::time::nanos;
 use alluvium::{
-    AppendLog, Counting, Elements, ErrorKind, Helpers, HybridLog, KIB, MIB, Source, Store,
-    StoreBuilder, Time, Ttl, WindowSegments, Windows, nanos, process,
+    AppendLog, Counting, Elements, ErrorKind, HybridLog, KIB, MIB, Store, StoreBuilder, Time, Ttl,
+    WindowSegments, Windows, process,
 };
 use alluvium_pagestore::{CheckpointImage, MANIFEST, Manifest, checkpoint_name};
 

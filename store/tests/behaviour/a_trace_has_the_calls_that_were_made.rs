@@ -5,9 +5,11 @@ use std::fs;
 use std::path::Path;
 use std::time::Duration;
 
+use alluvium::backend::Cursor;
+use alluvium::config::TraceOptions;
+use alluvium::types::hash_word;
 use alluvium::{
-    AnyLayout, Counting, Cursor, Heap, HybridLog, KIB, KeyHash, MIB, SECOND, Store, Time,
-    TraceOptions, Windows, hash_word,
+    AnyLayout, Counting, Heap, HybridLog, KIB, KeyHash, MIB, SECOND, Store, Time, Windows,
 };
 
 use crate::common::Dice;
@@ -39,7 +41,7 @@ fn size(value: &[u8], capacity: usize) -> u64 {
 
 /// What an allocation of so many bytes is measured as.
 fn heap(capacity: usize) -> usize {
-    use alluvium::HeapSize;
+    use alluvium::types::HeapSize;
     Vec::<u8>::with_capacity(capacity).heap_bytes()
 }
 

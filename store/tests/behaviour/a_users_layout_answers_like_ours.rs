@@ -10,7 +10,8 @@ use crate::common::{open_on, quiet_about_planned_panics};
 use crate::{key_groups, own_layout};
 use alluvium::backend::{Account, Layout};
 use alluvium::io::{Faults, Simulated};
-use alluvium::{ErrorKind, Heap, KIB, MIB, Source, Store};
+use alluvium::moving::Source;
+use alluvium::{ErrorKind, Heap, KIB, MIB, Store};
 use proptest::prelude::*;
 
 fn run<V: Value>(seed: u64, ops: &[Op]) {

@@ -5,10 +5,12 @@ use crate::common;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
+use alluvium::config::MEMORY_BYTES_MIN;
 use alluvium::io::{Faults, Simulated};
+use alluvium::time::nanos;
 use alluvium::{
-    AnyLayout, Counting, Error, ErrorKind, Heap, HybridLog, KIB, MEMORY_BYTES_MIN, MIB, Map, Store,
-    StoreConfig, Time, Windows, nanos,
+    AnyLayout, Counting, Error, ErrorKind, Heap, HybridLog, KIB, MIB, Map, Store, StoreConfig,
+    Time, Windows,
 };
 
 const LAYOUTS: [&str; 2] = AnyLayout::NAMES;

@@ -11,8 +11,9 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::common::{Dice, assert_equal};
+use alluvium::config::Helpers;
 use alluvium::io::{CrashPolicy, Faults, Simulated};
-use alluvium::{AnyLayout, ErrorKind, Helpers, HybridLog, KIB, Map, Store};
+use alluvium::{AnyLayout, ErrorKind, HybridLog, KIB, Map, Store};
 
 type Record = [u64; 4];
 type Model = BTreeMap<u64, Record>;

@@ -6,8 +6,9 @@
 
 use crate::common;
 use crate::common::history::{Op, Value, op};
+use alluvium::config::Helpers;
 use alluvium::io::{DirectIo, EngineChoice, IoOptions};
-use alluvium::{AnyLayout, ErrorKind, Heap, Helpers, HybridLog, KIB, MIB, Store};
+use alluvium::{AnyLayout, ErrorKind, Heap, HybridLog, KIB, MIB, Store};
 use proptest::prelude::*;
 
 fn engines() -> Vec<(&'static str, &'static str, IoOptions)> {

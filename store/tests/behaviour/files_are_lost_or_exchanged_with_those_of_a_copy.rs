@@ -9,10 +9,13 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use alluvium::config::Helpers;
 use alluvium::io::{CrashPolicy, Device, Faults, Simulated};
+use alluvium::moving::Source;
+use alluvium::time::nanos;
 use alluvium::{
-    Aggregated, AppendLog, Counting, Error, ErrorKind, Heap, Helpers, HybridLog, KIB, List, MIB,
-    Map, Result, Source, Store, Time, Timers, WindowSegments, Windows, nanos,
+    Aggregated, AppendLog, Counting, Error, ErrorKind, Heap, HybridLog, KIB, List, MIB, Map,
+    Result, Store, Time, Timers, WindowSegments, Windows,
 };
 
 const KEYS: u64 = 400;
@@ -275,7 +278,7 @@ fn what_cannot_be_restored_is_not_named_beside_a_damaged_manifest() {
     without.remove(&lost[0]).unwrap();
     assert_eq!(restore(&without, 2).unwrap_err().context("can be restored"), Some("3"));
     for (number, left) in [(3, "2"), (2, "none")] {
-        device.corrupt(&alluvium::checkpoint_name(number), 50, 1).unwrap();
+        device.corrupt(&alluvium::checkpoints::checkpoint_name(number), 50, 1).unwrap();
         assert_eq!(named(&device), left);
     }
     let error = restore(&device, 3).unwrap_err();
@@ -292,10 +295,10 @@ fn two_checkpoints_are_retained_unless_told() {
         store.checkpoint(position).unwrap();
     }
     let numbers: Vec<u64> = store.checkpoints().iter().map(|c| c.checkpoint.number).collect();
-    assert_eq!((numbers, alluvium::DEFAULT_RETAIN), (vec![3, 4], 2));
+    assert_eq!((numbers, alluvium::config::DEFAULT_RETAIN), (vec![3, 4], 2));
     drop((map, store));
     // The newest is damaged: the one before is there.
-    device.corrupt(&alluvium::checkpoint_name(4), 50, 1).unwrap();
+    device.corrupt(&alluvium::checkpoints::checkpoint_name(4), 50, 1).unwrap();
     let error = Store::in_memory().device(Arc::new(device.clone())).open().unwrap_err();
     assert_eq!(error.context("can be restored"), Some("3"), "{error:?}");
     assert_eq!(restore(&device, 3).unwrap().restored_position(), Some(3));

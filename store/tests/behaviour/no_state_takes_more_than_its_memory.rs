@@ -9,10 +9,13 @@
 
 use std::sync::Arc;
 
+use alluvium::checkpoints::Seal;
+use alluvium::config::Helpers;
 use alluvium::io::{Faults, Simulated};
+use alluvium::time::nanos;
 use alluvium::{
-    AnyLayout, AppendLog, Counting, Error, ErrorKind, Heap, Helpers, HybridLog, KIB, List, Map,
-    Result, Seal, Store, Time, Timers, WindowSegments, Windows, nanos,
+    AnyLayout, AppendLog, Counting, Error, ErrorKind, Heap, HybridLog, KIB, List, Map, Result,
+    Store, Time, Timers, WindowSegments, Windows,
 };
 
 use crate::common::{self, Dice};

@@ -10,10 +10,13 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use alluvium::config::Helpers;
 use alluvium::io::{CrashPolicy, Device, Fault, Faults, Simulated};
+use alluvium::moving::Source;
+use alluvium::time::nanos;
 use alluvium::{
-    Aggregated, AppendLog, Counting, Error, ErrorKind, Heap, Helpers, KIB, List, MIB, Map, Result,
-    Source, Store, Time, Timers, WindowSegments, Windows, nanos,
+    Aggregated, AppendLog, Counting, Error, ErrorKind, Heap, KIB, List, MIB, Map, Result, Store,
+    Time, Timers, WindowSegments, Windows,
 };
 
 use crate::common::watchdog::Watchdog;

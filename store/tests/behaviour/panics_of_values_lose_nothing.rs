@@ -8,8 +8,11 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use crate::common::{entries, open_on, quiet_about_planned_panics, tick_until, tiny};
+use alluvium::backend::Cursor;
+use alluvium::config::Helpers;
 use alluvium::io::{Faults, Simulated};
-use alluvium::{Cursor, ErrorKind, HeapSize, Helpers, KIB, Map, Schema, Store};
+use alluvium::types::{HeapSize, Schema};
+use alluvium::{ErrorKind, KIB, Map, Store};
 use rkyv::rancor::Fallible;
 use rkyv::{Archive, Deserialize, Place, Serialize};
 

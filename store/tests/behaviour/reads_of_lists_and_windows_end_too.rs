@@ -10,10 +10,12 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use alluvium::config::Helpers;
 use alluvium::io::{Fault, Faults, Simulated};
+use alluvium::time::nanos;
 use alluvium::{
-    Aggregated, AppendLog, Counting, Error, ErrorKind, Helpers, KIB, List, MIB, Result, Store,
-    Time, WindowSegments, Windows, nanos,
+    Aggregated, AppendLog, Counting, Error, ErrorKind, KIB, List, MIB, Result, Store, Time,
+    WindowSegments, Windows,
 };
 
 use crate::common::watchdog::Watchdog;

@@ -9,8 +9,10 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use alluvium::config::Helpers;
 use alluvium::io::{Device, Fault, Faults, Simulated};
-use alluvium::{ErrorKind, Helpers, KIB, MIB, Map, MemoryKind, Result, Store};
+use alluvium::stats::MemoryKind;
+use alluvium::{ErrorKind, KIB, MIB, Map, Result, Store};
 
 use crate::common::watchdog::Watchdog;
 use crate::common::{self, assert_equal, patiently, unless_stuck};

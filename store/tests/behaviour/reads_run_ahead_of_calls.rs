@@ -11,7 +11,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::common::{Dice, assert_equal, open_on, times, tiny};
 use alluvium::io::{Device, Fault, Faults, Simulated, Waker};
-use alluvium::{ErrorKind, Fetch, KIB, Map, Store, Ticket};
+use alluvium::states::{Fetch, Ticket};
+use alluvium::{ErrorKind, KIB, Map, Store};
 
 const KEYS: u64 = 4000;
 

@@ -6,10 +6,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use crate::common::{self, Dice, assert_equal};
+use alluvium::checkpoints::Seal;
+use alluvium::config::Helpers;
 use alluvium::io::{CrashPolicy, Device, Fault, Faults, Simulated};
-use alluvium::{
-    AnyLayout, ErrorKind, Helpers, KIB, Map, Result, Seal, Store, StoreBuilder, Time, Timers,
-};
+use alluvium::{AnyLayout, ErrorKind, KIB, Map, Result, Store, StoreBuilder, Time, Timers};
 
 type Model = (BTreeMap<u64, Vec<u8>>, BTreeSet<(Time, u64)>);
 

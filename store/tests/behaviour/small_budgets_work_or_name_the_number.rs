@@ -6,10 +6,10 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use crate::common::{Dice, times};
+use alluvium::config::Helpers;
 use alluvium::io::{Device, Faults, Simulated};
-use alluvium::{
-    AnyLayout, ErrorKind, Heap, Helpers, HybridLog, KIB, MIB, Map, MemoryKind, Store, Time,
-};
+use alluvium::stats::MemoryKind;
+use alluvium::{AnyLayout, ErrorKind, Heap, HybridLog, KIB, MIB, Map, Store, Time};
 
 fn simulated(seed: u64) -> Arc<Simulated> {
     Arc::new(Simulated::new(seed, Faults::late(3)))

@@ -7,8 +7,9 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use alluvium::config::Helpers;
 use alluvium::io::{Faults, Simulated};
-use alluvium::{AnyLayout, Heap, Helpers, HybridLog, KIB, MIB, Map, Store};
+use alluvium::{AnyLayout, Heap, HybridLog, KIB, MIB, Map, Store};
 
 use crate::common::Standing;
 
@@ -65,9 +66,11 @@ fn shares(keys: &[u64], calls: u64) -> Vec<Share> {
         let before = of(&maps);
         let is_whole = seal.advance().unwrap();
         let after = of(&maps);
-        let pages = |all: &[alluvium::TableStats]| all.iter().map(|s| s.pages_flushed).sum::<u64>();
-        let looks =
-            |all: &[alluvium::TableStats]| all.iter().map(|s| s.checkpoint_looks).sum::<u64>();
+        let pages =
+            |all: &[alluvium::stats::TableStats]| all.iter().map(|s| s.pages_flushed).sum::<u64>();
+        let looks = |all: &[alluvium::stats::TableStats]| {
+            all.iter().map(|s| s.checkpoint_looks).sum::<u64>()
+        };
         shares.push(Share {
             pages: pages(&after) - pages(&before),
             looks: looks(&after) - looks(&before),

@@ -6,7 +6,8 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use crate::common::{Dice, open_on, tiny};
 use alluvium::io::{Device, Faults, FileHandle, IoStats, Operation, Request, Simulated};
-use alluvium::{AnyLayout, Heap, KIB, MIB, Map, Result, Store, StoreStats, Time};
+use alluvium::stats::StoreStats;
+use alluvium::{AnyLayout, Heap, KIB, MIB, Map, Result, Store, Time};
 
 /// A device that counts the requests it is given, by itself.
 #[derive(Debug)]
@@ -240,11 +241,11 @@ fn the_parts_of_the_budget_add_up() {
         timers.set(n, Time(n.cast_signed())).unwrap();
     }
     let stats = stats(&store);
-    let sum = |of: &dyn Fn(&alluvium::AccountStats) -> u64| {
+    let sum = |of: &dyn Fn(&alluvium::stats::AccountStats) -> u64| {
         of(&own) + stats.states.iter().map(|state| of(&state.memory)).sum::<u64>()
     };
     assert_eq!(sum(&|memory| memory.used), stats.memory.used);
-    for kind in alluvium::MEMORY_KINDS {
+    for kind in alluvium::stats::MEMORY_KINDS {
         assert_eq!(sum(&|memory| memory.used_for(kind)), stats.memory.used_for(kind), "{kind:?}");
     }
     assert_eq!(stats.memory.by_kind.iter().sum::<u64>(), stats.memory.used);

@@ -10,10 +10,13 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use alluvium::checkpoints::Seal;
+use alluvium::config::Helpers;
 use alluvium::io::{CrashPolicy, Device, Fault, Faults, Simulated};
+use alluvium::time::nanos;
 use alluvium::{
-    Aggregated, AppendLog, Counting, ErrorKind, Heap, Helpers, KIB, List, MIB, Map, Result, Seal,
-    Store, Time, WindowSegments, Windows, nanos,
+    Aggregated, AppendLog, Counting, ErrorKind, Heap, KIB, List, MIB, Map, Result, Store, Time,
+    WindowSegments, Windows,
 };
 
 use crate::common::watchdog::Watchdog;

@@ -12,8 +12,9 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::common::{Dice, assert_equal, entries, patiently, tiny};
+use alluvium::config::Helpers;
 use alluvium::io::{CrashPolicy, Fault, Faults, Simulated};
-use alluvium::{AnyLayout, Error, ErrorKind, Heap, Helpers, KIB, Map, State, Store};
+use alluvium::{AnyLayout, Error, ErrorKind, Heap, KIB, Map, State, Store};
 
 const MEMORY: u64 = 256 * KIB;
 /// Keys of a history.

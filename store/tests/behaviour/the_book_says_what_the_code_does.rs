@@ -4,11 +4,12 @@
 use std::sync::Arc;
 
 use crate::common::open_on;
+use alluvium::config::{ByteSize, HYBRID_LOG_BYTES_MIN};
 use alluvium::io::{Faults, Simulated};
-use alluvium::{
-    AnyLayout, ByteSize, ErrorKind, HYBRID_LOG_BYTES_MIN, Heap, HybridLog, KIB, Key, MIB,
-    MemoryKind, State, Store, Time, Ttl, nanos, rounded,
-};
+use alluvium::stats::MemoryKind;
+use alluvium::time::nanos;
+use alluvium::types::rounded;
+use alluvium::{AnyLayout, ErrorKind, Heap, HybridLog, KIB, Key, MIB, State, Store, Time, Ttl};
 
 const CHAPTER: &str = include_str!("../../../docs/src/sizing.md");
 

@@ -4,8 +4,11 @@ use std::collections::BTreeSet;
 
 use std::sync::Arc;
 
+use alluvium::config::Helpers;
 use alluvium::io::{CrashPolicy, Faults, Simulated};
-use alluvium::{ErrorKind, Helpers, KIB, MIB, Store, Sweep, Time, Timers, hash_word};
+use alluvium::states::Sweep;
+use alluvium::types::hash_word;
+use alluvium::{ErrorKind, KIB, MIB, Store, Time, Timers};
 
 use crate::common::{Dice, Standing};
 

@@ -8,11 +8,12 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
+use alluvium::checkpoints::Seal;
+use alluvium::config::Helpers;
 use alluvium::io::{CrashPolicy, Faults, Simulated};
-use alluvium::{
-    Error, ErrorKind, Helpers, KIB, MIB, MemoryKind, Seal, Source, Store, StoreBuilder, Time,
-    Timers,
-};
+use alluvium::moving::Source;
+use alluvium::stats::MemoryKind;
+use alluvium::{Error, ErrorKind, KIB, MIB, Store, StoreBuilder, Time, Timers};
 
 use crate::common::{self, Dice, Standing};
 

@@ -9,10 +9,11 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use crate::common::{Dice, quiet_about_planned_panics, tick_until, times};
+use alluvium::backend::Cursor;
+use alluvium::config::Helpers;
 use alluvium::io::{Faults, Simulated};
-use alluvium::{
-    AnyLayout, Cursor, ErrorKind, Heap, HeapSize, Helpers, HybridLog, KIB, MIB, Map, Schema, Store,
-};
+use alluvium::types::{HeapSize, Schema};
+use alluvium::{AnyLayout, ErrorKind, Heap, HybridLog, KIB, MIB, Map, Store};
 use rkyv::rancor::Fallible;
 use rkyv::{Archive, Deserialize, Place, Serialize};
 

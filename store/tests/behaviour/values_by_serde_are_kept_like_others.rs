@@ -9,9 +9,8 @@ use std::sync::Arc;
 use crate::common::history::{Op, Value, op};
 use crate::common::{assert_equal, open_on, tiny};
 use alluvium::io::{Device, Faults, Simulated};
-use alluvium::{
-    AnyLayout, ErrorKind, Heap, HeapSize, HybridLog, KIB, KeyHash, MIB, Map, Schema, Serde, State,
-};
+use alluvium::types::{HeapSize, Schema, Serde};
+use alluvium::{AnyLayout, ErrorKind, Heap, HybridLog, KIB, KeyHash, MIB, Map, State};
 use proptest::prelude::*;
 
 /// Has no rkyv derives, and holds what rkyv does not know.

@@ -6,9 +6,11 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use alluvium::io::{Faults, Simulated};
+use alluvium::time::nanos;
+use alluvium::types::{HeapSize, Schema, Serde};
 use alluvium::{
-    Aggregate, AnyLayout, AppendLog, Error, ErrorKind, Heap, HeapSize, HybridLog, KIB, MIB, Map,
-    Schema, Serde, State, Store, Time, WindowSegments, Windows, nanos,
+    Aggregate, AnyLayout, AppendLog, Error, ErrorKind, Heap, HybridLog, KIB, MIB, Map, State,
+    Store, Time, WindowSegments, Windows,
 };
 use rkyv::rancor::Fallible;
 use rkyv::rend::u32_le;

@@ -1,8 +1,9 @@
 //! The smallest memory that a store with a state of every kind opens with, and a little more: a call works,
 //! or says that memory is short; and what was confirmed is read with that memory, and with more.
 
+use alluvium::config::Helpers;
 use alluvium::io::{CrashPolicy, Faults, Simulated};
-use alluvium::{ErrorKind, Helpers, KIB, MIB, StoreBuilder};
+use alluvium::{ErrorKind, KIB, MIB, StoreBuilder};
 
 use crate::dice::{Dice, times};
 use crate::everything::{Everything, builder};

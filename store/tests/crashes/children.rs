@@ -6,8 +6,9 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::Arc;
 
+use alluvium::config::Helpers;
 use alluvium::io::{DirectIo, EngineChoice, IoOptions};
-use alluvium::{ErrorKind, Helpers, KIB, MIB, Store, StoreBuilder};
+use alluvium::{ErrorKind, KIB, MIB, Store, StoreBuilder};
 
 use crate::clock::Standing;
 use crate::dice::Dice;

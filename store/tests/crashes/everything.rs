@@ -4,11 +4,14 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
+use alluvium::backend::SplitHeap;
+use alluvium::config::Helpers;
 use alluvium::io::Simulated;
+use alluvium::time::nanos;
 use alluvium::{
-    Aggregated, AppendLog, Count, Counting, Elements, Error, Heap, Helpers, Holistic, HybridLog,
-    KIB, Key, Layout, List, MIB, Map, Process, Result, SplitHeap, State, Store, StoreBuilder, Time,
-    TimeMap, Timers, Value, Window, WindowSegments, Windows, nanos,
+    Aggregated, AppendLog, Count, Counting, Elements, Error, Heap, Holistic, HybridLog, KIB, Key,
+    Layout, List, MIB, Map, Process, Result, State, Store, StoreBuilder, Time, TimeMap, Timers,
+    Value, Window, WindowSegments, Windows,
 };
 
 use crate::clock::Standing;

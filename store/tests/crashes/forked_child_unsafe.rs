@@ -6,7 +6,8 @@
 
 use std::process::Command;
 
-use alluvium::{ErrorKind, Heap, Helpers, HybridLog, KIB, MIB, Map, Store};
+use alluvium::config::Helpers;
+use alluvium::{ErrorKind, Heap, HybridLog, KIB, MIB, Map, Store};
 
 const CHILD: &str = "ALLUVIUM_CHILD_OF_A_TEST";
 const NAME: &str = "a_child_that_drops_the_store_changes_nothing";

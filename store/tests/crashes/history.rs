@@ -7,8 +7,9 @@
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use alluvium::Result;
+use alluvium::checkpoints::Seal;
 use alluvium::io::{CrashPolicy, Device, Simulated};
-use alluvium::{Result, Seal};
 use alluvium_pagestore::{CheckpointImage, Helper, Manifest, Turns, checkpoint_of_file};
 
 use crate::dice::Dice;

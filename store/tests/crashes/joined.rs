@@ -5,10 +5,11 @@
 use std::cell::OnceCell;
 
 use alluvium::io::{Faults, Simulated};
+use alluvium::time::nanos;
+use alluvium::windows::Processing;
 use alluvium::{
     Aggregate, Aggregated, AnyLayout, AppendLog, Elements, Emit, Error, Heap, Holistic, HybridLog,
-    KIB, MIB, Processing, Result, Store, StoreBuilder, Time, TimeMap, Window, WindowSegments,
-    Windows, nanos, process,
+    KIB, MIB, Result, Store, StoreBuilder, Time, TimeMap, Window, WindowSegments, Windows, process,
 };
 
 use crate::dice::Dice;

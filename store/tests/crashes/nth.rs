@@ -7,8 +7,9 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use alluvium::StoreBuilder;
+use alluvium::config::Helpers;
 use alluvium::io::{CrashPolicy, Device, Fault, Faults, Simulated};
-use alluvium::{Helpers, StoreBuilder};
 
 use crate::dice::{Dice, times};
 use crate::everything::{Everything, builder};

@@ -10,8 +10,10 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
+use alluvium::checkpoints::Seal;
+use alluvium::config::Helpers;
 use alluvium::io::{Device, Fault, Faults, Simulated};
-use alluvium::{Error, ErrorKind, Helpers, Result, Seal};
+use alluvium::{Error, ErrorKind, Result};
 
 use crate::dice::Dice;
 use crate::everything::{Everything, Model, builder};

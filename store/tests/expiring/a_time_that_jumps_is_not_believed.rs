@@ -6,10 +6,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use alluvium::io::{Faults, Simulated};
-use alluvium::{
-    Error, ErrorKind, ExpiringMap, KeyGroup, KeyHash, MIB, Source, Store, StoreBuilder, Time, Ttl,
-    nanos,
-};
+use alluvium::moving::{KeyGroup, Source};
+use alluvium::time::nanos;
+use alluvium::{Error, ErrorKind, ExpiringMap, KeyHash, MIB, Store, StoreBuilder, Time, Ttl};
 
 use crate::common::{HandClock, builder, tiny};
 

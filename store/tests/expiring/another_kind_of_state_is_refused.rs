@@ -4,7 +4,8 @@
 use std::time::Duration;
 
 use alluvium::io::{Faults, Simulated};
-use alluvium::{ErrorKind, Result, Store, Time, Ttl, nanos};
+use alluvium::time::nanos;
+use alluvium::{ErrorKind, Result, Store, Time, Ttl};
 
 use crate::common::{HandClock, builder, layouts};
 

@@ -3,8 +3,10 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 
+use alluvium::config::Helpers;
 use alluvium::io::Simulated;
-use alluvium::{AnyLayout, Clock, Heap, Helpers, HybridLog, KIB, MIB, Store, StoreBuilder, Time};
+use alluvium::time::Clock;
+use alluvium::{AnyLayout, Heap, HybridLog, KIB, MIB, Store, StoreBuilder, Time};
 
 /// A clock that tells what it was set to.
 #[derive(Clone, Debug, Default)]

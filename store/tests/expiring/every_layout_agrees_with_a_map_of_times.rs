@@ -4,7 +4,9 @@
 use std::collections::BTreeMap;
 
 use alluvium::io::{CrashPolicy, Faults, Simulated};
-use alluvium::{ExpiringMap, Layout, MIB, Store, Time, Timed, Ttl, nanos};
+use alluvium::states::Timed;
+use alluvium::time::nanos;
+use alluvium::{ExpiringMap, Layout, MIB, Store, Time, Ttl};
 
 use crate::btree_layout::BTree;
 use crate::common::{HandClock, builder, layouts};

@@ -2,7 +2,8 @@
 //! in bounded steps, and of what is on storage without a read of it.
 
 use alluvium::io::{Faults, Simulated};
-use alluvium::{AnyLayout, ExpiringMap, Heap, HybridLog, KIB, MIB, Store, Time, Ttl, nanos};
+use alluvium::time::nanos;
+use alluvium::{AnyLayout, ExpiringMap, Heap, HybridLog, KIB, MIB, Store, Time, Ttl};
 
 use crate::common::{HandClock, builder, layouts_by_hash, tick_until_idle, tiny};
 use crate::dice::Dice;

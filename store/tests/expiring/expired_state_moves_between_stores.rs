@@ -1,7 +1,8 @@
 //! Restoring by key groups and canonical files carry values with their times.
 
 use alluvium::io::{Faults, Simulated};
-use alluvium::{ExpiringMap, Heap, KIB, MIB, Result, Store, Time, Ttl, nanos};
+use alluvium::time::nanos;
+use alluvium::{ExpiringMap, Heap, KIB, MIB, Result, Store, Time, Ttl};
 
 use crate::common::{HandClock, builder, tiny};
 
@@ -72,7 +73,7 @@ fn stores_are_made_of_the_key_groups_of_others_with_the_later_time() {
             map.advance(Time(at)).unwrap();
             for key in third as u64 * 200..(third as u64 + 1) * 200 {
                 let hash = alluvium::KeyHash::key_hash(&key);
-                if groups.contains(&alluvium::KeyGroup::of(hash, 256).0) {
+                if groups.contains(&alluvium::moving::KeyGroup::of(hash, 256).0) {
                     map.put(key, key).unwrap();
                 }
             }

@@ -2,7 +2,8 @@
 //! what was over stays over, and nothing is over before its time.
 
 use alluvium::io::{Faults, Simulated};
-use alluvium::{ErrorKind, ExpiringMap, KIB, Store, Time, Ttl, nanos};
+use alluvium::time::nanos;
+use alluvium::{ErrorKind, ExpiringMap, KIB, Store, Time, Ttl};
 
 use crate::common::{HandClock, builder, layouts, tiny};
 

@@ -6,7 +6,9 @@
 use std::sync::Arc;
 
 use alluvium::io::{Faults, Simulated};
-use alluvium::{AnyLayout, ExpiringMap, KeyGroup, KeyHash, MIB, Source, Store, Time, Ttl, nanos};
+use alluvium::moving::{KeyGroup, Source};
+use alluvium::time::nanos;
+use alluvium::{AnyLayout, ExpiringMap, KeyHash, MIB, Store, Time, Ttl};
 
 use crate::common::{HandClock, builder, layouts, layouts_by_hash, tiny};
 use crate::dice::{Dice, times};

@@ -127,7 +127,7 @@ fn has_all_that_it_is_kept_for(format: &str) {
         (0..moved::WORKERS).flat_map(|at| self::images(&moved_name(format, at))).collect();
     let mut states = first.iter().flat_map(|image| &image.states);
     assert!(states.clone().any(|state| state.groups.is_some()), "groups that have moved");
-    let going = states.any(|state| state.going != alluvium::KeyGroups::default());
+    let going = states.any(|state| state.going != alluvium::moving::KeyGroups::default());
     assert!(going, "groups that are going");
 }
 

@@ -1,10 +1,12 @@
 //! Two stores between which key groups have moved, with a state of each kind that moves, and all that
 //! the two hold together as lines of text.
 
+use alluvium::config::Helpers;
+use alluvium::moving::{KeyGroup, Mover, Standing};
+use alluvium::time::nanos;
 use alluvium::{
-    Aggregated, AnyLayout, AppendLog, Count, ExpiringMap, Heap, Helpers, Holistic, KIB, KeyGroup,
-    KeyHash, List, MIB, Map, Mover, Result, Standing, Store, StoreBuilder, Time, TimeMap, Timers,
-    Ttl, WindowSegments, Windows, nanos,
+    Aggregated, AnyLayout, AppendLog, Count, ExpiringMap, Heap, Holistic, KIB, KeyHash, List, MIB,
+    Map, Result, Store, StoreBuilder, Time, TimeMap, Timers, Ttl, WindowSegments, Windows,
 };
 
 use crate::dice::Dice;

@@ -6,11 +6,15 @@
 use std::fmt::Debug;
 use std::sync::Arc;
 
+use alluvium::backend::SplitHeap;
+use alluvium::config::Helpers;
+use alluvium::time::nanos;
+use alluvium::types::Serde;
 use alluvium::{
     Aggregate, Aggregated, AnyLayout, AppendLog, Count, Elements, Emit, Error, ExpiringMap,
-    ExpiringValue, Heap, Helpers, Holistic, HybridLog, KIB, Key, KeyHash, Layout, List, MIB, Map,
-    Process, Result, Serde, SplitHeap, State, Store, StoreBuilder, Time, TimeMap, Timers, Ttl,
-    Value, Window, WindowSegments, Windows, nanos,
+    ExpiringValue, Heap, Holistic, HybridLog, KIB, Key, KeyHash, Layout, List, MIB, Map, Process,
+    Result, State, Store, StoreBuilder, Time, TimeMap, Timers, Ttl, Value, Window, WindowSegments,
+    Windows,
 };
 
 use crate::clock::Standing;

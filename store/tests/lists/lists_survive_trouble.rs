@@ -8,8 +8,10 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use alluvium::backend::ListsLayout;
+use alluvium::config::Helpers;
 use alluvium::io::{CrashPolicy, Device, Faults, Simulated};
-use alluvium::{AppendLog, ErrorKind, Heap, Helpers, KIB, List, ListsLayout, Result, Store};
+use alluvium::{AppendLog, ErrorKind, Heap, KIB, List, Result, Store};
 
 type Model = BTreeMap<u64, Vec<u64>>;
 

@@ -3,10 +3,9 @@
 
 use std::sync::Arc;
 
+use alluvium::config::{ByteSize, HYBRID_LOGS_BY_MEMORY, Helpers};
 use alluvium::io::{Faults, Simulated};
-use alluvium::{
-    ByteSize, ErrorKind, HYBRID_LOGS_BY_MEMORY, Helpers, HybridLog, KIB, MIB, Map, State, Store,
-};
+use alluvium::{ErrorKind, HybridLog, KIB, MIB, Map, State, Store};
 
 use crate::counting::alone;
 

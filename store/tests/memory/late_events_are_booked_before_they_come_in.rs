@@ -4,10 +4,11 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use alluvium::config::Helpers;
 use alluvium::io::{Faults, Simulated};
+use alluvium::time::nanos;
 use alluvium::{
-    AnyLayout, AppendLog, Elements, Heap, Helpers, KIB, MIB, State, Store, Time, Windows, nanos,
-    process,
+    AnyLayout, AppendLog, Elements, Heap, KIB, MIB, State, Store, Time, Windows, process,
 };
 
 use crate::counting::{alone, held, most_held};

@@ -4,8 +4,11 @@
 //!
 //! `ALLUVIUM_MEMORY_OPS` makes the histories longer.
 
+use alluvium::backend::Cursor;
+use alluvium::config::Helpers;
 use alluvium::io::{DirectIo, EngineChoice, IoOptions};
-use alluvium::{AnyLayout, Cursor, Heap, HeapSize, Helpers, HybridLog, KIB, MIB, Map, Store};
+use alluvium::types::HeapSize;
+use alluvium::{AnyLayout, Heap, HybridLog, KIB, MIB, Map, Store};
 
 use crate::counting::{alone, held};
 use crate::dice::{Dice, times};

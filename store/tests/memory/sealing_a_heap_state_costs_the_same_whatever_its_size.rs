@@ -6,8 +6,10 @@
 
 use std::sync::Arc;
 
+use alluvium::backend::SplitHeap;
+use alluvium::config::Helpers;
 use alluvium::io::{Faults, Simulated};
-use alluvium::{Heap, Helpers, List, MIB, Map, SplitHeap, State, Store, Time, Timers};
+use alluvium::{Heap, List, MIB, Map, State, Store, Time, Timers};
 
 use crate::counting::{alone, asked, held_here};
 

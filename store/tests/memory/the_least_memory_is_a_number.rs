@@ -3,11 +3,14 @@
 
 use std::sync::Arc;
 
+use alluvium::config::{
+    APPEND_LOG_BYTES_MIN, CROWDED_PERCENT, HEAP_BYTES_MIN, HYBRID_LOG_BYTES_MIN, Helpers,
+    WINDOW_SEGMENTS_BYTES_MIN,
+};
 use alluvium::io::{Faults, Simulated};
+use alluvium::time::nanos;
 use alluvium::{
-    APPEND_LOG_BYTES_MIN, AppendLog, CROWDED_PERCENT, ErrorKind, HEAP_BYTES_MIN,
-    HYBRID_LOG_BYTES_MIN, Heap, Helpers, HybridLog, KIB, MIB, Map, Store,
-    WINDOW_SEGMENTS_BYTES_MIN, WindowSegments, Windows, nanos,
+    AppendLog, ErrorKind, Heap, HybridLog, KIB, MIB, Map, Store, WindowSegments, Windows,
 };
 
 fn store(memory: u64) -> Store {

@@ -5,10 +5,11 @@
 use std::fmt::Debug;
 use std::sync::Arc;
 
+use alluvium::config::Helpers;
 use alluvium::io::{Faults, Simulated};
-use alluvium::{
-    AnyLayout, Heap, Helpers, HybridLog, Key, MIB, Map, State, Store, TableStats, Time, Ttl, nanos,
-};
+use alluvium::stats::TableStats;
+use alluvium::time::nanos;
+use alluvium::{AnyLayout, Heap, HybridLog, Key, MIB, Map, State, Store, Time, Ttl};
 
 use crate::counting::{alone, asked};
 use crate::dice::{Dice, times};

@@ -4,11 +4,14 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
+use alluvium::backend::Cursor;
+use alluvium::config::Helpers;
 use alluvium::io::{DirectIo, EngineChoice, IoOptions};
+use alluvium::moving::KeyGroup;
+use alluvium::time::nanos;
 use alluvium::{
-    Aggregate, Aggregated, AnyLayout, AppendLog, Cursor, Error, ErrorKind, Heap, Helpers,
-    HybridLog, KIB, KeyGroup, KeyHash, List, MIB, Map, State, Store, StoreBuilder, Time, Ttl,
-    WindowSegments, Windows, nanos,
+    Aggregate, Aggregated, AnyLayout, AppendLog, Error, ErrorKind, Heap, HybridLog, KIB, KeyHash,
+    List, MIB, Map, State, Store, StoreBuilder, Time, Ttl, WindowSegments, Windows,
 };
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
@@ -440,7 +443,7 @@ fn open_kept(store: &Store, kind: u64) -> alluvium::Result<Kept> {
 
 type Fired = BTreeMap<(i64, u64), (usize, u64)>;
 
-fn add<L: alluvium::WindowLayout<u64, Vec<u8>>>(
+fn add<L: alluvium::backend::WindowLayout<u64, Vec<u8>>>(
     windows: &mut Aggregated<u64, Vec<u8>, Append, L>,
     event: (u64, Time, Vec<u8>),
 ) -> alluvium::Result<()> {
@@ -448,7 +451,7 @@ fn add<L: alluvium::WindowLayout<u64, Vec<u8>>>(
     windows.add_batch(sent, &mut vec![event], &mut |_| (), &mut |_, _, _, _| ())
 }
 
-fn fire<L: alluvium::WindowLayout<u64, Vec<u8>>>(
+fn fire<L: alluvium::backend::WindowLayout<u64, Vec<u8>>>(
     windows: &mut Aggregated<u64, Vec<u8>, Append, L>,
     to: i64,
 ) -> alluvium::Result<Fired> {

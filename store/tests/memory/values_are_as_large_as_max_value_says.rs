@@ -4,10 +4,12 @@
 use std::path::Path;
 use std::sync::Arc;
 
+use alluvium::config::Helpers;
 use alluvium::io::{DirectIo, EngineChoice, Faults, IoOptions, Simulated};
+use alluvium::time::nanos;
 use alluvium::{
-    Aggregate, AnyLayout, AppendLog, Error, ErrorKind, Heap, Helpers, HybridLog, KIB, List, MIB,
-    Map, Store, StoreBuilder, Time, WindowSegments, Windows, nanos,
+    Aggregate, AnyLayout, AppendLog, Error, ErrorKind, Heap, HybridLog, KIB, List, MIB, Map, Store,
+    StoreBuilder, Time, WindowSegments, Windows,
 };
 
 use crate::counting::{alone, held};
@@ -192,7 +194,7 @@ fn a_value_that_a_closure_made_too_large_is_told_and_changes_no_more() {
     });
 }
 
-fn windows_take<L: alluvium::WindowLayout<u64, Vec<u8>>>(
+fn windows_take<L: alluvium::backend::WindowLayout<u64, Vec<u8>>>(
     windows: &mut alluvium::Aggregated<u64, Vec<u8>, Append, L>,
     events: Vec<(u64, Time, Vec<u8>)>,
 ) -> Vec<alluvium::Result<()>> {

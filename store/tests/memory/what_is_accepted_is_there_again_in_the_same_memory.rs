@@ -4,11 +4,12 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use alluvium::config::Helpers;
 use alluvium::io::{Faults, Simulated};
+use alluvium::time::nanos;
 use alluvium::{
-    Aggregate, Aggregated, AnyLayout, AppendLog, Elements, Error, ErrorKind, Helpers, HybridLog,
-    KIB, List, MIB, Map, Result, Store, Time, TimeMap, Timers, WindowSegments, Windows, nanos,
-    process,
+    Aggregate, Aggregated, AnyLayout, AppendLog, Elements, Error, ErrorKind, HybridLog, KIB, List,
+    MIB, Map, Result, Store, Time, TimeMap, Timers, WindowSegments, Windows, process,
 };
 
 use crate::counting::alone;
@@ -139,7 +140,8 @@ impl Kind for Lists {
 }
 
 type Rows = BTreeMap<(i64, u64), Vec<u64>>;
-type Kept = alluvium::Holistic<u64, u64, alluvium::Processing<Collect, Vec<u64>>, AnyLayout>;
+type Kept =
+    alluvium::Holistic<u64, u64, alluvium::windows::Processing<Collect, Vec<u64>>, AnyLayout>;
 type Collect =
     fn(&u64, alluvium::Window, &mut dyn Elements<u64>, &mut dyn FnMut(Vec<u64>)) -> Result<()>;
 

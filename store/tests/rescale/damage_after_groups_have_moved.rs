@@ -11,10 +11,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use alluvium::io::{CrashPolicy, Device, Faults, Simulated};
+use alluvium::moving::{KeyGroup, Mover, Standing};
+use alluvium::time::nanos;
 use alluvium::{
-    Aggregated, AnyLayout, Count, Counting, Error, ErrorKind, ExpiringMap, HybridLog, KIB,
-    KeyGroup, KeyHash, MIB, Map, Mover, Result, Standing, Store, Time, Timers, Ttl, WindowSegments,
-    Windows, nanos,
+    Aggregated, AnyLayout, Count, Counting, Error, ErrorKind, ExpiringMap, HybridLog, KIB, KeyHash,
+    MIB, Map, Result, Store, Time, Timers, Ttl, WindowSegments, Windows,
 };
 
 use crate::dice::Dice;

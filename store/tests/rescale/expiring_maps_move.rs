@@ -5,10 +5,9 @@
 
 use std::collections::BTreeMap;
 
-use alluvium::{
-    AnyLayout, ExpiringMap, Heap, HybridLog, KIB, KeyGroup, KeyHash, MIB, Mover, Standing, Store,
-    Time, Ttl, nanos,
-};
+use alluvium::moving::{KeyGroup, Mover, Standing};
+use alluvium::time::nanos;
+use alluvium::{AnyLayout, ExpiringMap, Heap, HybridLog, KIB, KeyHash, MIB, Store, Time, Ttl};
 
 use crate::dice::Dice;
 use crate::job::{GROUPS, builder, owned};

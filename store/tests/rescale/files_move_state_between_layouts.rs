@@ -1,9 +1,10 @@
 //! A canonical file has the contents and nothing else: equal states give equal bytes, whatever they
 //! are kept in, went through or have as memory; what is imported is what was exported.
 
+use alluvium::time::nanos;
 use alluvium::{
     AnyLayout, Counting, ErrorKind, Heap, HybridLog, KIB, MIB, Map, SECOND, Store, Time,
-    WindowSegments, Windows, nanos,
+    WindowSegments, Windows,
 };
 
 use crate::dice::Dice;

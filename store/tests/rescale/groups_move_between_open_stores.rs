@@ -7,7 +7,9 @@
 
 use std::sync::Arc;
 
-use alluvium::{ErrorKind, Heap, KeyGroup, MIB, Result, Standing, Time, nanos};
+use alluvium::moving::{KeyGroup, Standing};
+use alluvium::time::nanos;
+use alluvium::{ErrorKind, Heap, MIB, Result, Time};
 
 use crate::job::{GROUPS, builder};
 use crate::moving_job::{CHUNK, Job, WORKERS, Worker, device, group_of, layouts, of_lists, open};
@@ -74,7 +76,7 @@ fn a_group_moved_away_and_back_is_intact() {
             assert!(file == before[at as usize], "{name}: a restart");
             all.push(file);
         }
-        let sources = devices.iter().map(|d| alluvium::Source::device(Arc::new(d.clone())));
+        let sources = devices.iter().map(|d| alluvium::moving::Source::device(Arc::new(d.clone())));
         let store = builder(&layout)
             .memory(16 * MIB)
             .device(Arc::new(device(77)))

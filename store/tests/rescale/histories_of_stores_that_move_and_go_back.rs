@@ -18,10 +18,11 @@
 
 use std::sync::Arc;
 
+use alluvium::checkpoints::Seal;
+use alluvium::config::Helpers;
 use alluvium::io::{CrashPolicy, Device, Simulated};
-use alluvium::{
-    AnyLayout, Heap, Helpers, HybridLog, KIB, MIB, Result, Seal, Source, Store, StoreBuilder,
-};
+use alluvium::moving::Source;
+use alluvium::{AnyLayout, Heap, HybridLog, KIB, MIB, Result, Store, StoreBuilder};
 
 use crate::dice::{Dice, times};
 use crate::moving_job::{Job, Model, Worker, device, layouts, open_as};

@@ -3,11 +3,14 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use alluvium::config::Helpers;
 use alluvium::io::{Device, Faults, Simulated};
+use alluvium::moving::{KeyGroup, Source};
+use alluvium::time::nanos;
 use alluvium::{
-    Aggregated, AnyLayout, AppendLog, Count, Counting, Elements, Emit, Heap, Helpers, Holistic,
-    HybridLog, KIB, Key, KeyGroup, KeyHash, List, MIB, Map, Result, Source, Store, StoreBuilder,
-    Time, TimeMap, Timers, Value, Window, WindowSegments, Windows, nanos, process,
+    Aggregated, AnyLayout, AppendLog, Count, Counting, Elements, Emit, Heap, Holistic, HybridLog,
+    KIB, Key, KeyHash, List, MIB, Map, Result, Store, StoreBuilder, Time, TimeMap, Timers, Value,
+    Window, WindowSegments, Windows, process,
 };
 
 use crate::dice::Dice;
@@ -49,7 +52,7 @@ pub struct Worker {
     pub hops: Aggregated<u64, i64, Counting>,
     pub early: Aggregated<u64, i64, Counting>,
     pub visits: Aggregated<u64, i64, Counting>,
-    pub kept: Holistic<u64, i64, alluvium::Processing<Rows, i64>>,
+    pub kept: Holistic<u64, i64, alluvium::windows::Processing<Rows, i64>>,
 }
 
 /// The states by name that a worker opens.

@@ -6,7 +6,9 @@
 
 use std::sync::Arc;
 
-use alluvium::{Counting, Error, ErrorKind, Result, Source, Time, Ttl, Windows, nanos};
+use alluvium::moving::Source;
+use alluvium::time::nanos;
+use alluvium::{Counting, Error, ErrorKind, Result, Time, Ttl, Windows};
 
 use crate::dice::Dice;
 use crate::job::{GROUPS, builder, layouts, owned};

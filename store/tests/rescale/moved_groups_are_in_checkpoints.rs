@@ -9,8 +9,10 @@
 
 use std::sync::Arc;
 
+use alluvium::checkpoints::Seal;
 use alluvium::io::{CrashPolicy, Device, Simulated};
-use alluvium::{AnyLayout, ErrorKind, Heap, KeyGroup, KeyGroups, Seal, Source, Standing};
+use alluvium::moving::{KeyGroup, KeyGroups, Source, Standing};
+use alluvium::{AnyLayout, ErrorKind, Heap};
 
 use crate::dice::{Dice, times};
 use crate::job::GROUPS;

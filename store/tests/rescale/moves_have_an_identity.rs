@@ -8,9 +8,8 @@
 use std::sync::Arc;
 
 use alluvium::io::{CrashPolicy, Simulated};
-use alluvium::{
-    AnyLayout, Count, ErrorKind, KeyGroup, Map, Mover, Result, Source, Standing, Store,
-};
+use alluvium::moving::{KeyGroup, Mover, Source, Standing};
+use alluvium::{AnyLayout, Count, ErrorKind, Map, Result, Store};
 use alluvium_pagestore::{CheckpointImage, Manifest};
 
 use crate::job::{GROUPS, builder, owned};

@@ -5,9 +5,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use alluvium::io::{Faults, Simulated};
+use alluvium::moving::{Extraction, KeyGroup, Mover, Standing};
+use alluvium::time::nanos;
 use alluvium::{
-    AnyLayout, AppendLog, Count, ErrorKind, Extraction, Heap, HybridLog, KIB, KeyGroup, KeyHash,
-    List, MIB, Map, Mover, Result, Standing, Store, StoreBuilder, Time, TimeMap, Timers, nanos,
+    AnyLayout, AppendLog, Count, ErrorKind, Heap, HybridLog, KIB, KeyHash, List, MIB, Map, Result,
+    Store, StoreBuilder, Time, TimeMap, Timers,
 };
 
 use crate::dice::Dice;

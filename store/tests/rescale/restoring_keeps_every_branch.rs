@@ -8,8 +8,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use alluvium::checkpoints::Seal;
 use alluvium::io::{CrashPolicy, Device, Simulated};
-use alluvium::{AnyLayout, ErrorKind, List, Map, Result, Seal, Store};
+use alluvium::{AnyLayout, ErrorKind, List, Map, Result, Store};
 
 use crate::dice::Dice;
 use crate::job::builder;

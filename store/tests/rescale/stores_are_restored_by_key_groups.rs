@@ -1,9 +1,8 @@
 //! One store becomes three, these two, and these one again, each time in another layout: the states
 //! are what the model is, and windows give what they give undisturbed.
 
-use alluvium::{
-    AnyLayout, Counting, Heap, MIB, SECOND, Store, Time, WindowSegments, Windows, nanos,
-};
+use alluvium::time::nanos;
+use alluvium::{AnyLayout, Counting, Heap, MIB, SECOND, Store, Time, WindowSegments, Windows};
 
 use crate::dice::Dice;
 use crate::job::{Job, Model, layouts};

@@ -6,9 +6,10 @@ use std::path::Path;
 use std::sync::Arc;
 
 use alluvium::io::{Device, Faults, Simulated};
+use alluvium::moving::Source;
+use alluvium::time::nanos;
 use alluvium::{
-    AnyLayout, Counting, Error, ErrorKind, Heap, HybridLog, Map, Source, Store, StoreBuilder, Time,
-    Windows, nanos,
+    AnyLayout, Counting, Error, ErrorKind, Heap, HybridLog, Map, Store, StoreBuilder, Time, Windows,
 };
 
 use crate::job::{GROUPS, builder, layouts};
@@ -27,7 +28,8 @@ fn filled(owned: std::ops::Range<u16>, position: u64) -> Simulated {
 
 /// Keys of some key groups.
 fn keys(owned: std::ops::Range<u16>) -> impl Iterator<Item = u64> {
-    let group = |key: &u64| alluvium::KeyGroup::of(alluvium::KeyHash::key_hash(key), GROUPS).0;
+    let group =
+        |key: &u64| alluvium::moving::KeyGroup::of(alluvium::KeyHash::key_hash(key), GROUPS).0;
     (0..300u64).filter(move |key| owned.contains(&group(key)))
 }
 
@@ -192,7 +194,7 @@ fn keys_that_their_store_does_not_own_are_not_lost_unnoticed() {
 
 #[test]
 fn a_value_is_that_of_the_store_that_owns_its_group() {
-    let group = alluvium::KeyGroup::of(alluvium::KeyHash::key_hash(&()), GROUPS).0;
+    let group = alluvium::moving::KeyGroup::of(alluvium::KeyHash::key_hash(&()), GROUPS).0;
     let sources = [0..6, 6..12].map(|owned| {
         let device = Simulated::new(3, Faults::none());
         let store = open(&device, owned.clone()).open().unwrap();

@@ -10,10 +10,12 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use alluvium::io::{Faults, Simulated};
+use alluvium::moving::{KeyGroup, Mover, Standing};
+use alluvium::time::nanos;
+use alluvium::windows::{Advanced, Late, Processing};
 use alluvium::{
-    Advanced, Aggregated, AnyLayout, AppendLog, Elements, Emit, ErrorKind, Heap, Holistic,
-    HybridLog, KIB, KeyGroup, KeyHash, Late, MIB, Mover, Processing, Result, Standing, Store, Time,
-    Window, WindowSegments, Windows, nanos, process,
+    Aggregated, AnyLayout, AppendLog, Elements, Emit, ErrorKind, Heap, Holistic, HybridLog, KIB,
+    KeyHash, MIB, Result, Store, Time, Window, WindowSegments, Windows, process,
 };
 
 use crate::dice::Dice;
@@ -224,7 +226,7 @@ impl Job {
         }
         for (part, mut batch) in self.parts.iter_mut().zip(batches) {
             let Collected { sums, dropped } = &mut self.collected;
-            let late = &mut |late: alluvium::Late<u64, i64>| {
+            let late = &mut |late: alluvium::windows::Late<u64, i64>| {
                 dropped.push((late.at.0, late.key, late.element, late.lateness));
             };
             let out = &mut |key: &u64, window, row, diff| {

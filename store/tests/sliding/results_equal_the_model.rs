@@ -5,10 +5,10 @@ use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
+use alluvium::config::Helpers;
 use alluvium::io::{Faults, Simulated};
-use alluvium::{
-    Aggregated, Emit, Helpers, KIB, MIB, Store, Time, Window, WindowSegments, Windows, nanos,
-};
+use alluvium::time::nanos;
+use alluvium::{Aggregated, Emit, KIB, MIB, Store, Time, Window, WindowSegments, Windows};
 
 use crate::dice::Dice;
 use crate::in_order::{InOrder, value};

@@ -4,10 +4,12 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use alluvium::config::Helpers;
 use alluvium::io::{Faults, Simulated};
+use alluvium::time::nanos;
+use alluvium::types::hash_word;
 use alluvium::{
-    Aggregate, Aggregated, ErrorKind, Helpers, KIB, MIB, Store, Time, Window, WindowSegments,
-    Windows, hash_word, nanos,
+    Aggregate, Aggregated, ErrorKind, KIB, MIB, Store, Time, Window, WindowSegments, Windows,
 };
 
 /// The highest number, and the last one that came: in the order of slices.

@@ -4,7 +4,8 @@
 use std::cell::Cell;
 use std::rc::Rc;
 
-use alluvium::{Aggregated, Store, Time, WindowSegments, Windows, nanos};
+use alluvium::time::nanos;
+use alluvium::{Aggregated, Store, Time, WindowSegments, Windows};
 
 use crate::in_order::{InOrder, value};
 

@@ -8,11 +8,13 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use alluvium::config::Helpers;
 use alluvium::io::{Device, Faults, Simulated};
+use alluvium::moving::{KeyGroup, Source};
+use alluvium::time::nanos;
 use alluvium::{
-    Aggregated, AnyLayout, AppendLog, Counting, Elements, Emit, Error, ErrorKind, Heap, Helpers,
-    HybridLog, KIB, KeyGroup, KeyHash, MIB, Result, Source, Store, Time, Window, WindowSegments,
-    Windows, nanos, process,
+    Aggregated, AnyLayout, AppendLog, Counting, Elements, Emit, Error, ErrorKind, Heap, HybridLog,
+    KIB, KeyHash, MIB, Result, Store, Time, Window, WindowSegments, Windows, process,
 };
 use alluvium_pagestore::{CheckpointImage, Manifest};
 

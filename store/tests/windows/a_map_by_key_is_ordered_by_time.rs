@@ -2,7 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use alluvium::{ErrorKind, KIB, MIB, Store, Time, TimeMap, hash_word, nanos};
+use alluvium::time::nanos;
+use alluvium::types::hash_word;
+use alluvium::{ErrorKind, KIB, MIB, Store, Time, TimeMap};
 
 use crate::btree_layout::BTree;
 

@@ -4,11 +4,14 @@
 use std::collections::BTreeMap;
 use std::ops::{Bound, Range};
 
-use alluvium::{
-    BlobWriter, CheckpointOutcome, Cursor, Elements, Error, HolisticLayout, Images, Key, Lists,
-    ListsLayout, Lookup, MemoryKind, Merge, Panes, PanesLayout, Rejected, Result, State,
-    StateContext, StateImage, TableStats, Time, Upkeep, WindowLayout, read_entries, write_entries,
+use alluvium::backend::{
+    BlobWriter, CheckpointOutcome, Cursor, HolisticLayout, Images, Lists, ListsLayout, Merge,
+    Panes, PanesLayout, Rejected, StateContext, StateImage, Upkeep, WindowLayout, read_entries,
+    write_entries,
 };
+use alluvium::states::Lookup;
+use alluvium::stats::{MemoryKind, TableStats};
+use alluvium::{Elements, Error, Key, Result, State, Time};
 
 use crate::btree_layout::{BTree, refusals};
 

@@ -3,8 +3,10 @@
 
 use std::sync::Arc;
 
+use alluvium::config::Helpers;
 use alluvium::io::{Faults, Simulated};
-use alluvium::{AppendLog, Elements, Helpers, MIB, Store, Time, Windows, nanos, process};
+use alluvium::time::nanos;
+use alluvium::{AppendLog, Elements, MIB, Store, Time, Windows, process};
 
 fn sliding(length: i64, memory: u64, steps: i64, helpers: Helpers) {
     let device = Arc::new(Simulated::new(3, Faults::none()));

@@ -7,9 +7,10 @@
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 
+use alluvium::time::nanos;
+use alluvium::windows::Late;
 use alluvium::{
-    Counting, Elements, Emit, Holistic, Late, Process, Result, Store, Time, Window, Windows, nanos,
-    process,
+    Counting, Elements, Emit, Holistic, Process, Result, Store, Time, Window, Windows, process,
 };
 
 use crate::dice::Dice;

@@ -3,9 +3,11 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
 
+use alluvium::moving::KeyGroup;
+use alluvium::time::nanos;
 use alluvium::{
-    Aggregate, Aggregated, Counting, Elements, Emit, ErrorKind, Holistic, KeyGroup, KeyHash,
-    Process, Store, Time, Window, Windows, nanos, process,
+    Aggregate, Aggregated, Counting, Elements, Emit, ErrorKind, Holistic, KeyHash, Process, Store,
+    Time, Window, Windows, process,
 };
 
 type Told = Vec<(u64, i64, i64, i64, i64)>;
@@ -18,7 +20,7 @@ fn in_memory() -> Store {
 fn on_a_device() -> Store {
     let device = alluvium::io::Simulated::new(1, alluvium::io::Faults::none());
     let store = Store::in_memory().memory(4 * alluvium::MIB).max_value(4 * alluvium::KIB);
-    let store = store.helpers(alluvium::Helpers::Inline);
+    let store = store.helpers(alluvium::config::Helpers::Inline);
     store.device(std::sync::Arc::new(device)).open().unwrap()
 }
 
@@ -635,7 +637,7 @@ fn early_results_do_not_come_out_once_more_after_a_restart() {
     let device = alluvium::io::Simulated::new(1, alluvium::io::Faults::none());
     let open = || {
         let store = Store::in_memory().memory(4 * alluvium::MIB).max_value(4 * alluvium::KIB);
-        let store = store.helpers(alluvium::Helpers::Inline);
+        let store = store.helpers(alluvium::config::Helpers::Inline);
         let store = store.device(std::sync::Arc::new(device.clone())).open().unwrap();
         let windows = Windows::tumbling(nanos(100)).emit(Emit::Early(nanos(10)));
         let counts = store.aggregated::<u64, (), _>("counts").open(windows, Counting).unwrap();

@@ -7,10 +7,10 @@
 
 use std::cell::{Cell, RefCell};
 
-use alluvium::{
-    AnyLayout, Elements, Emit, ErrorKind, HolisticLayout, MIB, Reservation, Result, Store,
-    WindowLayout, nanos, process,
-};
+use alluvium::backend::{HolisticLayout, WindowLayout};
+use alluvium::config::Reservation;
+use alluvium::time::nanos;
+use alluvium::{AnyLayout, Elements, Emit, ErrorKind, MIB, Result, Store, process};
 
 use crate::btree_layout::{BTree, refusals};
 use crate::dice::Dice;

@@ -5,10 +5,13 @@ use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use alluvium::backend::{HolisticLayout, WindowLayout};
+use alluvium::config::Helpers;
 use alluvium::io::{Faults, Simulated};
+use alluvium::time::nanos;
+use alluvium::windows::Late;
 use alluvium::{
-    AnyLayout, Elements, Emit, ErrorKind, Helpers, HolisticLayout, KIB, Late, MIB, Store, Time,
-    Window, WindowLayout, Windows, nanos, process,
+    AnyLayout, Elements, Emit, ErrorKind, KIB, MIB, Store, Time, Window, Windows, process,
 };
 
 use crate::btree_layout::BTree;

@@ -3,10 +3,12 @@
 use std::cell::Cell;
 use std::sync::Arc;
 
+use alluvium::config::Helpers;
 use alluvium::io::{Faults, Simulated};
+use alluvium::time::nanos;
+use alluvium::types::{hash_bytes, hash_word};
 use alluvium::{
-    Aggregate, AnyLayout, Elements, Heap, Helpers, KIB, MIB, Process, State, Store, Time, Windows,
-    hash_bytes, hash_word, nanos, process,
+    Aggregate, AnyLayout, Elements, Heap, KIB, MIB, Process, State, Store, Time, Windows, process,
 };
 
 fn store(device: &Simulated, memory: u64) -> Store {

@@ -11,7 +11,8 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use alluvium::{Error, KeyGroup, KeyHash, StoreConfig, Time};
+use alluvium::moving::KeyGroup;
+use alluvium::{Error, KeyHash, StoreConfig, Time};
 use alluvium_timely::{
     Changes, Counting, JobCheckpoints, JobInput, Join, KeyBy, MoveGroup, Rolling, Spec, Stateful,
     Turn, WorkerState, execute,

@@ -6,8 +6,11 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use alluvium::config::Reservation;
 use alluvium::io::Waker;
-use alluvium::{Error, ErrorKind, HeapSize, Key, KeyGroup, Reservation, Result};
+use alluvium::moving::KeyGroup;
+use alluvium::types::HeapSize;
+use alluvium::{Error, ErrorKind, Key, Result};
 use timely::dataflow::Scope;
 use timely::dataflow::operators::generic::{OperatorInfo, OutputBuilderSession};
 use timely::dataflow::operators::{Capability, CapabilitySet};

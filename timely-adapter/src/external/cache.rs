@@ -7,7 +7,8 @@
 
 use std::time::{Duration, Instant};
 
-use alluvium::{HeapSize, Key, rounded};
+use alluvium::Key;
+use alluvium::types::{HeapSize, rounded};
 use hashbrown::HashTable;
 
 /// Answers by key.

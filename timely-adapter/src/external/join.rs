@@ -2,7 +2,8 @@
 
 use std::rc::Rc;
 
-use alluvium::{HeapSize, Key, Result};
+use alluvium::types::HeapSize;
+use alluvium::{Key, Result};
 use timely::ExchangeData;
 use timely::dataflow::operators::generic::operator::{Operator, empty};
 use timely::progress::Timestamp;

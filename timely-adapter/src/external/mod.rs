@@ -20,8 +20,9 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
+use alluvium::Result;
 use alluvium::io::Waker;
-use alluvium::{KeyGroup, Result};
+use alluvium::moving::KeyGroup;
 
 pub use join::LookupExternal;
 pub use on_thread::OnThread;

@@ -7,7 +7,8 @@ use std::sync::{Arc, OnceLock};
 use std::thread;
 
 use alluvium::io::Waker;
-use alluvium::{Error, ErrorKind, KeyGroup, Result};
+use alluvium::moving::KeyGroup;
+use alluvium::{Error, ErrorKind, Result};
 
 use super::{Answer, ExternalTable, Question};
 

@@ -19,8 +19,9 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use alluvium::config::Reservation;
 use alluvium::io::Waker;
-use alluvium::{Error, Key, Reservation, Result, Time};
+use alluvium::{Error, Key, Result, Time};
 use hashbrown::HashTable;
 use timely::communication::Pull;
 use timely::dataflow::Scope;

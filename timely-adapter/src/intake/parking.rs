@@ -9,7 +9,8 @@
 use std::collections::VecDeque;
 use std::rc::Rc;
 
-use alluvium::{Fetch, Fetcher, Key, Result, Ticket};
+use alluvium::states::{Fetch, Fetcher, Ticket};
+use alluvium::{Key, Result};
 use hashbrown::HashTable;
 use timely::dataflow::operators::Capability;
 use timely::progress::Timestamp;

@@ -7,8 +7,9 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
+use alluvium::config::{ByteSize, MEMORY_BYTES_MIN};
 use alluvium::io::{DirectoryLock, lock_directory};
-use alluvium::{ByteSize, Error, ErrorKind, Key, MEMORY_BYTES_MIN, Result, State, StoreConfig};
+use alluvium::{Error, ErrorKind, Key, Result, State, StoreConfig};
 use timely::CommunicationConfig;
 use timely::worker::Worker;
 
@@ -25,7 +26,7 @@ pub const DEFAULT_CONNECT_WITHIN: Duration = Duration::from_secs(60);
 /// use alluvium::{MIB, StoreConfig};
 /// use alluvium_timely::NodeConfig;
 ///
-/// let store = StoreConfig { memory: alluvium::ByteSize(256 * MIB), ..StoreConfig::default() };
+/// let store = StoreConfig { memory: alluvium::config::ByteSize(256 * MIB), ..StoreConfig::default() };
 /// let node = NodeConfig::from(store).connect_within(std::time::Duration::from_secs(10));
 /// # let _ = node;
 /// ```

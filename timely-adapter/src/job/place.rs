@@ -5,8 +5,10 @@ use std::ops::Range;
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use alluvium::checkpoints::checkpoint_name;
+use alluvium::config::ByteSize;
 use alluvium::io::{Device, DirectoryLock, SureNames};
-use alluvium::{ByteSize, Error, ErrorKind, Result, Store, checkpoint_name};
+use alluvium::{Error, ErrorKind, Result, Store};
 use timely::worker::Worker;
 
 use crate::job::checkpoints::directories::{checkpoints_there, name_of, remove};
@@ -228,7 +230,7 @@ pub(crate) fn owned_groups(index: usize, groups: u16, peers: usize) -> Range<u16
 
 #[cfg(test)]
 mod tests {
-    use alluvium::KeyGroup;
+    use alluvium::moving::KeyGroup;
 
     use super::*;
 

@@ -7,7 +7,8 @@ use std::cell::RefCell;
 use std::fmt;
 use std::time::{Duration, Instant};
 
-use alluvium::{Store, StoreStats};
+use alluvium::Store;
+use alluvium::stats::StoreStats;
 use serde::{Deserialize, Serialize};
 use timely::container::CapacityContainerBuilder;
 use timely::logging_core::Logger;

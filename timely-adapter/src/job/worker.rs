@@ -9,7 +9,8 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use alluvium::io::Device;
-use alluvium::{AnyLayout, Error, ErrorKind, Key, KeyGroup, KeyGroups, Result, State, Store};
+use alluvium::moving::{KeyGroup, KeyGroups};
+use alluvium::{AnyLayout, Error, ErrorKind, Key, Result, State, Store};
 use timely::worker::Worker;
 
 use crate::intake::fault::Fault;

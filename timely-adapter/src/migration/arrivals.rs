@@ -8,7 +8,8 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::rc::Rc;
 
-use alluvium::{ErrorKind, Key, KeyGroup, Mover, Result, Standing, Time};
+use alluvium::moving::{KeyGroup, Mover, Standing};
+use alluvium::{ErrorKind, Key, Result, Time};
 use timely::dataflow::operators::Capability;
 use timely::scheduling::Activator;
 

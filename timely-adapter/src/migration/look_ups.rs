@@ -12,7 +12,9 @@ use std::collections::{BTreeMap, VecDeque};
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
-use alluvium::{Error, ErrorKind, Heap, HeapSize, Key, KeyGroup, Map, Mover, Result, Standing};
+use alluvium::moving::{KeyGroup, Mover, Standing};
+use alluvium::types::HeapSize;
+use alluvium::{Error, ErrorKind, Heap, Key, Map, Result};
 use timely::ExchangeData;
 use timely::dataflow::channels::pact::Exchange;
 use timely::dataflow::operators::Capability;

@@ -22,7 +22,8 @@ mod routes;
 
 use std::fmt;
 
-use alluvium::{Aggregate, Key, KeyGroup, Layout, Map, Result};
+use alluvium::moving::KeyGroup;
+use alluvium::{Aggregate, Key, Layout, Map, Result};
 use serde::{Deserialize, Serialize};
 use timely::ExchangeData;
 use timely::dataflow::StreamVec;

@@ -6,7 +6,8 @@
 //! not installed yet holds the time of the move. Timers of a group fire when it is here in full, after
 //! the rows that waited for it.
 
-use alluvium::{Key, Mover, Result, Time, Windows};
+use alluvium::moving::Mover;
+use alluvium::{Key, Result, Time, Windows};
 use timely::ExchangeData;
 use timely::dataflow::StreamVec;
 use timely::dataflow::channels::pact::Exchange;

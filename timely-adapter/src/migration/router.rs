@@ -18,7 +18,9 @@ use std::collections::{BTreeMap, VecDeque};
 use std::rc::Rc;
 use std::time::Duration;
 
-use alluvium::{Error, ErrorKind, Extraction, Key, KeyGroup, Mover, Reservation, Result, Standing};
+use alluvium::config::Reservation;
+use alluvium::moving::{Extraction, KeyGroup, Mover, Standing};
+use alluvium::{Error, ErrorKind, Key, Result};
 use timely::ExchangeData;
 use timely::container::CapacityContainerBuilder;
 use timely::dataflow::StreamVec;

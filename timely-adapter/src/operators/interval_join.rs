@@ -1,6 +1,8 @@
 //! The join of rows that are close in time.
 
-use alluvium::{Error, ErrorKind, Key, ListsLayout, Result, State, Time, TimeMap, nanos};
+use alluvium::backend::ListsLayout;
+use alluvium::time::nanos;
+use alluvium::{Error, ErrorKind, Key, Result, State, Time, TimeMap};
 use timely::ExchangeData;
 use timely::dataflow::operators::Capability;
 use timely::dataflow::operators::core::Concat;

@@ -2,7 +2,8 @@
 
 use std::marker::PhantomData;
 
-use alluvium::{BatchError, Key, Layout, Map, Result, State};
+use alluvium::states::BatchError;
+use alluvium::{Key, Layout, Map, Result, State};
 use timely::ExchangeData;
 use timely::dataflow::channels::pact::Pipeline;
 use timely::dataflow::operators::Capability;

@@ -14,7 +14,9 @@ use std::collections::btree_map::Entry;
 use std::fmt;
 use std::sync::{Arc, OnceLock};
 
-use alluvium::{Error, ErrorKind, Key, Lookup, Result, State, rounded};
+use alluvium::states::Lookup;
+use alluvium::types::rounded;
+use alluvium::{Error, ErrorKind, Key, Result, State};
 
 /// Bytes of a chunk of rows, unless a single row is larger.
 const CHUNK_BYTES: usize = 16 << 10;
@@ -28,7 +30,8 @@ const NO_ROW: u32 = u32::MAX;
 /// not contain it. For a table that changes use keyed state and [`LookupJoin`](crate::LookupJoin).
 ///
 /// ```
-/// use alluvium::{ByteSize, MIB};
+/// use alluvium::MIB;
+/// use alluvium::config::ByteSize;
 /// use alluvium_timely::{NodeConfig, TableLoader, execute};
 ///
 /// let node = NodeConfig::default().table(

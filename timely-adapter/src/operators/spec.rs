@@ -5,10 +5,12 @@ use std::cell::RefCell;
 use std::rc::Rc;
 use std::time::Duration;
 
+use alluvium::backend::{HolisticLayout, ListsLayout, WindowLayout};
+use alluvium::moving::{Mover, RowKeys};
+use alluvium::states::{Fetcher, StateBuilder, Timed};
 use alluvium::{
-    Aggregate, Aggregated, AnyLayout, Count, Error, ErrorKind, ExpiringMap, Fetcher, Holistic,
-    HolisticLayout, Key, Layout, List, ListsLayout, Map, Mover, Process, Result, RowKeys, State,
-    StateBuilder, Store, Time, TimeMap, Timed, Timers, Ttl, Value, WindowLayout, Windows,
+    Aggregate, Aggregated, AnyLayout, Count, Error, ErrorKind, ExpiringMap, Holistic, Key, Layout,
+    List, Map, Process, Result, State, Store, Time, TimeMap, Timers, Ttl, Value, Windows,
 };
 
 use crate::job::worker::{Registered, WorkerState};

@@ -4,7 +4,8 @@
 //! them. Timely's own notificator keeps one capability per time and sorts them on every schedule,
 //! which takes 33 ms with 360,000 of them pending.
 
-use alluvium::{Key, Result, RowKeys, Time, Timers};
+use alluvium::moving::RowKeys;
+use alluvium::{Key, Result, Time, Timers};
 use timely::ExchangeData;
 use timely::dataflow::operators::Capability;
 
@@ -140,7 +141,7 @@ pub trait Stateful<'scope, T: EventTime, K: Key + Ord, D> {
     /// An error of `rows` or `due` ends the run, unless [`Fault`](crate::Fault) says that it
     /// passes: then the operator calls the closure again later with what is left in its vector. So
     /// take out what you have applied (see
-    /// [`BatchError::leave_rest`](alluvium::BatchError::leave_rest)). After `Ok` everything counts
+    /// [`BatchError::leave_rest`](alluvium::states::BatchError::leave_rest)). After `Ok` everything counts
     /// as applied. If a row causes several writes, all but the last must be safe to repeat. So set
     /// a timer before you change a value.
     fn stateful<S, R, L>(

@@ -8,9 +8,11 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::rc::Rc;
 
+use alluvium::backend::{HolisticLayout, WindowLayout};
+use alluvium::windows::{Advanced, Late};
 use alluvium::{
-    Advanced, Aggregate, Aggregated, Error, ErrorKind, Holistic, HolisticLayout, Key, Late,
-    Process, Result, State, Time, Window, WindowLayout, Windows,
+    Aggregate, Aggregated, Error, ErrorKind, Holistic, Key, Process, Result, State, Time, Window,
+    Windows,
 };
 use timely::ExchangeData;
 use timely::dataflow::StreamVec;

@@ -1,9 +1,9 @@
 //! Memory has no room for what beginning or writing a checkpoint takes: the checkpoint is given up, the job says why,
 //! and the run goes on; once there is memory the next one is committed. It ended the run before.
 
-use alluvium::{
-    ByteSize, Elements, Error, Heap, Helpers, MIB, StoreConfig, Time, Windows, nanos, process,
-};
+use alluvium::config::{ByteSize, Helpers};
+use alluvium::time::nanos;
+use alluvium::{Elements, Error, Heap, MIB, StoreConfig, Time, Windows, process};
 use alluvium_timely::{Counting, JobCheckpoints, KeyBy, Rolling, Spec, Turn, Windowing, execute};
 use timely::dataflow::ProbeHandle;
 use timely::dataflow::operators::Probe;

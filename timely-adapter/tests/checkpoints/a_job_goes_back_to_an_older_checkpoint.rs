@@ -6,7 +6,8 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::rc::Rc;
 
-use alluvium::{ByteSize, Error, ErrorKind, MIB, Result, Time};
+use alluvium::config::ByteSize;
+use alluvium::{Error, ErrorKind, MIB, Result, Time};
 use alluvium_timely::{Counting, JobCheckpoints, KeyBy, Rolling, Spec, Turn, WorkerState, execute};
 use timely::dataflow::ProbeHandle;
 use timely::dataflow::operators::vec::Input;

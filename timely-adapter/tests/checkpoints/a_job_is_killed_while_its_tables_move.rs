@@ -9,7 +9,8 @@ use std::rc::Rc;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use alluvium::{Error, ErrorKind, KeyGroup, KeyHash, Result, Time};
+use alluvium::moving::KeyGroup;
+use alluvium::{Error, ErrorKind, KeyHash, Result, Time};
 use alluvium_timely::{
     Counting, External, JobCheckpoints, JobInput, KeyBy, LookupExternal, LookupJoin, MoveGroup,
     OnThread, Rolling, Spec, Turn, WorkerState, execute,

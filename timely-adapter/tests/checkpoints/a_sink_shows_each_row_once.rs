@@ -7,7 +7,9 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::Duration;
 
-use alluvium::{ByteSize, Error, ErrorKind, MIB, Result, Time, Windows, nanos};
+use alluvium::config::ByteSize;
+use alluvium::time::nanos;
+use alluvium::{Error, ErrorKind, MIB, Result, Time, Windows};
 use alluvium_timely::{
     Counting, FileSink, JobCheckpoints, JobSink, KeyBy, Rolling, Sink, SinkWork, Spec, Turn,
     Windowing, WorkerState, WriteTo, committed_files, execute,

@@ -5,8 +5,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+use alluvium::Result;
+use alluvium::config::Helpers;
 use alluvium::io::{Device, Faults, FileHandle, IoStats, Request, Simulated};
-use alluvium::{Helpers, Result};
 
 use crate::job::{Accident, Job, expected, node, run_with, together};
 

@@ -5,8 +5,8 @@ use std::fs;
 use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use alluvium::checkpoints::{FORMAT_VERSION, Framed};
 use alluvium::io::{DirectIo, ThreadPool, ThreadPoolOptions};
-use alluvium::{FORMAT_VERSION, Framed};
 use alluvium_timely::JobCheckpoint;
 use serde::{Deserialize, Serialize};
 

@@ -10,10 +10,12 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 
+use alluvium::config::{ByteSize, Helpers};
 use alluvium::io::{CrashPolicy, Device, Simulated};
+use alluvium::moving::KeyGroup;
+use alluvium::time::nanos;
 use alluvium::{
-    ByteSize, Error, ErrorKind, Helpers, HybridLog, KIB, KeyGroup, KeyHash, MIB, Result,
-    StoreConfig, Time, Windows, nanos,
+    Error, ErrorKind, HybridLog, KIB, KeyHash, MIB, Result, StoreConfig, Time, Windows,
 };
 use alluvium_timely::{
     Counting, JobCheckpoints, JobInput, KeyBy, MoveGroup, NodeConfig, Rolling, Spec, Stateful,

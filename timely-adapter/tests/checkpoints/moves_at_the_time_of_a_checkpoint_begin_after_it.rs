@@ -10,7 +10,10 @@ use std::path::Path;
 use std::rc::Rc;
 use std::time::Duration;
 
-use alluvium::{ByteSize, Error, KeyGroup, MIB, Result, Time, Windows, nanos};
+use alluvium::config::ByteSize;
+use alluvium::moving::KeyGroup;
+use alluvium::time::nanos;
+use alluvium::{Error, MIB, Result, Time, Windows};
 use alluvium_timely::{
     Counting, JobCheckpoints, JobInput, KeyBy, MoveGroup, Rolling, Spec, Turn, Windowing,
     WorkerState, execute,

@@ -1,6 +1,7 @@
 //! A store's own checkpoints, taken beside the job, remove nothing that the job's record names.
 
-use alluvium::{ByteSize, ErrorKind, MIB, Result};
+use alluvium::config::ByteSize;
+use alluvium::{ErrorKind, MIB, Result};
 use alluvium_timely::{JobCheckpoints, Turn, WorkerState, execute};
 use timely::dataflow::ProbeHandle;
 use timely::worker::Worker;

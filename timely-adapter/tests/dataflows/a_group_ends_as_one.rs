@@ -8,7 +8,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Barrier};
 use std::time::Duration;
 
-use alluvium::{AnyLayout, ByteSize, Error, ErrorKind, Heap, KIB, Result, StoreConfig};
+use alluvium::config::ByteSize;
+use alluvium::{AnyLayout, Error, ErrorKind, Heap, KIB, Result, StoreConfig};
 use alluvium_timely::{Counting, KeyBy, NodeConfig, Rolling, Spec, WorkerState, execute};
 use timely::dataflow::ProbeHandle;
 use timely::dataflow::operators::vec::Input;

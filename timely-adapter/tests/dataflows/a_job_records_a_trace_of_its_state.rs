@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 use std::fs;
 
 use crate::common;
-use alluvium::{StoreConfig, TraceOptions};
+use alluvium::StoreConfig;
+use alluvium::config::TraceOptions;
 use alluvium_timely::{Counting, KeyBy, NodeConfig, Rolling, Spec, WorkerOverrides};
 
 fn words() -> Vec<(u64, Vec<String>)> {

@@ -9,9 +9,10 @@ use std::path::Path;
 use std::rc::Rc;
 use std::sync::{Arc, Mutex};
 
-use alluvium::{
-    ByteSize, Error, ErrorKind, KeyGroup, MIB, Map, StoreConfig, Time, Ttl, Windows, nanos,
-};
+use alluvium::config::ByteSize;
+use alluvium::moving::KeyGroup;
+use alluvium::time::nanos;
+use alluvium::{Error, ErrorKind, MIB, Map, StoreConfig, Time, Ttl, Windows};
 use alluvium_timely::{
     Counting, Fired, KeyBy, MoveGroup, OperatorState, Rolling, Spec, Stateful, Windowing,
     WorkerOverrides, WorkerState, execute, install,

@@ -9,8 +9,9 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::time::Duration;
 
+use alluvium::config::ByteSize;
 use alluvium::io::{Device, Faults, Simulated};
-use alluvium::{AnyLayout, ByteSize, Heap, HybridLog, KIB, Map, Result, StoreConfig, Time};
+use alluvium::{AnyLayout, Heap, HybridLog, KIB, Map, Result, StoreConfig, Time};
 use alluvium_timely::{
     Changes, Counting, Fault, Join, KeyBy, Parked, Rolling, Spec, Stateful, WorkerOverrides,
     WorkerState,

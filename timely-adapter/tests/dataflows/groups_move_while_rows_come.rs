@@ -10,10 +10,12 @@ use std::rc::Rc;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use alluvium::config::ByteSize;
 use alluvium::io::{Device, Faults, Simulated};
+use alluvium::moving::KeyGroup;
+use alluvium::time::nanos;
 use alluvium::{
-    AnyLayout, ByteSize, Counting, Heap, HybridLog, KIB, KeyGroup, MIB, Store, StoreConfig, Time,
-    Ttl, Windows, nanos,
+    AnyLayout, Counting, Heap, HybridLog, KIB, MIB, Store, StoreConfig, Time, Ttl, Windows,
 };
 use alluvium_timely::{
     Changes, KeyBy, MoveGroup, NodeConfig, OperatorState, Rolling, Spec, Stateful, WorkerOverrides,
@@ -40,7 +42,7 @@ struct Dice(u64);
 impl Dice {
     fn below(&mut self, limit: u64) -> u64 {
         self.0 += 1;
-        alluvium::hash_word(alluvium::hash_word(self.0)) % limit
+        alluvium::types::hash_word(alluvium::types::hash_word(self.0)) % limit
     }
 }
 

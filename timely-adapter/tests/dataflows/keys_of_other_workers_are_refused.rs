@@ -6,7 +6,8 @@
 
 use std::time::Duration;
 
-use alluvium::{Error, ErrorKind, Map, Result, StoreConfig, Time, nanos};
+use alluvium::time::nanos;
+use alluvium::{Error, ErrorKind, Map, Result, StoreConfig, Time};
 use alluvium_timely::{Context, KeyBy, MoveGroup, OperatorState, Spec, Stateful, execute};
 use timely::dataflow::ProbeHandle;
 use timely::dataflow::operators::Probe;

@@ -6,9 +6,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use crate::common::{self, Consolidated};
 use crate::own_layout::BTree;
-use alluvium::{
-    AnyLayout, ByteSize, ErrorKind, Heap, HybridLog, KIB, Layout, MIB, Result, StoreConfig,
-};
+use alluvium::config::ByteSize;
+use alluvium::{AnyLayout, ErrorKind, Heap, HybridLog, KIB, Layout, MIB, Result, StoreConfig};
 use alluvium_timely::{KeyBy, LookupJoin, NodeConfig, Spec, TableLoader, WorkerOverrides, execute};
 use timely::dataflow::operators::Inspect;
 use timely::dataflow::operators::core::OkErr;

@@ -7,7 +7,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Barrier};
 use std::time::Duration;
 
-use alluvium::{ByteSize, Heap, KIB, KeyGroup, KeyHash, MIB, Result, StoreConfig};
+use alluvium::config::ByteSize;
+use alluvium::moving::KeyGroup;
+use alluvium::{Heap, KIB, KeyHash, MIB, Result, StoreConfig};
 use alluvium_timely::{Context, KeyBy, MoveGroup, NodeConfig, Spec, Stateful, execute};
 use timely::dataflow::ProbeHandle;
 use timely::dataflow::operators::Probe;

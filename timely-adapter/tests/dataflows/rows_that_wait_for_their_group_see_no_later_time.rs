@@ -8,10 +8,10 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use alluvium::{
-    ByteSize, Error, ExpiringMap, Heap, KeyGroup, KeyHash, List, MIB, Result, StoreConfig, Time,
-    Ttl, nanos,
-};
+use alluvium::config::ByteSize;
+use alluvium::moving::KeyGroup;
+use alluvium::time::nanos;
+use alluvium::{Error, ExpiringMap, Heap, KeyHash, List, MIB, Result, StoreConfig, Time, Ttl};
 use alluvium_timely::{Context, KeyBy, MoveGroup, NodeConfig, Spec, Stateful, execute};
 use timely::dataflow::ProbeHandle;
 use timely::dataflow::operators::Probe;

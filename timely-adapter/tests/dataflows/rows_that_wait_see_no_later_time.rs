@@ -8,7 +8,8 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use alluvium::io::{Device, Fault as DeviceFault, Faults, Simulated};
-use alluvium::{ExpiringMap, KIB, List, Map, StoreConfig, Ttl, nanos};
+use alluvium::time::nanos;
+use alluvium::{ExpiringMap, KIB, List, Map, StoreConfig, Ttl};
 use alluvium_timely::{
     Counting, Fault, KeyBy, Rolling, Spec, Stateful, WorkerOverrides, WorkerState, install,
 };

@@ -9,8 +9,9 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::{Duration, Instant};
 
 use crate::common::{self, Consolidated};
+use alluvium::config::ByteSize;
 use alluvium::io::Waker;
-use alluvium::{ByteSize, Error, ErrorKind, MIB, Result, StoreConfig};
+use alluvium::{Error, ErrorKind, MIB, Result, StoreConfig};
 use alluvium_timely::{
     Answer, External, ExternalTable, KeyBy, LookupExternal, NodeConfig, OnThread, Question, Told,
     WorkerOverrides, WorkerState, install,

@@ -9,7 +9,8 @@ use std::rc::Rc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use alluvium::{StoreConfig, Time, Ttl, nanos};
+use alluvium::time::nanos;
+use alluvium::{StoreConfig, Time, Ttl};
 use alluvium_timely::{
     Counting, Gate, GatedSource, KeyBy, Rolling, Spec, Stateful, Watermarks, WorkerOverrides,
     WorkerState, install,

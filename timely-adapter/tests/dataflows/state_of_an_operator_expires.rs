@@ -3,7 +3,8 @@
 
 use crate::common;
 
-use alluvium::{Ttl, nanos};
+use alluvium::Ttl;
+use alluvium::time::nanos;
 use alluvium_timely::{EventTime, KeyBy, NodeConfig, Spec, Stateful, WorkerOverrides};
 
 const TTL: i64 = 10;

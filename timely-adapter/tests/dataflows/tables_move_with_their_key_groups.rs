@@ -10,9 +10,9 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use crate::common::{self, Consolidated};
-use alluvium::{
-    ByteSize, Error, ErrorKind, Heap, HybridLog, KeyGroup, KeyHash, MIB, Result, StoreConfig,
-};
+use alluvium::config::ByteSize;
+use alluvium::moving::KeyGroup;
+use alluvium::{Error, ErrorKind, Heap, HybridLog, KeyHash, MIB, Result, StoreConfig};
 use alluvium_timely::{
     External, KeyBy, LookupExternal, LookupJoin, MoveGroup, NodeConfig, OnThread, Spec, Told,
     WorkerOverrides,

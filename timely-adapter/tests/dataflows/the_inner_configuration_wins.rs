@@ -1,7 +1,8 @@
 //! Node, worker and operator each choose a layout; and what cannot be configured is refused.
 
 use crate::common;
-use alluvium::{AnyLayout, ByteSize, ErrorKind, Heap, KIB, Result, StoreConfig};
+use alluvium::config::ByteSize;
+use alluvium::{AnyLayout, ErrorKind, Heap, KIB, Result, StoreConfig};
 use alluvium_timely::{
     Counting, KeyBy, NodeConfig, Rolling, Spec, WorkerOverrides, WorkerState, install,
 };

@@ -3,7 +3,8 @@
 use std::path::Path;
 use std::sync::{Arc, Mutex};
 
-use alluvium::{ByteSize, MIB, StoreConfig, Time};
+use alluvium::config::ByteSize;
+use alluvium::{MIB, StoreConfig, Time};
 use alluvium_timely::{KeyBy, Spec, Stateful, WorkerState, install};
 use timely::dataflow::ProbeHandle;
 use timely::dataflow::operators::vec::Input;

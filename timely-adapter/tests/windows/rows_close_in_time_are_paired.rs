@@ -3,7 +3,8 @@
 
 use std::collections::BTreeMap;
 
-use alluvium::{ErrorKind, ListsLayout, Time};
+use alluvium::backend::ListsLayout;
+use alluvium::{ErrorKind, Time};
 use alluvium_timely::{IntervalJoin, KeyBy, NodeConfig, Spec, WorkerOverrides};
 use timely::dataflow::operators::vec::Filter;
 

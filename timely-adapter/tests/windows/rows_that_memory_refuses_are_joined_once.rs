@@ -3,7 +3,8 @@
 
 use std::collections::BTreeMap;
 
-use alluvium::{AnyLayout, ErrorKind, MIB, Reservation, Result, Store};
+use alluvium::config::Reservation;
+use alluvium::{AnyLayout, ErrorKind, MIB, Result, Store};
 use alluvium_timely::JoinSides;
 
 /// Takes all memory of a store but some bytes.

@@ -2,7 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use alluvium::{Elements, Result, Window, Windows, nanos};
+use alluvium::time::nanos;
+use alluvium::{Elements, Result, Window, Windows};
 use alluvium_timely::Aggregate;
 
 use crate::window_model::{self, Event, Results};

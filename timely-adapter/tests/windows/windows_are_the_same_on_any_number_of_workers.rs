@@ -4,7 +4,8 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 
-use alluvium::{AnyLayout, Elements, Emit, Time, Window, Windows, nanos, process};
+use alluvium::time::nanos;
+use alluvium::{AnyLayout, Elements, Emit, Time, Window, Windows, process};
 use alluvium_timely::{
     Changes, KeyBy, NodeConfig, Spec, Windowing, WorkerOverrides, WorkerState, install,
 };
@@ -276,7 +277,7 @@ fn a_join_gives_the_late_rows_of_both_sides_out() {
                 let right =
                     right.key_by(state, |row| row.1).window(Windows::tumbling(nanos(10)), at);
                 let paired = left.join(right, Spec::new("pairs"), |_, _, _, _| ())?;
-                let change = |late: alluvium::Late<u64, Row>| {
+                let change = |late: alluvium::windows::Late<u64, Row>| {
                     assert_eq!(late.key, late.element.1);
                     ((late.element.2 % 2, late.element, late.lateness), 0, 1)
                 };

@@ -10,7 +10,9 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::time::Duration;
 
-use alluvium::{AnyLayout, Elements, Emit, KeyGroup, StoreConfig, Time, Windows, nanos, process};
+use alluvium::moving::KeyGroup;
+use alluvium::time::nanos;
+use alluvium::{AnyLayout, Elements, Emit, StoreConfig, Time, Windows, process};
 use alluvium_timely::{KeyBy, MoveGroup, NodeConfig, Spec, Windowing, WorkerState, execute};
 use timely::dataflow::ProbeHandle;
 use timely::dataflow::operators::vec::{Filter, Input};
@@ -28,7 +30,7 @@ struct Dice(u64);
 impl Dice {
     fn below(&mut self, limit: u64) -> u64 {
         self.0 += 1;
-        alluvium::hash_word(alluvium::hash_word(self.0)) % limit
+        alluvium::types::hash_word(alluvium::types::hash_word(self.0)) % limit
     }
 }
 

@@ -3,7 +3,7 @@
 //! Sequences are told apart by hashes of 64 bits: of 10 million accesses two different ones count
 //! as one with a chance of 1 in 100,000. Memory is 16 bytes an access.
 
-use alluvium::{combine, hash_word};
+use alluvium::types::{combine, hash_word};
 
 /// The number of different sequences of each length from 1 to `lengths`.
 pub fn unique(keys: &[u32], lengths: usize) -> Vec<u64> {

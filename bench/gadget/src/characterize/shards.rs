@@ -7,7 +7,7 @@
 
 use std::collections::BinaryHeap;
 
-use alluvium::hash_word;
+use alluvium::types::hash_word;
 use foldhash::fast::FixedState;
 use hashbrown::HashMap;
 

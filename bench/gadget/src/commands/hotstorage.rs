@@ -149,8 +149,8 @@ impl HotStorageArgs {
         let mut sorted = answers.clone();
         sorted.sort_unstable();
         let digest = sorted.iter().fold(0, |digest, (start, answer)| {
-            let window = alluvium::hash_word(start.cast_unsigned());
-            alluvium::combine(alluvium::combine(digest, window), *answer)
+            let window = alluvium::types::hash_word(start.cast_unsigned());
+            alluvium::types::combine(alluvium::types::combine(digest, window), *answer)
         });
         let own = env!("CARGO_PKG_VERSION");
         Figures {

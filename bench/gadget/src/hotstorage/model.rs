@@ -1,6 +1,6 @@
 //! The slow and obvious answers: each window looks at all records in it, by their numbers.
 
-use alluvium::{combine, hash_word};
+use alluvium::types::{combine, hash_word};
 
 use super::{Answer, Job, Question};
 

@@ -1,8 +1,10 @@
 //! Our own windows: typed, each record kept once, in the layouts that fit.
 
+use alluvium::time::nanos;
+use alluvium::windows::Late;
 use alluvium::{
-    Aggregated, AnyLayout, Counting, Elements, Holistic, Late, Process, Store, Time, Window,
-    Windows as Shape, nanos,
+    Aggregated, AnyLayout, Counting, Elements, Holistic, Process, Store, Time, Window,
+    Windows as Shape,
 };
 
 use super::play::Windows;

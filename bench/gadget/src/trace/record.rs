@@ -3,7 +3,7 @@
 
 use std::time::Instant;
 
-use alluvium::combine;
+use alluvium::types::combine;
 
 use super::line::{BYTES_MAX, Line, Op};
 use super::value::{Visited, digest_of, fill};

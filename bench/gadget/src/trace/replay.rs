@@ -6,7 +6,7 @@
 
 use std::time::{Duration, Instant};
 
-use alluvium::combine;
+use alluvium::types::combine;
 
 use super::file::{Entry, Recording};
 use super::line::Op;

@@ -2,7 +2,7 @@
 
 use std::hash::{BuildHasher, Hasher};
 
-use alluvium::{combine, hash_word};
+use alluvium::types::{combine, hash_word};
 use foldhash::fast::FixedState;
 
 /// Puts the value that line `number` writes into `to`: no two lines write the same.

@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use alluvium::{Counting, MIB, SECOND, Store, Time, TraceOptions, Windows};
+use alluvium::config::TraceOptions;
+use alluvium::{Counting, MIB, SECOND, Store, Time, Windows};
 use alluvium_gadget::characterize::Characterization;
 use alluvium_gadget::engine::{BTree, Open, built_in};
 use alluvium_gadget::measure::{Stopwatch, Timing};

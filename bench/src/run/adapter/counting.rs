@@ -7,7 +7,8 @@ use std::cell::Cell;
 use std::rc::Rc;
 use std::time::Instant;
 
-use alluvium::{AnyLayout, ByteSize, Heap, HybridLog, Map, StoreConfig};
+use alluvium::config::ByteSize;
+use alluvium::{AnyLayout, Heap, HybridLog, Map, StoreConfig};
 use alluvium_timely::{Counting, Gate, KeyBy, Rolling, Spec, WorkerState, execute};
 use timely::container::CapacityContainerBuilder;
 use timely::dataflow::channels::pact::Exchange;

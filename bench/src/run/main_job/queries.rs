@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use alluvium::ByteSize;
+use alluvium::config::ByteSize;
 use clap::Parser;
 
 use super::runs::Runs;

@@ -35,7 +35,8 @@ mod worker;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use alluvium::{StoreConfig, StoreStats};
+use alluvium::StoreConfig;
+use alluvium::stats::StoreStats;
 use alluvium_timely::execute;
 
 use super::state::temporary_dir;

@@ -4,7 +4,8 @@ use std::collections::VecDeque;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use alluvium::{StoreStats, Time};
+use alluvium::Time;
+use alluvium::stats::StoreStats;
 use alluvium_timely::{Gate, JobCheckpoints, JobInput, Met, Turn, WorkerState};
 use timely::dataflow::InputHandleVec;
 use timely::dataflow::operators::vec::Input;

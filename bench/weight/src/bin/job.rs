@@ -1,6 +1,7 @@
 //! A Timely job with three operators: counts by window, counts by session and a rolling count.
 
-use alluvium::{Aggregate, Counting, Time, Windows, nanos};
+use alluvium::time::nanos;
+use alluvium::{Aggregate, Counting, Time, Windows};
 use alluvium_timely::{KeyBy, NodeConfig, Rolling, Spec, Windowing, execute};
 use timely::dataflow::ProbeHandle;
 use timely::dataflow::operators::vec::Input;

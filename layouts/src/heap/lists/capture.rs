@@ -16,11 +16,11 @@ use alluvium_pagestore::{
 };
 
 use crate::checkpoint::{FREE_BYTES, InSteps, Pace};
-use crate::restore::full_image::{kept_free, pace};
-use crate::heap::segment_bytes;
-use crate::heap::lists::{Bucket, HeapLists};
 use crate::heap::lists::reading::{Captured, Reading, Source};
 use crate::heap::lists::records::{Due, Records};
+use crate::heap::lists::{Bucket, HeapLists};
+use crate::heap::segment_bytes;
+use crate::restore::full_image::{kept_free, pace};
 
 /// Bytes booked for a bucket at the barrier.
 const BUCKET_BYTES: u64 = 320;

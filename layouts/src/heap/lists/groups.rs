@@ -9,9 +9,9 @@ use std::ops::RangeInclusive;
 use alluvium_pagestore::{Key, MemoryKind, Result, State, Time};
 
 use crate::contract::by_hash::{ByHash, VisitRun};
-use crate::heap::lists::{HeapLists, List, hash_of};
-use crate::heap::lists::reading::record_elements;
 use crate::contract::table::Cursor;
+use crate::heap::lists::reading::record_elements;
+use crate::heap::lists::{HeapLists, List, hash_of};
 
 impl<K: Key, E: State> ByHash<K, E, Time> for HeapLists<K, E> {
     /// Visits lists in runs of as many elements as a value may have bytes, or one.

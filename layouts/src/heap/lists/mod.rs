@@ -20,18 +20,18 @@ use alluvium_pagestore::{
     Result, State, StateImage, Time, rounded,
 };
 
-use crate::contract::by_hash::ByHash;
 use crate::checkpoint::{Remembered, at_once};
-use crate::restore::full_image::read_placed;
+use crate::contract::by_hash::ByHash;
+use crate::contract::lists::{Elements, Lists, ListsLayout, span};
+use crate::contract::table::{CheckpointOutcome, Cursor, Layout, StateContext, TableStats};
+use crate::contract::upkeep::Upkeep;
 use crate::heap::Heap;
 use crate::heap::lists::reading::{Captured, Reading};
 use crate::heap::lists::records::{Record, Records};
 use crate::heap::place::Place;
-use crate::contract::lists::{Elements, Lists, ListsLayout, span};
-use crate::support::oversize::Oversize;
 use crate::heap::split_table::{HashRange, SplitTable};
-use crate::contract::table::{CheckpointOutcome, Cursor, Layout, StateContext, TableStats};
-use crate::contract::upkeep::Upkeep;
+use crate::restore::full_image::read_placed;
+use crate::support::oversize::Oversize;
 
 /// Elements of a list's first vector.
 const CAPACITY_FIRST: usize = 4;

@@ -20,11 +20,11 @@ use std::rc::Rc;
 use alluvium_pagestore::{Account, HeapSize, Key, Lookup, MemoryKind, Result, State, Time};
 
 use crate::checkpoint::{FREE_BYTES, Recording};
-use crate::restore::full_image::name_large;
-use crate::heap::lists::{Bucket, List, add_record, drop_part, hash_of};
 use crate::heap::lists::records::{Due, Record, Records};
+use crate::heap::lists::{Bucket, List, add_record, drop_part, hash_of};
 use crate::heap::place::Place;
 use crate::heap::split_table::{HashRange, SplitTable};
+use crate::restore::full_image::name_large;
 
 /// Most elements of a list in one record.
 const RECORD_ELEMENTS: usize = 1024;

@@ -9,9 +9,9 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use alluvium_pagestore::{Key, Lookup, MemoryKind, Result, State, Time};
 
 use super::{Placed, TablePanes};
-use crate::heap::{GROUP, NEAR_BYTES};
 use crate::contract::panes::Panes;
 use crate::contract::table::{BatchError, Cursor, Table};
+use crate::heap::{GROUP, NEAR_BYTES};
 
 /// A key of the table, and the number of its item in the group.
 pub(super) type Item<K> = ((Time, K), usize);

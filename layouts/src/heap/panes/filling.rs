@@ -3,8 +3,8 @@
 use alluvium_pagestore::{Key, Result, State, Time};
 
 use super::TablePanes;
-use crate::heap::GROUP;
 use crate::contract::table::{Cursor, Table};
+use crate::heap::GROUP;
 
 impl<K: Key, A: State, T: Table<(Time, K), A>> TablePanes<K, A, T> {
     /// Fills the sets of keys, of which there are none, from the table. Reads all of it.

@@ -23,11 +23,11 @@ use alluvium_pagestore::{
 };
 
 use super::{Core, Rewriter, fixed_bytes};
+use crate::contract::table::{CheckpointOutcome, Pace, StateContext, TableStats};
 use crate::hybrid_log::config::{FRAMES_MIN, Sizes};
 use crate::hybrid_log::index::Index;
 use crate::hybrid_log::log::{Beside, Bookings, Log, QUANTUM};
 use crate::hybrid_log::stored::Stored;
-use crate::contract::table::{CheckpointOutcome, Pace, StateContext, TableStats};
 
 /// What was there when the state was cleared, each time, and is not all dropped: the last one behind the others. A
 /// checkpoint that is not decided is of one of them at most.

@@ -23,12 +23,12 @@ use std::time::Instant;
 use alluvium_pagestore::{Error, Result};
 
 use super::{FROZEN_MAX, Log};
+use crate::contract::table::Pace;
+use crate::contract::table::pace::pay;
 use crate::hybrid_log::flush::Written;
 use crate::hybrid_log::frame_unsafe::{Due, Epoch};
 use crate::hybrid_log::frames_unsafe::Stage;
 use crate::hybrid_log::stored::SegmentBefore;
-use crate::contract::table::Pace;
-use crate::contract::table::pace::pay;
 use crate::trace_event;
 
 /// What a call does, in frames that are passed over.

@@ -2,7 +2,8 @@
 
 use std::path::Path;
 
-use alluvium::{AnyLayout, Helpers, HybridLog, KIB, Key, MIB, State, Store};
+use alluvium::config::Helpers;
+use alluvium::{AnyLayout, HybridLog, KIB, Key, MIB, State, Store};
 use alluvium_inspect::{ClosedDirectory, ExportOptions, Exported, export};
 use tempfile::TempDir;
 

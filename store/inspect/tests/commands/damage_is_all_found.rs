@@ -6,7 +6,8 @@ use std::fs;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
-use alluvium::{ErrorKind, Helpers, MIB, Map, Store, Time};
+use alluvium::config::Helpers;
+use alluvium::{ErrorKind, MIB, Map, Store, Time};
 use alluvium_inspect::{ClosedDirectory, Damage, ExportOptions, Exported, export, verify};
 use tempfile::TempDir;
 

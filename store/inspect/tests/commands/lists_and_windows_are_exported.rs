@@ -5,11 +5,13 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::rc::Rc;
 
+use alluvium::backend::{CheckpointOutcome, Merge, Panes, PanesLayout, StateContext, Upkeep};
 use alluvium::io::{IoOptions, open_device};
+use alluvium::time::nanos;
+use alluvium::types::{HeapSize, Schema, hash_word};
 use alluvium::{
-    AnyLayout, AppendLog, CheckpointOutcome, Counting, Elements, Heap, HeapSize, KeyHash, MIB,
-    Merge, Panes, PanesLayout, Schema, StateContext, Store, Time, Upkeep, WindowSegments, Windows,
-    hash_word, nanos, process,
+    AnyLayout, AppendLog, Counting, Elements, Heap, KeyHash, MIB, Store, Time, WindowSegments,
+    Windows, process,
 };
 use alluvium_inspect::ExportOptions;
 use alluvium_pagestore::{

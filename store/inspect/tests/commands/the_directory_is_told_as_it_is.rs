@@ -4,7 +4,8 @@ use std::fs;
 use std::path::Path;
 use std::process::{Command, Output};
 
-use alluvium::{ErrorKind, Heap, Helpers, MIB, Map, Store};
+use alluvium::config::Helpers;
+use alluvium::{ErrorKind, Heap, MIB, Map, Store};
 use alluvium_inspect::{ClosedDirectory, ExportOptions, inspect, verify};
 use serde_json::Value;
 

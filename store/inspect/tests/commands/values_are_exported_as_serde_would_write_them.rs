@@ -6,7 +6,8 @@ use std::num::NonZero;
 use std::ops::{Bound, Range};
 use std::time::Duration;
 
-use alluvium::{Heap, Schema, Serde, State, Time};
+use alluvium::types::{Schema, Serde};
+use alluvium::{Heap, State, Time};
 use alluvium_inspect::ExportOptions;
 use proptest::prelude::*;
 use rkyv::{Archive, Deserialize, Serialize};
@@ -234,7 +235,7 @@ impl Schema for ByHand {
     }
 }
 
-impl alluvium::HeapSize for ByHand {
+impl alluvium::types::HeapSize for ByHand {
     const NO_HEAP: bool = true;
     fn heap_bytes(&self) -> usize {
         0
@@ -251,7 +252,7 @@ impl Schema for Liar {
     }
 }
 
-impl alluvium::HeapSize for Liar {
+impl alluvium::types::HeapSize for Liar {
     const NO_HEAP: bool = false;
     fn heap_bytes(&self) -> usize {
         self.0.capacity()

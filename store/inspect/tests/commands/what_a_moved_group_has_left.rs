@@ -8,9 +8,12 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
+use alluvium::config::Helpers;
+use alluvium::moving::{KeyGroup, Mover};
+use alluvium::time::nanos;
 use alluvium::{
-    Aggregated, AnyLayout, AppendLog, Counting, Helpers, KIB, KeyGroup, KeyHash, List, MIB, Mover,
-    Store, Time, WindowSegments, Windows, nanos,
+    Aggregated, AnyLayout, AppendLog, Counting, KIB, KeyHash, List, MIB, Store, Time,
+    WindowSegments, Windows,
 };
 use alluvium_inspect::{ClosedDirectory, ExportOptions, inspect, verify};
 use serde_json::Value;

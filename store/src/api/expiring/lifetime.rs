@@ -19,9 +19,9 @@ use alluvium_pagestore::{
 };
 
 use super::ttl::{Clock, Ttl};
+use crate::cells::state_cell::{Durable, Hooks, Movable, Portable};
 use crate::durability::export::{Entry, Visit};
 use crate::durability::moving::{Arriving, Place};
-use crate::cells::state_cell::{Durable, Hooks, Movable, Portable};
 
 /// The greatest time that was seen, and the first.
 pub(crate) type Record = (Time, Time);

@@ -10,13 +10,13 @@ use alluvium_pagestore::{Error, ErrorKind, Key, Lookup, Rejected, Result, Time};
 
 use super::lifetime::{Lifetime, Moment};
 use super::{Timed, Ttl};
-use crate::backend::any_layout::AnyLayout;
 use crate::api::fetcher::Fetcher;
-use crate::cells::held::Held;
 use crate::api::map::Map;
+use crate::backend::any_layout::AnyLayout;
+use crate::cells::held::Held;
 use crate::cells::state_cell::ValueRef;
 
-/// Type parameter of a [`StateBuilder`](crate::StateBuilder) for [`ExpiringMap`].
+/// Type parameter of a [`StateBuilder`](crate::states::StateBuilder) for [`ExpiringMap`].
 #[derive(Debug)]
 pub struct ExpiringMapOf<K, V>(PhantomData<(K, V)>);
 

@@ -87,7 +87,8 @@ impl Ttl {
 ///
 /// ```
 /// use std::sync::Arc;
-/// use alluvium::{Clock, Store, Time};
+/// use alluvium::{Store, Time};
+/// use alluvium::time::Clock;
 ///
 /// /// A clock for tests.
 /// #[derive(Debug)]

@@ -9,7 +9,7 @@ use super::{ExpiringMap, Timed};
 use crate::backend::any_layout::AnyLayout;
 use crate::cells::state_cell::ValueRef;
 
-/// Type parameter of a [`StateBuilder`](crate::StateBuilder) for [`ExpiringValue`].
+/// Type parameter of a [`StateBuilder`](crate::states::StateBuilder) for [`ExpiringValue`].
 #[derive(Debug)]
 pub struct ExpiringValueOf<V>(PhantomData<V>);
 

@@ -11,8 +11,8 @@ use alluvium_layouts::Place;
 use alluvium_pagestore::{Key, KeyGroup, State, Time, rounded};
 
 use super::places::Places;
-use crate::durability::moving::Groups;
 use crate::api::sorted_blocks::SortedBlocks;
+use crate::durability::moving::Groups;
 
 /// A timer as it is kept: in order of time, then key, then namespace.
 pub(crate) type Timer<K, N> = ((Time, K), N);

@@ -38,7 +38,7 @@ const TOTALS_SLICES_MIN: i128 = 3;
 /// much memory again: with accumulators of a word it was even at 16 to 30 slices.
 const STACKS_SLICES_MIN: i128 = 24;
 
-/// Type parameter of a [`StateBuilder`](crate::StateBuilder) for [`Aggregated`] windows.
+/// Type parameter of a [`StateBuilder`](crate::states::StateBuilder) for [`Aggregated`] windows.
 #[derive(Debug)]
 pub struct AggregatedOf<K, E, A>(PhantomData<(K, E, A)>);
 

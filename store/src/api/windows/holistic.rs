@@ -109,7 +109,7 @@ type ShapedOf<K, E, F, L> = Shaped<
     <L as HolisticLayout<K, E>>::Sessions,
 >;
 
-/// Type parameter of a [`StateBuilder`](crate::StateBuilder) for [`Holistic`] windows.
+/// Type parameter of a [`StateBuilder`](crate::states::StateBuilder) for [`Holistic`] windows.
 #[derive(Debug)]
 pub struct HolisticOf<K, E>(PhantomData<(K, E)>);
 

@@ -12,9 +12,9 @@ use alluvium_pagestore::{Key, Rejected, Result, State, Time};
 use super::contents::{Contents, Out, SliceCache, Was};
 use super::holistic::Process;
 use super::{Grid, Window};
-use crate::cells::{ListsCell, PanesCell};
 use crate::cells::held::Held;
 use crate::cells::recording::{Access, Recorder};
+use crate::cells::{ListsCell, PanesCell};
 
 /// Slices of a window, and how many events of a key each had.
 pub(crate) type Counts = Vec<(Time, u64)>;

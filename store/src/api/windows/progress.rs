@@ -12,11 +12,11 @@ use alluvium_pagestore::{
 };
 
 use super::Windows;
-use crate::store::definition;
-use crate::durability::export::{Entry, Visit};
-use crate::durability::moving::{Arriving, Groups, Place};
 use crate::api::own_keys::OwnKeys;
 use crate::cells::state_cell::{Durable, Hooks, Movable, Portable};
+use crate::durability::export::{Entry, Visit};
+use crate::durability::moving::{Arriving, Groups, Place};
+use crate::store::definition;
 
 /// What has been done: the watermark; the watermark for which all was done; the end of the last
 /// window that fired, where there was one.

@@ -25,9 +25,9 @@ use super::progress::ProgressCell;
 use super::reach::{self, Reach, Span};
 use super::session_set::{Session, SessionSet};
 use super::{Advanced, Emit, Late, Window, Windows, clipped, has_come};
-use crate::cells::held::Held;
 use crate::api::map::Map;
 use crate::api::timers::Timers;
+use crate::cells::held::Held;
 
 /// What is kept of sessions.
 pub(crate) trait SessionContents<K: Key>: 'static {

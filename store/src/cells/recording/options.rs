@@ -23,7 +23,8 @@ pub const TRACE_WAIT_MS: u64 = 10;
 /// recorded. `docs/src/traces.md` has what a recorded call costs; batches are done item by item.
 ///
 /// ```
-/// use alluvium::{MIB, Store, TraceOptions};
+/// use alluvium::{MIB, Store};
+/// use alluvium::config::TraceOptions;
 ///
 /// let place = tempfile::tempdir().unwrap();
 /// let options = TraceOptions::to(place.path());

@@ -9,11 +9,11 @@ use alluvium_layouts::{CheckpointOutcome, OutOfLine, TableStats};
 use alluvium_pagestore::{Error, ErrorKind, Key, Result, Time};
 
 use super::Contents;
-use crate::store::crowded::Crowded;
 use crate::api::expiring::Sweeping;
-use crate::durability::moving::Groups;
 use crate::cells::pacing::Pacing;
 use crate::cells::recording::Recorder;
+use crate::durability::moving::Groups;
+use crate::store::crowded::Crowded;
 
 /// What a state's contents are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

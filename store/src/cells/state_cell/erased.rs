@@ -9,9 +9,9 @@ use alluvium_pagestore::{
 
 use super::{Contents, Kind, Mark, Outgoing, StateCell};
 use crate::api::expiring::Sweeping;
+use crate::cells::pacing::Stream;
 use crate::durability::export::{Entry, Parts, Visit};
 use crate::durability::moving::{Arriving, Groups, Place};
-use crate::cells::pacing::Stream;
 
 /// Slices of which a range of hashes of a few thousand accumulators has more than a hundred each.
 const SLICES_IN_PARTS: usize = 32;

@@ -6,9 +6,9 @@ use alluvium_pagestore::{BlobWriter, KeyGroup, Result, StateImage, Time};
 
 use super::erased::AnyCell;
 use super::{Contents, StateCell};
+use crate::cells::pacing::Stream;
 use crate::durability::export::{Entries, Entry, Parts, Visit, each};
 use crate::durability::moving::{Arriving, Place};
-use crate::cells::pacing::Stream;
 use crate::store::not_encoded;
 
 /// What the store does with a state, whatever its types are, beside what the three other traits say: memory, work

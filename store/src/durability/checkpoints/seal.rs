@@ -18,9 +18,9 @@ use alluvium_pagestore::{
 use alluvium_pagestore::mailbox::{TryRecvError, mailbox};
 
 use super::{Checkpoint, Checkpoints, MOMENT, Part, Retained, Sealing, entries_of, pin};
-use crate::store::aside::Aside;
 use crate::cells::pacing::{Shares, Stream};
 use crate::durability::sources::Sources;
+use crate::store::aside::Aside;
 use crate::store::{BLOB_CHUNK_BYTES, Inner, Store, kept};
 
 /// A checkpoint in progress; see [`Store::seal`]. Dropping it aborts the checkpoint, unless you

@@ -7,7 +7,7 @@ use std::ops::{Range, RangeInclusive};
 
 use alluvium_pagestore::{Error, ErrorKind, KeyGroup, KeyGroups, Result};
 
-/// Where a key group is, seen from one store; see [`Mover`](crate::Mover).
+/// Where a key group is, seen from one store; see [`Mover`](crate::moving::Mover).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Standing {
     /// Here: its keys can be read and written.

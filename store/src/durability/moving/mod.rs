@@ -32,9 +32,9 @@ use alluvium_pagestore::{
     hash_bytes,
 };
 
-use crate::durability::export::Encoding;
 use crate::cells::held::{Claim, Claimed};
 use crate::cells::state_cell::Hooks;
+use crate::durability::export::Encoding;
 use crate::store::Store;
 use chunk::{ChunkWriter, Head};
 pub use groups::Standing;
@@ -53,14 +53,15 @@ const STEP_ENTRIES_FIRST: usize = 16;
 ///
 /// The states of an operator form a unit: a group moves with its entries in all of them. Make one with
 /// [`Store::mover`] in each store, open the same states in it in the same order
-/// ([`StateBuilder::moved_by`](crate::StateBuilder::moved_by), [`Store::timers_moved_by`]), and no other
+/// ([`StateBuilder::moved_by`](crate::states::StateBuilder::moved_by), [`Store::timers_moved_by`]), and no other
 /// than these of the unit's keys. All state by key can move: maps, those too whose entries expire,
 /// counters, lists, time-ordered maps, timers, and windows. A [`Value`](crate::Value) is the store's own.
 /// At first each store has the groups it [owns](crate::StoreBuilder::owned_groups), or those that its
 /// checkpoint says of the unit of this name. Cheap to clone.
 ///
 /// ```
-/// use alluvium::{KeyGroup, Standing, Store};
+/// use alluvium::Store;
+/// use alluvium::moving::{KeyGroup, Standing};
 /// # fn main() -> alluvium::Result<()> {
 /// let open = |owned| Store::in_memory().key_groups(8).owned_groups(owned).open();
 /// let (left, right) = (open(0..4)?, open(4..8)?);

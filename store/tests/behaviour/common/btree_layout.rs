@@ -3,11 +3,14 @@
 
 use std::collections::BTreeMap;
 
-use alluvium::{
-    BlobWriter, CheckpointOutcome, Cursor, EntryCodec, Error, Images, Key, Layout, Lookup,
-    MemoryKind, Peek, Rejected, Result, State, StateContext, StateImage, Table, TableStats, Upkeep,
-    read_entries, write_entries,
+use alluvium::backend::{
+    BlobWriter, CheckpointOutcome, Cursor, Images, Peek, Rejected, StateContext, StateImage, Table,
+    Upkeep, read_entries, write_entries,
 };
+use alluvium::states::Lookup;
+use alluvium::stats::{MemoryKind, TableStats};
+use alluvium::types::EntryCodec;
+use alluvium::{Error, Key, Layout, Result, State};
 
 /// Keeps a state in a `BTreeMap`.
 #[derive(Clone, Copy, Debug)]
@@ -67,7 +70,7 @@ impl<K: Key + Ord, V: State> Layout<K, V> for BTree {
     }
 
     fn value_description(&self) -> String {
-        alluvium::description_of::<V>()
+        alluvium::types::description_of::<V>()
     }
 
     fn codec(&self) -> Option<EntryCodec<K, V>> {

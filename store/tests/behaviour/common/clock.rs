@@ -1,6 +1,7 @@
 //! A clock that stands.
 
-use alluvium::{Clock, Time};
+use alluvium::Time;
+use alluvium::time::Clock;
 
 /// Time passes by calls: a checkpoint follows these only, and a history is the same each time.
 #[derive(Debug)]

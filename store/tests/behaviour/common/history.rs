@@ -2,7 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use alluvium::{Fetch, Layout, Map, Store, Ticket};
+use alluvium::states::{Fetch, Ticket};
+use alluvium::{Layout, Map, Store};
 use proptest::prelude::*;
 
 #[derive(Clone, Debug)]

@@ -10,11 +10,10 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Once};
 use std::time::{Duration, Instant};
 
+use alluvium::config::Helpers;
 use alluvium::io::{Device, Simulated};
-use alluvium::{
-    AccountStats, AnyLayout, ErrorKind, Heap, Helpers, HybridLog, KIB, Key, Map, Result, State,
-    Store,
-};
+use alluvium::stats::AccountStats;
+use alluvium::{AnyLayout, ErrorKind, Heap, HybridLog, KIB, Key, Map, Result, State, Store};
 
 pub use clock::Standing;
 pub use dice::{Dice, times};

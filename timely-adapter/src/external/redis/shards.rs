@@ -5,7 +5,8 @@
 
 use std::sync::atomic::Ordering;
 
-use alluvium::{Error, ErrorKind, KeyGroup, Result};
+use alluvium::moving::KeyGroup;
+use alluvium::{Error, ErrorKind, Result};
 use redis::{Client, Connection, ConnectionAddr, RedisError, Value};
 
 use super::{RedisConfig, SLOTS, of_redis, redis_slot};

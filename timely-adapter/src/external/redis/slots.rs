@@ -6,7 +6,8 @@
 //! killed has left on its way, between any servers, is brought along. In a Redis Cluster whose nodes know each
 //! other, hand-overs that meet would be settled by gossip, and the loser of a slot drops its keys.
 
-use alluvium::{Error, ErrorKind, KeyGroup, Result};
+use alluvium::moving::KeyGroup;
+use alluvium::{Error, ErrorKind, Result};
 use redis::ConnectionAddr;
 
 use super::SLOTS;

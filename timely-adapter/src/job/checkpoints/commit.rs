@@ -3,8 +3,9 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
+use alluvium::checkpoints::Seal;
 use alluvium::io::Device;
-use alluvium::{Error, ErrorKind, Result, Seal};
+use alluvium::{Error, ErrorKind, Result};
 
 use super::record::{JobCheckpoint, Record, WorkerCheckpoint};
 use super::restore::superseded;
@@ -187,7 +188,7 @@ fn says_otherwise(device: &dyn Device, new: &JobCheckpoint) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use alluvium::{KeyGroup, KeyGroups};
+    use alluvium::moving::{KeyGroup, KeyGroups};
 
     use super::*;
 

@@ -14,8 +14,9 @@ use std::collections::BTreeSet;
 use std::ops::Range;
 use std::path::{Component, Path, PathBuf};
 
+use alluvium::checkpoints::checkpoint_of_file;
 use alluvium::io::{DirectoryLock, lock_directory};
-use alluvium::{Error, ErrorKind, Result, checkpoint_of_file};
+use alluvium::{Error, ErrorKind, Result};
 
 /// Files removed in one step, or directories looked into.
 const STEP: usize = 8;

@@ -40,7 +40,8 @@ use std::mem;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
-use alluvium::{Aside, Error, ErrorKind, Result, Time};
+use alluvium::states::Aside;
+use alluvium::{Error, ErrorKind, Result, Time};
 use timely::ExchangeData;
 use timely::dataflow::{InputHandleVec, ProbeHandle};
 

@@ -2,7 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use alluvium::{Aside, Error, ErrorKind, KeyGroups, Result, Seal, Time};
+use alluvium::checkpoints::Seal;
+use alluvium::moving::KeyGroups;
+use alluvium::states::Aside;
+use alluvium::{Error, ErrorKind, Result, Time};
 
 use super::{JobCheckpoint, commit};
 use crate::intake::fault::is_passing;

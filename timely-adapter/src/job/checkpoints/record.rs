@@ -7,7 +7,9 @@
 use alluvium::io::Device;
 use std::collections::BTreeMap;
 
-use alluvium::{Error, ErrorKind, FORMAT_VERSION, Framed, KeyGroups, Result, Time};
+use alluvium::checkpoints::{FORMAT_VERSION, Framed};
+use alluvium::moving::KeyGroups;
+use alluvium::{Error, ErrorKind, Result, Time};
 use serde::{Deserialize, Serialize};
 
 /// Name of the record.

@@ -17,8 +17,10 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use alluvium::checkpoints::checkpoint_name;
 use alluvium::io::{Device, DirectIo, ThreadPool, ThreadPoolOptions};
-use alluvium::{Error, ErrorKind, Result, Source, checkpoint_name};
+use alluvium::moving::Source;
+use alluvium::{Error, ErrorKind, Result};
 use serde::{Deserialize, Serialize};
 
 use super::directories::{Removal, along, leftovers, name_of, names_of, remove, way};
@@ -338,7 +340,8 @@ fn unreadable(error: serde_json::Error) -> Error {
 
 #[cfg(test)]
 mod tests {
-    use alluvium::{KeyGroup, Time};
+    use alluvium::Time;
+    use alluvium::moving::KeyGroup;
 
     use super::*;
 
@@ -395,7 +398,7 @@ mod tests {
                         let found = origins(&checkpoint(then, groups), index, now, groups).unwrap();
                         let found: Vec<_> = found.iter().map(|origin| origin.worker).collect();
                         let mut expected: Vec<_> = owned_groups(index, groups, now)
-                            .map(|group| alluvium::KeyGroup(group).owner(groups, then))
+                            .map(|group| alluvium::moving::KeyGroup(group).owner(groups, then))
                             .collect();
                         expected.dedup();
                         assert_eq!(found, expected, "{then} to {now}, {index}, {groups} groups");

@@ -5,8 +5,9 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::sync::Arc;
 
+use alluvium::config::{ByteSize, Helpers};
 use alluvium::io::{Device, Simulated};
-use alluvium::{ByteSize, Helpers, HybridLog, KIB, StoreConfig};
+use alluvium::{HybridLog, KIB, StoreConfig};
 use alluvium_timely::{
     Changes, EventTime, Fault, NodeConfig, WorkerOverrides, WorkerState, install,
 };
