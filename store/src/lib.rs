@@ -49,7 +49,7 @@
 //!
 //! # Moving state
 //!
-//! Key groups restore into any number of stores ([`StoreBuilder::restore_from`]), and [`Mover`] moves them between running
+//! Key groups restore into any number of stores ([`StoreBuilder::restore_from`]), and [`moving::Mover`] moves them between running
 //! ones. [`Store::export`] and [`Store::import`] move states between layouts and machines.
 //!
 //! # Errors
