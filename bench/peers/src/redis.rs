@@ -100,7 +100,7 @@ impl Redis {
         Ok(redis)
     }
 
-    /// Adds a command to those that are sent together.
+    /// Adds a command to the pipeline.
     fn add(&mut self, words: &[&[u8]]) {
         // Writing to a vector cannot fail.
         let _ = write!(self.commands, "*{}\r\n", words.len());

@@ -92,7 +92,7 @@ fn misses(recording: &Recording, cached: u64) -> [u64; Op::ALL.len()] {
     misses
 }
 
-/// What a trace asks, of which so many of each operation miss.
+/// The operations of a trace, and how many of each miss the cache.
 fn operations(recording: &Recording, misses: &[u64; Op::ALL.len()]) -> Vec<Asked> {
     let mut sizes = vec![0u64; recording.keys().len()];
     let mut sums = [(0u64, 0u64); Op::ALL.len()];

@@ -30,7 +30,7 @@ const VALUES: u64 = 10_000;
 /// Event time begins behind so many windows: none begins before 0.
 const LENGTHS_BEFORE: i64 = 2;
 
-/// What is asked of each window.
+/// The question that each window answers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Question {
@@ -149,8 +149,8 @@ impl Job {
 /// The answer of a window: its start, and the count or a digest of the ranks.
 pub type Answer = (i64, u64);
 
-/// Refuses answers that are not those of the recomputation over the first `records`; of a run that was
-/// cut, those of the windows that were over.
+/// Compares the answers with a recomputation over the first `records`. A run that was cut has answers
+/// for the windows that had ended by then.
 ///
 /// # Errors
 /// [`Error::Wrong`], naming the window.

@@ -50,9 +50,9 @@ fn html(sections: &[Section]) -> String {
     html + page::end()
 }
 
-/// What is said of traces of Flink that are there.
+/// The note where traces of Flink are given.
 const HERE: &str = "the paper's own are not published; those above are of bench/flink";
-/// What is said of those that are not.
+/// The note where none are given.
 const NOT_MADE: &str = "the paper's own are not published; bench/flink makes some (--flink)";
 
 /// What of the paper is not here.

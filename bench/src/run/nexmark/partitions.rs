@@ -22,7 +22,7 @@ pub(super) struct Partitions {
     root: PathBuf,
     /// Of the file that this worker has in each.
     name: String,
-    /// Columns of rows, those of partitions at the end.
+    /// Names of the columns. The last ones name the partition.
     columns: &'static [&'static str],
     /// How many of them name the partition.
     naming: usize,
