@@ -258,6 +258,16 @@ impl<K: Key, E: State, L: ListsLayout<K, E>> List<K, E, L> {
     pub fn stats(&self) -> Result<TableStats> {
         self.cell.stats()
     }
+
+    /// Returns whether a closure has panicked in this state since it was opened or last cleared.
+    pub fn is_poisoned(&self) -> bool {
+        self.cell.is_poisoned()
+    }
+
+    /// Allows checkpoints again after a closure has panicked.
+    pub fn clear_poison(&mut self) {
+        self.cell.clear_poison();
+    }
 }
 
 /// What an element takes in memory.

@@ -217,6 +217,11 @@ impl<K: Key, V: State, L: ListsLayout<K, (Time, V)>> TimeMap<K, V, L> {
         Ok(self.len()? == 0)
     }
 
+    /// Returns whether a closure has panicked in this state since it was opened or last cleared.
+    pub fn is_poisoned(&self) -> bool {
+        self.cell.is_poisoned()
+    }
+
     /// Allows checkpoints again after a closure has panicked.
     pub fn clear_poison(&mut self) {
         self.cell.clear_poison();

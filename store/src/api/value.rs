@@ -54,4 +54,14 @@ impl<V: State, L: Layout<(), V>> Value<V, L> {
     pub fn clear(&mut self) -> Result<()> {
         self.0.clear()
     }
+
+    /// Returns whether a closure has panicked in this state since it was opened or last cleared.
+    pub fn is_poisoned(&self) -> bool {
+        self.0.is_poisoned()
+    }
+
+    /// Allows checkpoints again after a closure has panicked.
+    pub fn clear_poison(&mut self) {
+        self.0.clear_poison();
+    }
 }

@@ -10,7 +10,7 @@ use alluvium::io::{Faults, Simulated};
 use alluvium::time::nanos;
 use alluvium::{
     AnyLayout, Counting, Error, ErrorKind, Heap, HybridLog, KIB, MIB, Map, Store, StoreConfig,
-    Time, Windows,
+    Time, Ttl, Windows,
 };
 
 const LAYOUTS: [&str; 2] = AnyLayout::NAMES;
@@ -372,6 +372,32 @@ fn a_panic_in_a_closure_marks_the_state_until_it_is_cleared() {
         assert!(!map.is_poisoned());
         assert_eq!(common::entries(&mut map).unwrap(), [(1, 2), (2, 2)].into());
     }
+}
+
+#[test]
+fn every_state_whose_closure_panicked_can_be_cleared() {
+    let device = device();
+    let store = open(&device, LAYOUTS[0]);
+    let mut value = store.value::<u64>("value").open().unwrap();
+    let ttl = Ttl::event_time(nanos(1));
+    let mut expiring = store.expiring_value::<u64>("expiring").open(ttl).unwrap();
+    let mut list = store.list::<u64, u64>("list").open().unwrap();
+    list.append(&1, 1).unwrap();
+    let planned = || -> u64 { panic!("planned") };
+    macro_rules! poisons_and_is_cleared {
+        ($state:ident, $name:literal, $call:expr) => {
+            assert!(catch_unwind(AssertUnwindSafe(|| $call)).is_err() && $state.is_poisoned());
+            let error = store.checkpoint(1).unwrap_err();
+            assert_error(&error, ErrorKind::Poisoned, &[concat!("state ", $name)]);
+            $state.clear_poison();
+            assert!(!$state.is_poisoned());
+            store.checkpoint(1).unwrap();
+        };
+    }
+    poisons_and_is_cleared!(value, "value", value.update(planned, |_| ()));
+    poisons_and_is_cleared!(expiring, "expiring", expiring.update(planned, |_| ()));
+    poisons_and_is_cleared!(list, "list", list.read(&1, |_| panic!("planned")));
+    assert_eq!(list.to_vec(&1).unwrap(), [1]);
 }
 
 #[test]
