@@ -15,7 +15,7 @@ use super::{Advanced, Emit, Grid, Late, Window, Windows, clipped, has_come};
 use crate::cells::held::Held;
 
 pub(crate) struct Aligned<K: Key, C: Contents<K>> {
-    grid: Grid,
+    pub(super) grid: Grid,
     lateness: i128,
     emit: Emit,
     pub(crate) contents: C,
@@ -94,19 +94,15 @@ impl<K: Key, C: Contents<K>> Aligned<K, C> {
         }
     }
 
-    /// Adds events that were sent with the time `sent`; those that are too late for all of their
-    /// windows go to `drop`. What was not added, because of an error, is left in the batch.
-    pub(crate) fn add_batch(
+    /// Adds events that were sent with the time `sent`, some of them late; those that are too late for all
+    /// of their windows go to `drop`. What was not added, because of an error, is left in the batch.
+    pub(crate) fn add_one_by_one(
         &mut self,
         sent: Time,
         batch: &mut Vec<(K, Time, C::Element)>,
         drop: &mut dyn FnMut(Late<K, C::Element>),
         out: Out<'_, K, C::Row>,
     ) -> Result<()> {
-        let sent = sent.max(self.progress.watermark.get());
-        if batch.iter().all(|(_, at, _)| *at >= sent) {
-            return self.contents.add_batch(&self.grid, batch);
-        }
         let mut rest = std::mem::take(batch).into_iter();
         let mut one = Vec::with_capacity(1);
         for (key, at, element) in rest.by_ref() {

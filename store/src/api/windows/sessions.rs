@@ -343,8 +343,23 @@ where
         self.sets.clear_poison();
     }
 
-    /// As [`Aligned::add_batch`](super::aligned::Aligned::add_batch).
-    pub(crate) fn add_batch(
+    /// Adds events none of which is late.
+    pub(crate) fn add_in_time(
+        &mut self,
+        sent: Time,
+        batch: &mut Vec<(K, Time, C::Element)>,
+        drop: &mut dyn FnMut(Late<K, C::Element>),
+        out: Out<'_, K, C::Row>,
+    ) -> Result<()> {
+        if C::KEEPS {
+            return self.add_one_by_one(sent, batch, drop, out);
+        }
+        self.catch_up(out)?;
+        self.join_batch(sent, batch, out)
+    }
+
+    /// As [`Aligned::add_one_by_one`](super::aligned::Aligned::add_one_by_one).
+    pub(crate) fn add_one_by_one(
         &mut self,
         sent: Time,
         batch: &mut Vec<(K, Time, C::Element)>,
@@ -352,10 +367,6 @@ where
         out: Out<'_, K, C::Row>,
     ) -> Result<()> {
         self.catch_up(out)?;
-        let sent = sent.max(self.progress.watermark.get());
-        if !C::KEEPS && batch.iter().all(|(_, at, _)| *at >= sent) {
-            return self.join_batch(sent, batch, out);
-        }
         let mut rest = std::mem::take(batch).into_iter();
         while let Some((key, at, element)) = rest.next() {
             match self.add(sent, (at, &key, &element), out) {

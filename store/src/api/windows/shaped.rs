@@ -45,24 +45,17 @@ where
         out: Out<'_, K, C::Row>,
     ) -> Result<()> {
         self.progress().check_events(name, self.progress().own(), batch)?;
-        self.drop_timeless(sent, batch, late);
-        match self {
-            Shaped::Aligned(windows) => windows.add_batch(sent, batch, late, out),
-            Shaped::Sessions(windows) => windows.add_batch(sent, batch, late, out),
-        }
-    }
-
-    /// Hands events at the end of time to `late`: no window has them.
-    fn drop_timeless(
-        &self,
-        sent: Time,
-        batch: &mut Vec<(K, Time, C::Element)>,
-        late: &mut dyn FnMut(Late<K, C::Element>),
-    ) {
         let sent = sent.max(self.progress().watermark.get());
-        for (key, at, element) in batch.extract_if(.., |(_, at, _)| *at == Time::MAX) {
-            let lateness = clipped(i128::from(sent.0) - i128::from(at.0)).0;
-            late(Late { at, key, element, lateness });
+        // The only look at each event before it is folded in: nearly always all are in time.
+        let in_time = batch.iter().all(|(_, at, _)| (sent..Time::MAX).contains(at));
+        if !in_time {
+            drop_timeless(sent, batch, late);
+        }
+        match self {
+            Shaped::Aligned(windows) if in_time => windows.contents.add_batch(&windows.grid, batch),
+            Shaped::Aligned(windows) => windows.add_one_by_one(sent, batch, late, out),
+            Shaped::Sessions(windows) if in_time => windows.add_in_time(sent, batch, late, out),
+            Shaped::Sessions(windows) => windows.add_one_by_one(sent, batch, late, out),
         }
     }
 
@@ -83,5 +76,18 @@ where
             Shaped::Aligned(windows) => windows.contents.clear_poison(),
             Shaped::Sessions(windows) => windows.clear_poison(),
         }
+    }
+}
+
+/// Hands events at the end of time to `late`: no window has them.
+#[cold]
+fn drop_timeless<K, E>(
+    sent: Time,
+    batch: &mut Vec<(K, Time, E)>,
+    late: &mut dyn FnMut(Late<K, E>),
+) {
+    for (key, at, element) in batch.extract_if(.., |(_, at, _)| *at == Time::MAX) {
+        let lateness = clipped(i128::from(sent.0) - i128::from(at.0)).0;
+        late(Late { at, key, element, lateness });
     }
 }
