@@ -73,7 +73,8 @@ pub struct StoreConfig {
     pub time_jump_max_ms: u64,
     /// Layout of states that name none.
     pub layout: AnyLayout,
-    /// Layouts of single states, by name; they override code that asks for [`AnyLayout`].
+    /// Layouts of single states, by name. They override `layout`; one that code names
+    /// (`StateBuilder::layout`) wins over both.
     pub states: BTreeMap<String, AnyLayout>,
     /// Records the calls on states as files that `alluvium-gadget` reads. Default: no.
     pub trace: Option<TraceOptions>,
