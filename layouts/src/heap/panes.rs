@@ -103,7 +103,13 @@ impl<K: Key, A: State> PanesLayout<K, A> for HybridLog {
 }
 
 impl<K: Key, A: State, T: Table<(Time, K), A>> TablePanes<K, A, T> {
-    fn open<L>(layout: &L, context: StateContext, merge: Merge<A>) -> Result<Self>
+    /// Opens panes in a table of `layout`, for a [`PanesLayout`] that has no better way. Restoring reads
+    /// everything.
+    ///
+    /// # Errors
+    /// Those of opening the table; [`OverBudget`](alluvium_pagestore::ErrorKind::OverBudget) if the sets of keys
+    /// do not fit.
+    pub fn open<L>(layout: &L, context: StateContext, merge: Merge<A>) -> Result<Self>
     where
         L: Layout<(Time, K), A, Table = T>,
     {

@@ -22,12 +22,12 @@ pub(crate) mod any_windows;
 pub use alluvium_layouts::{
     BatchError, ByHash, CheckpointOutcome, Cursor, Elements, EntryWriter, ExpiryPass, Fetch,
     HasUpkeep, Images, Layout, Lists, ListsLayout, Merge, Pace, Panes, PanesLayout, Peek,
-    SplitHeap, SplitHeapTable, StateContext, Table, TableStats, Ticket, Touched, Upkeep, VisitRun,
-    VolatileHeap, read_entries, write_entries,
+    SplitHeap, SplitHeapTable, StateContext, Table, TablePanes, TableStats, Ticket, Touched,
+    Upkeep, VisitRun, VolatileHeap, read_entries, write_entries,
 };
 pub use alluvium_pagestore::{
-    Account, AccountStats, BlobReader, BlobWriter, EntryCodec, Error, ErrorKind, Key, Lookup,
-    MemoryKind, Rejected, Result, Rewrite, State, StateImage, Time, description_of,
+    Account, AccountStats, BlobReader, BlobWriter, Encoded, EntryCodec, Error, ErrorKind, Key,
+    Lookup, MemoryKind, Rejected, Result, Rewrite, State, StateImage, Time, description_of,
 };
 
 pub use crate::api::windows::{HolisticLayout, SessionSet, WindowLayout};
