@@ -202,6 +202,34 @@ fn a_state_may_have_a_layout_of_its_own() {
     assert_eq!(all["checksum"], apart["checksum"]);
 }
 
+/// The operators of q3 to q8 with their states on an engine of bytes: catches a value that is not written
+/// back, states of one engine that see each other's keys, and windows that an engine loses.
+#[test]
+fn queries_on_an_engine_of_bytes_give_the_same_answers() {
+    let dir = tempfile::tempdir().unwrap();
+    for query in
+        ["q3", "q4-hotstorage", "q5-hotstorage", "q6-hotstorage", "q7-hotstorage", "q8-hotstorage"]
+    {
+        let options = format!("--query {query} --events 20000 --in-flight 40");
+        let ours = report(dir.path(), &options);
+        for engine in ["--engine btree", "--engine hashbrown --monolithic --workers 2"] {
+            let on_bytes = report(dir.path(), &format!("{options} {engine}"));
+            assert_eq!(on_bytes["checksum"], ours["checksum"], "{query} {engine}");
+            assert!(on_bytes["codec_calls"].as_u64().unwrap() > 0, "{query} {engine}");
+            assert!(on_bytes["codec_s"].as_f64().unwrap() > 0.0, "{query} {engine}");
+        }
+    }
+    for (options, expected) in [
+        ("--query q3 --events 5 --engine sled", "no engine \"sled\", but"),
+        ("--query q9 --events 5 --engine btree", "q9 has no form on an engine of bytes"),
+        ("--query q3-on-bytes --events 5", "need its name: --engine"),
+        ("--query q3 --events 5 --engine btree --checkpoint-at 3 --dir /tmp", "no checkpoints"),
+    ] {
+        let message = refusal(options);
+        assert!(message.contains(expected), "{options}: {message}");
+    }
+}
+
 #[test]
 fn bids_by_the_wall_clock_are_as_many_and_now() {
     let dir = tempfile::tempdir().unwrap();

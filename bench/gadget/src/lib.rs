@@ -12,6 +12,7 @@ mod error;
 pub mod access;
 pub mod advice;
 pub mod args;
+pub mod by_bytes;
 pub mod cell;
 pub mod characterize;
 pub mod cli;

@@ -53,6 +53,13 @@ pub struct NexmarkArgs {
     /// Lay one state out otherwise, such as bids/windows=heap; may be given several times
     #[arg(long, value_name = "STATE=L", value_parser = placement)]
     pub place: Vec<Placement>,
+    /// Keep the states of q3, and of q4 to q8 of the testbed, on an engine of bytes such as hashbrown instead:
+    /// one for each state, with --memory divided
+    #[arg(long, value_name = "E", conflicts_with_all = ["place", "restore"])]
+    pub engine: Option<String>,
+    /// With --engine: one engine for all states of a worker
+    #[arg(long, requires = "engine")]
+    pub monolithic: bool,
     /// Write the partitions of q10 to this directory, which is empty or not there (partitions in the
     /// directory of the state unless given)
     #[arg(long, value_name = "DIR")]
@@ -124,13 +131,14 @@ impl NexmarkArgs {
     /// Files may be in other places on other machines.
     pub fn common_digest(&self) -> i64 {
         let Self { query, events, stream, rate, clock, workers, checkpoint_at, .. } = self;
+        let engine = (&self.engine, self.monolithic);
         let every = (&self.checkpoint_every, &self.checkpoint_every_events);
         let place = self.restore.is_some();
         let files = [&self.input, &self.side_input, &self.results, &self.changes, &self.partitions];
         let files = files.map(Option::is_some);
         let text = format!(
             "{query} {events:?} {stream:?} {rate:?} {clock:?} {workers} {checkpoint_at:?} {every:?} \
-             {place} {files:?}"
+             {place} {files:?} {engine:?}"
         );
         (hash_bytes(text.as_bytes()) >> 1).cast_signed()
     }

@@ -13,17 +13,23 @@
 //! auction with its best bid until it closes. `running-averages` keeps closed auctions until W > the
 //! time of the close, so that they count in order, and what the average needs for ever.
 
+mod plain;
+
 use std::cmp::Reverse;
 use std::marker::PhantomData;
 
+use alluvium::backend::Layout;
 use alluvium::{KeyHash, Map, State, Time};
+use alluvium_gadget::by_bytes::ByBytes;
 use alluvium_timely::{Changes, Context, KeyBy, Spec, Stateful, WorkerState};
 use serde::{Deserialize, Serialize};
 
 use super::q4::AverageRow;
-use super::winning::{AuctionOf, Raise, Rules, Winner, winning};
+use super::winning::{AuctionOf, ItemOf, Raise, Rules, WINNING, Winner, winning_in};
 use super::{Events, Fields, Query, Row};
 use crate::nexmark::{Auction, Bid};
+
+pub use plain::{Q4Plain, Q6Plain};
 
 /// q4 of the testbed: the running average of a category.
 #[derive(Clone, Copy, Debug)]
@@ -224,9 +230,22 @@ struct Running<P> {
     prices: P,
 }
 
+impl<P> Running<P> {
+    /// Counts the auctions that have closed by `at`, in order; tells the average after each.
+    fn count<A: Averaging<Prices = P>>(&mut self, at: i64, mut tell: impl FnMut(i64)) {
+        let closed = self.waiting.extract_if(.., |sale| sale.expires.0 <= at);
+        let mut sales: Vec<_> = closed.collect();
+        sales.sort_by_key(|sale| (sale.expires, sale.ordinal));
+        sales.into_iter().for_each(|sale| tell(A::add(&mut self.prices, sale.price)));
+        if self.waiting.is_empty() {
+            self.waiting = Vec::new();
+        }
+    }
+}
+
 /// The state of `running-averages`.
-struct Averages<A: Averaging> {
-    running: Map<u64, Running<A::Prices>>,
+struct Averages<A: Averaging, L: Layout<u64, Running<A::Prices>>> {
+    running: Map<u64, Running<A::Prices>, L>,
     alarms: Vec<(Time, u64)>,
     averaging: PhantomData<A>,
 }
@@ -234,7 +253,7 @@ struct Averages<A: Averaging> {
 type Cx<'a, A> = Context<'a, i64, u64, <A as Averaging>::Row>;
 type Keyed = (u64, (Close, i64, i64));
 
-impl<A: Averaging> Averages<A>
+impl<A: Averaging, L: Layout<u64, Running<A::Prices>>> Averages<A, L>
 where
     Running<A::Prices>: State,
 {
@@ -259,39 +278,51 @@ where
         context: &mut Cx<'_, A>,
     ) -> alluvium::Result<()> {
         let change = |&(at, key): &(Time, u64), running: &mut Running<A::Prices>| {
-            let mut sales: Vec<_> = running.waiting.extract_if(.., |s| s.expires <= at).collect();
-            sales.sort_by_key(|sale| (sale.expires, sale.ordinal));
-            for sale in sales {
-                let average = A::add(&mut running.prices, sale.price);
-                context.emit_at(at, A::row(key, average), 1);
-            }
-            if running.waiting.is_empty() {
-                running.waiting = Vec::new();
-            }
+            running.count::<A>(at.0, |average| context.emit_at(at, A::row(key, average), 1));
         };
         let done = self.running.update_batch(due, |timer| &timer.1, |_| Running::default(), change);
         done.map_err(|error| error.leave_rest(due))
     }
 }
 
-fn averages<'scope, A: Averaging>(
+fn averages<'scope, A: Averaging, L>(
     events: Events<'scope>,
     state: &WorkerState,
+    spec: impl Fn(&str) -> Spec<L>,
 ) -> alluvium::Result<Changes<'scope, i64, A::Row>>
 where
     Running<A::Prices>: State,
+    L: Layout<u64, ItemOf<Closes>> + Layout<u64, Running<A::Prices>>,
 {
-    winning::<Closes>(events, state)?
+    winning_in::<Closes, L>(events, state, spec(WINNING))?
         .key_by(state, |close: &(Close, i64, i64)| A::key(&close.0))
         .stateful(
-            Spec::new("running-averages"),
+            spec("running-averages"),
             |states| {
                 let running = states.map("prices")?;
-                Ok(Averages::<A> { running, alarms: Vec::new(), averaging: PhantomData })
+                Ok(Averages::<A, L> { running, alarms: Vec::new(), averaging: PhantomData })
             },
             |averages, rows, context| averages.apply(rows, context),
             Averages::count,
         )
+}
+
+/// q4 of the testbed in a layout.
+pub(super) fn q4_in<'scope>(
+    events: Events<'scope>,
+    state: &WorkerState,
+    layout: &ByBytes,
+) -> alluvium::Result<Changes<'scope, i64, AverageRow>> {
+    averages::<ByCategory, _>(events, state, |id| Spec::new(id).layout(layout.clone()))
+}
+
+/// q6 of the testbed in a layout.
+pub(super) fn q6_in<'scope>(
+    events: Events<'scope>,
+    state: &WorkerState,
+    layout: &ByBytes,
+) -> alluvium::Result<Changes<'scope, i64, BidderAverageRow>> {
+    averages::<ByBidder, _>(events, state, |id| Spec::new(id).layout(layout.clone()))
 }
 
 impl Query for Q4HotStorage {
@@ -302,7 +333,7 @@ impl Query for Q4HotStorage {
         events: Events<'scope>,
         state: &WorkerState,
     ) -> alluvium::Result<Changes<'scope, i64, AverageRow>> {
-        averages::<ByCategory>(events, state)
+        averages::<ByCategory, _>(events, state, |id| Spec::new(id))
     }
 }
 
@@ -314,6 +345,6 @@ impl Query for Q6HotStorage {
         events: Events<'scope>,
         state: &WorkerState,
     ) -> alluvium::Result<Changes<'scope, i64, BidderAverageRow>> {
-        averages::<ByBidder>(events, state)
+        averages::<ByBidder, _>(events, state, |id| Spec::new(id))
     }
 }

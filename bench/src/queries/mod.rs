@@ -10,7 +10,9 @@ mod bid_counts;
 mod day;
 mod distinct;
 mod hotstorage;
+mod on_bytes;
 mod per_auction;
+mod plain;
 mod q0;
 mod q1;
 mod q10;
@@ -33,7 +35,6 @@ mod q20;
 mod q21;
 mod q22;
 mod q3;
-mod q3_plain;
 mod q4;
 mod q5;
 mod q6;
@@ -52,12 +53,13 @@ use timely::dataflow::StreamVec;
 
 use crate::nexmark::Record;
 
-pub use hotstorage::{Q4HotStorage, Q6HotStorage};
+pub use hotstorage::{Q4HotStorage, Q4Plain, Q6HotStorage, Q6Plain};
+pub use on_bytes::{Q3OnBytes, Q4OnBytes, Q5OnBytes, Q6OnBytes, Q7OnBytes, Q8OnBytes, parts, plan};
+pub use plain::{Q3Plain, Q5Plain, Q7Plain, Q8Plain};
 pub use q0::Q0;
 pub use q1::Q1;
 pub use q2::Q2;
 pub use q3::Q3;
-pub use q3_plain::Q3Plain;
 pub use q4::{Q4, StraightQ4};
 pub use q5::{Q5, Q5HotStorage};
 pub use q6::Q6;
@@ -154,14 +156,19 @@ registry!(
     Q3Plain,
     Q4,
     Q4HotStorage,
+    Q4Plain,
     Q5,
     Q5HotStorage,
+    Q5Plain,
     Q6,
     Q6HotStorage,
+    Q6Plain,
     Q7,
     Q7HotStorage,
+    Q7Plain,
     Q8,
     Q8HotStorage,
+    Q8Plain,
     Q9,
     Q10,
     Q11,
@@ -183,6 +190,12 @@ registry!(
     Q104,
     Q105,
     Q106,
+    Q3OnBytes,
+    Q4OnBytes,
+    Q5OnBytes,
+    Q6OnBytes,
+    Q7OnBytes,
+    Q8OnBytes,
 );
 
 /// The bids among the events, as `row` makes rows of them; no state, nothing moves.

@@ -4,6 +4,7 @@
 //! Both sides are kept for ever: people by id in `local-sellers/left`, ids of auctions by seller
 //! in `local-sellers/right`.
 
+use alluvium::backend::Layout;
 use alluvium::types::hash_bytes;
 use alluvium::{KeyHash, State};
 use alluvium_timely::{Changes, Join, KeyBy, Spec, WorkerState};
@@ -98,12 +99,22 @@ impl Query for Q3 {
         events: Events<'scope>,
         state: &WorkerState,
     ) -> alluvium::Result<Changes<'scope, i64, SellerRow>> {
-        let (sellers, items) = events.flat_map(|record| relevant(record.event)).ok_err(|side| side);
-        let items = items.key_by(state, |item: &Item| item.seller);
-        sellers.key_by(state, |seller: &Seller| seller.id).join(
-            items,
-            Spec::new("local-sellers"),
-            |_, seller, item| SellerRow::of(seller, item),
-        )
+        local_sellers(events, state, Spec::new("local-sellers"))
     }
+}
+
+/// The join, with its states in a layout.
+pub(super) fn local_sellers<'scope, L>(
+    events: Events<'scope>,
+    state: &WorkerState,
+    spec: Spec<L>,
+) -> alluvium::Result<Changes<'scope, i64, SellerRow>>
+where
+    L: Layout<u64, Vec<Seller>> + Layout<u64, Vec<Item>>,
+{
+    let (sellers, items) = events.flat_map(|record| relevant(record.event)).ok_err(|side| side);
+    let items = items.key_by(state, |item: &Item| item.seller);
+    sellers
+        .key_by(state, |seller: &Seller| seller.id)
+        .join(items, spec, |_, seller, item| SellerRow::of(seller, item))
 }

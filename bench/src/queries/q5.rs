@@ -9,6 +9,7 @@
 //! passed the window's end. `hottest` has the counts of a window, which all come out at once, in
 //! a window of its own: it ends when the counted window does.
 
+use alluvium::backend::WindowLayout;
 use alluvium::time::nanos;
 use alluvium::{KeyHash, SECOND, State, Time, Window, Windows};
 use alluvium_timely::{Aggregate, Changes, Counting, KeyBy, Spec, Windowing, WorkerState};
@@ -66,6 +67,17 @@ impl Row for HottestOfWindowRow {
     }
 }
 
+impl HottestOfWindowRow {
+    pub(super) fn new(end: Time, auction: u64, num: u64) -> Self {
+        HottestOfWindowRow { end, hottest: HottestRow { auction, num } }
+    }
+}
+
+/// How long the testbed's windows are, in nanoseconds.
+pub(super) const LENGTH: i64 = 60 * SECOND;
+/// How far apart they begin.
+pub(super) const SLIDE: i64 = SECOND;
+
 /// The bids for an auction in a window.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 struct Counted {
@@ -76,7 +88,7 @@ struct Counted {
 
 /// Auctions with most bids, in order of their ids.
 #[derive(Clone, Debug, Default, rkyv::Archive, rkyv::Serialize, rkyv::Deserialize, State)]
-struct Most {
+pub(super) struct Most {
     num: u64,
     auctions: Vec<u64>,
 }
@@ -118,11 +130,15 @@ impl Aggregate<Counted> for Hottest {
 type HottestOfWindow = (Time, u64, Vec<u64>);
 
 /// The hottest auctions of windows.
-fn hottest<'scope>(
+fn hottest<'scope, L>(
     events: Events<'scope>,
     state: &WorkerState,
     (length, slide): (i64, i64),
-) -> alluvium::Result<Changes<'scope, i64, HottestOfWindow>> {
+    spec: impl Fn(&str) -> Spec<L>,
+) -> alluvium::Result<Changes<'scope, i64, HottestOfWindow>>
+where
+    L: WindowLayout<u64, i64> + WindowLayout<Time, Most>,
+{
     let bids = events.flat_map(|record| match record.event {
         Event::Bid(bid) => Some((bid.auction, bid.date_time)),
         _ => None,
@@ -130,7 +146,7 @@ fn hottest<'scope>(
     let counts = bids
         .key_by(state, |bid: &(u64, Time)| bid.0)
         .window(Windows::sliding(nanos(length), nanos(slide)), |bid: &(u64, Time)| bid.1)
-        .aggregate(Spec::new("bids"), Counting)?;
+        .aggregate(spec("bids"), Counting)?;
     let counted = counts.results.map(|((auction, Window { end, .. }, num), ..)| Counted {
         auction,
         end,
@@ -139,7 +155,7 @@ fn hottest<'scope>(
     let hottest = counted
         .key_by(state, |counted: &Counted| counted.end)
         .window(Windows::tumbling(nanos(slide)), |counted: &Counted| counted.end.plus(-1))
-        .aggregate(Spec::new("hottest"), Hottest)?;
+        .aggregate(spec("hottest"), Hottest)?;
     let rows = hottest.results;
     Ok(rows.map(|((end, _, (num, auctions)), time, diff)| ((end, num, auctions), time, diff)))
 }
@@ -152,7 +168,7 @@ impl Query for Q5 {
         events: Events<'scope>,
         state: &WorkerState,
     ) -> alluvium::Result<Changes<'scope, i64, HottestRow>> {
-        let hottest = hottest(events, state, (10 * SECOND, 2 * SECOND))?;
+        let hottest = hottest(events, state, (10 * SECOND, 2 * SECOND), |id| Spec::new(id))?;
         Ok(hottest.flat_map(|((_, num, auctions), time, diff)| {
             let rows = auctions.into_iter().map(move |auction| HottestRow { auction, num });
             rows.map(move |row| (row, time, diff))
@@ -168,10 +184,21 @@ impl Query for Q5HotStorage {
         events: Events<'scope>,
         state: &WorkerState,
     ) -> alluvium::Result<Changes<'scope, i64, HottestOfWindowRow>> {
-        let hottest = hottest(events, state, (60 * SECOND, SECOND))?;
-        Ok(hottest.flat_map(|((end, num, auctions), time, diff)| {
-            let hottest = HottestRow { auction: *auctions.last()?, num };
-            Some((HottestOfWindowRow { end, hottest }, time, diff))
-        }))
+        hottest_of_windows(events, state, |id| Spec::new(id))
     }
+}
+
+/// The testbed's query, with its states in a layout.
+pub(super) fn hottest_of_windows<'scope, L>(
+    events: Events<'scope>,
+    state: &WorkerState,
+    spec: impl Fn(&str) -> Spec<L>,
+) -> alluvium::Result<Changes<'scope, i64, HottestOfWindowRow>>
+where
+    L: WindowLayout<u64, i64> + WindowLayout<Time, Most>,
+{
+    let hottest = hottest(events, state, (LENGTH, SLIDE), spec)?;
+    Ok(hottest.flat_map(|((end, num, auctions), time, diff)| {
+        Some((HottestOfWindowRow::new(end, *auctions.last()?, num), time, diff))
+    }))
 }

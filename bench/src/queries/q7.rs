@@ -10,17 +10,19 @@
 //! end. A bid at the end may come when the watermark is at the end: so windows wait a nanosecond
 //! longer, and to these such a bid is a late one that is still allowed.
 
+use alluvium::backend::WindowLayout;
 use alluvium::time::nanos;
 use alluvium::types::hash_bytes;
 use alluvium::{KeyHash, SECOND, State, Time, Window, Windows};
 use alluvium_timely::{Aggregate, Changes, KeyBy, Spec, Windowing, WorkerState};
 use serde::{Deserialize, Serialize};
+use timely::dataflow::StreamVec;
 use timely::dataflow::operators::vec::Map as _;
 
 use super::{Events, Fields, Query, Row};
 use crate::nexmark::{Bid, Event};
 
-const LENGTH: i64 = 10 * SECOND;
+pub(super) const LENGTH: i64 = 10 * SECOND;
 
 /// The highest bids of tumbling windows.
 #[derive(Clone, Copy, Debug)]
@@ -63,8 +65,8 @@ impl Row for HighestRow {
 /// The end of a window and the highest price in it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HighestPriceRow {
-    end: Time,
-    price: i64,
+    pub(super) end: Time,
+    pub(super) price: i64,
 }
 
 impl Row for HighestPriceRow {
@@ -209,16 +211,29 @@ impl Query for Q7HotStorage {
         events: Events<'scope>,
         state: &WorkerState,
     ) -> alluvium::Result<Changes<'scope, i64, HighestPriceRow>> {
-        let prices = events.flat_map(|record| match record.event {
-            Event::Bid(bid) => Some((bid.price, bid.date_time)),
-            _ => None,
-        });
-        let highest = prices
-            .key_by(state, |(_, at): &(i64, Time)| at.0.div_euclid(LENGTH))
-            .window(Windows::tumbling(nanos(LENGTH)), |(_, at): &(i64, Time)| *at)
-            .aggregate(Spec::new("highest"), Price)?;
-        Ok(highest.results.map(|((_, Window { end, .. }, price), time, diff)| {
-            (HighestPriceRow { end, price }, time, diff)
-        }))
+        highest_prices(events, state, Spec::new("highest"))
     }
+}
+
+/// The bids' prices and times.
+pub(super) fn prices(events: Events<'_>) -> StreamVec<'_, i64, (i64, Time)> {
+    events.flat_map(|record| match record.event {
+        Event::Bid(bid) => Some((bid.price, bid.date_time)),
+        _ => None,
+    })
+}
+
+/// The testbed's windows, with their state in a layout.
+pub(super) fn highest_prices<'scope, L: WindowLayout<i64, Option<i64>>>(
+    events: Events<'scope>,
+    state: &WorkerState,
+    spec: Spec<L>,
+) -> alluvium::Result<Changes<'scope, i64, HighestPriceRow>> {
+    let highest = prices(events)
+        .key_by(state, |(_, at): &(i64, Time)| at.0.div_euclid(LENGTH))
+        .window(Windows::tumbling(nanos(LENGTH)), |(_, at): &(i64, Time)| *at)
+        .aggregate(spec, Price)?;
+    Ok(highest.results.map(|((_, Window { end, .. }, price), time, diff)| {
+        (HighestPriceRow { end, price }, time, diff)
+    }))
 }

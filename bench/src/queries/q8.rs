@@ -11,11 +11,13 @@
 //! variant never knows whether a person is still to come, so it keeps both sides for ever, in
 //! `sellers/left` and `sellers/right`.
 
+use alluvium::backend::Layout;
 use alluvium::time::nanos;
 use alluvium::types::hash_bytes;
 use alluvium::{KeyHash, SECOND, State, Time, Window, Windows};
 use alluvium_timely::{Aggregate, Changes, Join, KeyBy, Spec, Windowing, WorkerState};
 use serde::{Deserialize, Serialize};
+use timely::dataflow::StreamVec;
 use timely::dataflow::operators::core::OkErr;
 use timely::dataflow::operators::vec::Map as _;
 
@@ -54,7 +56,7 @@ impl Row for NewcomerRow {
 /// A person who sells.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SellerRow {
-    id: u64,
+    pub(super) id: u64,
 }
 
 impl Row for SellerRow {
@@ -166,18 +168,39 @@ impl Query for Q8HotStorage {
         events: Events<'scope>,
         state: &WorkerState,
     ) -> alluvium::Result<Changes<'scope, i64, SellerRow>> {
-        let deeds = events.flat_map(|record| match record.event {
-            Event::Person(person) => Some(Ok((person.id, person.date_time))),
-            Event::Auction(auction) => Some(Err((auction.seller, auction.date_time))),
-            Event::Bid(_) => None,
-        });
-        let (people, auctions) = deeds.ok_err(|deed| deed);
-        let key = |row: &(u64, Time)| row.0;
-        let pairs = people.key_by(state, key).join(
-            auctions.key_by(state, key),
-            Spec::new("sellers"),
-            |id, person, auction| (auction.1 < person.1.plus(NEW)).then_some(SellerRow { id: *id }),
-        )?;
-        Ok(pairs.flat_map(|(row, time, diff)| row.map(|row| (row, time, diff))))
+        sellers(events, state, Spec::new("sellers"))
     }
+}
+
+/// People, and those who opened auctions, with the times.
+type Sides<'scope> = (StreamVec<'scope, i64, (u64, Time)>, StreamVec<'scope, i64, (u64, Time)>);
+
+/// What the testbed's q8 sees of the events.
+pub(super) fn deeds(events: Events<'_>) -> Sides<'_> {
+    let deeds = events.flat_map(|record| match record.event {
+        Event::Person(person) => Some(Ok((person.id, person.date_time))),
+        Event::Auction(auction) => Some(Err((auction.seller, auction.date_time))),
+        Event::Bid(_) => None,
+    });
+    deeds.ok_err(|deed| deed)
+}
+
+/// A person who opened an auction while new.
+pub(super) fn is_seller(person: &(u64, Time), auction: &(u64, Time)) -> Option<SellerRow> {
+    (auction.1 < person.1.plus(NEW)).then_some(SellerRow { id: person.0 })
+}
+
+/// The testbed's join, with its states in a layout.
+pub(super) fn sellers<'scope, L: Layout<u64, Vec<(u64, Time)>>>(
+    events: Events<'scope>,
+    state: &WorkerState,
+    spec: Spec<L>,
+) -> alluvium::Result<Changes<'scope, i64, SellerRow>> {
+    let (people, auctions) = deeds(events);
+    let key = |row: &(u64, Time)| row.0;
+    let auctions = auctions.key_by(state, key);
+    let pairs = people
+        .key_by(state, key)
+        .join(auctions, spec, |_, person, auction| is_seller(person, auction))?;
+    Ok(pairs.flat_map(|(row, time, diff)| row.map(|row| (row, time, diff))))
 }

@@ -41,6 +41,12 @@ pub struct Report {
     pub io: Io,
     /// Values encoded or decoded.
     pub codec_calls: u64,
+    /// Seconds of encoding and decoding values, if that was measured.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub codec_s: Option<f64>,
+    /// Seconds of processor time of the process, where that of codecs is given.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub processor_s: Option<f64>,
     /// The states with their layouts, if the workload has named states.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub states: Vec<StateFigures>,
@@ -164,6 +170,8 @@ impl Report {
             memory: Memory::default(),
             io: Io::default(),
             codec_calls: 0,
+            codec_s: None,
+            processor_s: None,
             states: Vec::new(),
             checksum: checksum_text(0),
             checkpoints: None,

@@ -18,7 +18,7 @@ pub use adapter::adapter;
 pub use checkpoint::{checkpoint, percents};
 pub use generate::generate;
 pub use main_job::{Scale, main_job};
-pub use nexmark::{ClockKind, nexmark};
+pub use nexmark::{ClockKind, nexmark, nexmark_on};
 pub use replay::replay;
 pub use rmw::rmw;
 pub use window::window;

@@ -8,8 +8,8 @@ use alluvium::{Heap, HybridLog, MIB, StoreConfig, Time};
 use alluvium_bench::nexmark::{Auction, Config, Event, Generator, Record, Stride};
 use alluvium_bench::nexmark::{AuctionText, Bid, BidText, Text};
 use alluvium_bench::queries::{
-    Q0, Q1, Q2, Q3, Q3Plain, Q4, Q4HotStorage, Q6, Q6HotStorage, Q9, Q10, Q13, Q14, Q15, Q16, Q17,
-    Q18, Q19, Q20, Q21, Q22, Q101, Q102, Q103, Q104, Q105, Q106, Query,
+    Q0, Q1, Q2, Q3, Q3Plain, Q4, Q4HotStorage, Q4Plain, Q6, Q6HotStorage, Q6Plain, Q9, Q10, Q13,
+    Q14, Q15, Q16, Q17, Q18, Q19, Q20, Q21, Q22, Q101, Q102, Q103, Q104, Q105, Q106, Query,
 };
 use proptest::prelude::*;
 
@@ -139,6 +139,12 @@ fn q3_is_the_oracles() {
 #[test]
 fn q3_on_plain_maps_is_the_oracles() {
     the_result_is_the_oracles::<Q3Plain>();
+}
+
+#[test]
+fn q4_and_q6_of_the_testbed_on_plain_maps_are_the_oracles() {
+    the_result_is_the_oracles::<Q4Plain>();
+    the_result_is_the_oracles::<Q6Plain>();
 }
 
 #[test]

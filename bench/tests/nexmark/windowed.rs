@@ -6,7 +6,8 @@ use alluvium_bench::nexmark::{
     Auction, AuctionText, Bid, BidText, Config, Event, Person, PersonText, Record, Text,
 };
 use alluvium_bench::queries::{
-    Q5, Q5HotStorage, Q7, Q7HotStorage, Q8, Q8HotStorage, Q11, Q12, Query,
+    Q5, Q5HotStorage, Q5Plain, Q7, Q7HotStorage, Q7Plain, Q8, Q8HotStorage, Q8Plain, Q11, Q12,
+    Query,
 };
 use proptest::prelude::*;
 
@@ -34,6 +35,13 @@ fn q5_is_the_oracles() {
 #[test]
 fn q5_hotstorage_is_the_oracles() {
     the_result_is_the_oracles::<Q5HotStorage>();
+}
+
+#[test]
+fn q5_q7_and_q8_of_the_testbed_on_plain_maps_are_the_oracles() {
+    the_result_is_the_oracles::<Q5Plain>();
+    the_result_is_the_oracles::<Q7Plain>();
+    the_result_is_the_oracles::<Q8Plain>();
 }
 
 #[test]

@@ -16,6 +16,7 @@
 
 mod item;
 mod operator;
+mod plain;
 mod straight;
 
 use alluvium::{State, Time};
@@ -23,8 +24,9 @@ use timely::ExchangeData;
 
 use crate::nexmark;
 
-pub(super) use item::AuctionOf;
-pub(super) use operator::winning;
+pub(super) use item::{AuctionOf, ItemOf};
+pub(super) use operator::{WINNING, winning, winning_in};
+pub(super) use plain::winning_plain;
 pub(super) use straight::StraightWinning;
 
 /// What a query makes of auctions and bids.

@@ -1,7 +1,8 @@
 //! The operator `winning-bids`: what it sees of events, and its state, which is driven by a
 //! dataflow or by whoever else has a watermark and timers.
 
-use alluvium::{Map, State, Time};
+use alluvium::backend::Layout;
+use alluvium::{AnyLayout, Map, State, Time};
 use alluvium_timely::{Changes, Context, KeyBy, Spec, Stateful, WorkerState};
 use serde::{Deserialize, Serialize};
 use timely::dataflow::operators::vec::Map as _;
@@ -78,19 +79,19 @@ impl<Out> Surroundings<Out> for Context<'_, i64, u64, Out> {
 }
 
 /// The state of `winning-bids`.
-pub(super) struct Winning<R: Rules> {
-    items: Map<u64, ItemOf<R>>,
+pub(super) struct Winning<R: Rules, L: Layout<u64, ItemOf<R>> = AnyLayout> {
+    items: Map<u64, ItemOf<R>, L>,
     alarms: Vec<(Time, u64)>,
     emptied: Vec<u64>,
 }
 
 pub(super) type InputOf<R> = Input<<R as Rules>::Lot, <R as Rules>::Bid>;
 
-impl<R: Rules> Winning<R>
+impl<R: Rules, L: Layout<u64, ItemOf<R>>> Winning<R, L>
 where
     ItemOf<R>: State,
 {
-    pub(super) fn new(items: Map<u64, ItemOf<R>>) -> Self {
+    pub(super) fn new(items: Map<u64, ItemOf<R>, L>) -> Self {
         Winning { items, alarms: Vec::new(), emptied: Vec::new() }
     }
 
@@ -165,12 +166,30 @@ pub(in crate::queries) fn winning<'scope, R: Rules>(
 where
     ItemOf<R>: State,
 {
+    winning_in::<R, _>(events, state, Spec::new(WINNING))
+}
+
+/// The name of the operator.
+pub(in crate::queries) const WINNING: &str = "winning-bids";
+
+/// [`winning`] with its state in a layout.
+///
+/// # Errors
+/// A state cannot be opened.
+pub(in crate::queries) fn winning_in<'scope, R: Rules, L: Layout<u64, ItemOf<R>>>(
+    events: Events<'scope>,
+    state: &WorkerState,
+    spec: Spec<L>,
+) -> alluvium::Result<Changes<'scope, i64, R::Out>>
+where
+    ItemOf<R>: State,
+{
     events
         .flat_map(|record| Input::of::<R>(&record))
         .key_by(state, InputOf::<R>::auction_id)
         .stateful(
-            Spec::new("winning-bids"),
-            |states| Ok(Winning::<R>::new(states.map("items")?)),
+            spec,
+            |states| Ok(Winning::<R, L>::new(states.map("items")?)),
             |winning, rows, context| winning.apply(rows, context),
             |winning, due, context| winning.expire(due, context),
         )

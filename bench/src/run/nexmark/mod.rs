@@ -33,17 +33,23 @@ mod schedule;
 mod worker;
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 use alluvium::StoreConfig;
 use alluvium::stats::StoreStats;
+use alluvium_gadget::by_bytes::{CodecTime, Plan};
+use alluvium_gadget::engine::{Kind, built_in};
+use alluvium_gadget::measure::System;
+use alluvium_gadget::operator::{Name, Options};
+use alluvium_gadget::run::no_such_engine;
 use alluvium_timely::execute;
 
-use super::state::temporary_dir;
+use super::state::{dir_beside, temporary_dir};
 use crate::args::NexmarkArgs;
 use crate::input::CsvStream;
 use crate::nexmark::Stride;
-use crate::queries::{ForQuery, NAMES, Query, Row, with_query};
+use crate::queries::{ForQuery, NAMES, Query, Row, parts, plan, with_query};
 use crate::report::{
     Io, Latencies, Memory, Pauses, Report, StateFigures, noise_floor, peak_rss_bytes,
 };
@@ -54,16 +60,52 @@ pub use clock::ClockKind;
 
 pub(super) use worker::{AHEAD_BYTES, BATCH};
 
-/// Runs the query.
+/// Runs the query; `--engine` names an engine without a native build.
 ///
 /// # Errors
 /// The first error of any worker: input, state or output.
 pub fn nexmark(args: &NexmarkArgs) -> Result<Report> {
+    nexmark_on(args, &built_in())
+}
+
+/// Runs the query; `--engine` names one of these.
+///
+/// # Errors
+/// As [`nexmark`].
+pub fn nexmark_on(args: &NexmarkArgs, kinds: &[Kind]) -> Result<Report> {
     let unknown = || {
         let message = format!("there is no query {:?}, but {}", args.query, NAMES.join(", "));
         Err(Error::Usage(message))
     };
-    with_query(&args.query, Run(args)).unwrap_or_else(unknown)
+    let Some(engine) = &args.engine else {
+        return with_query(&args.query, Run(args)).unwrap_or_else(unknown);
+    };
+    let name = format!("{}-on-bytes", args.query);
+    if !NAMES.contains(&&name[..]) {
+        let message = format!("{} has no form on an engine of bytes", args.query);
+        return Err(Error::Usage(message));
+    }
+    let kind = kinds.iter().find(|kind| kind.name == engine);
+    let kind = kind.ok_or_else(|| no_such_engine(engine, kinds))?.clone();
+    kind.check(Name::Aggregation, &Options::default(), args.state.memory.0)?;
+    let directory = dir_beside(&args.state)?;
+    let codec = Arc::new(CodecTime::default());
+    plan(Plan {
+        kind,
+        directory: directory.path().to_owned(),
+        memory_bytes: args.state.memory.0 / args.workers.max(1) as u64,
+        is_monolithic: args.monolithic,
+        parts: parts(&args.query),
+        keys: usize::try_from(args.events.unwrap_or(1 << 20) / 8).unwrap_or(1 << 20),
+        codec: codec.clone(),
+    })?;
+    let before = System::now().processor;
+    let mut report = with_query(&name, Run(args)).unwrap_or_else(unknown)?;
+    report.processor_s = Some((System::now().processor.saturating_sub(before)).as_secs_f64());
+    report.layout.clone_from(engine);
+    report.codec_calls = codec.calls();
+    report.codec_s = Some(codec.ns() as f64 / 1e9);
+    Ok(report)
 }
 
 struct Run<'a>(&'a NexmarkArgs);

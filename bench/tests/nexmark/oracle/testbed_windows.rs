@@ -5,13 +5,16 @@
 
 use std::collections::BTreeMap;
 
-use alluvium_bench::queries::{Q5HotStorage, Q7HotStorage, Q8HotStorage};
+use alluvium_bench::queries::{
+    Q5HotStorage, Q5Plain, Q7HotStorage, Q7Plain, Q8HotStorage, Q8Plain,
+};
 
 use super::windows::starts_ms;
 use super::{Tables, oracles, row};
 use crate::run::{Rows, consolidated};
 
 oracles! { Q5HotStorage: q5, Q7HotStorage: q7, Q8HotStorage: q8 }
+oracles! { Q5Plain: q5, Q7Plain: q7, Q8Plain: q8 }
 
 const SECOND_MS: i64 = 1_000;
 

@@ -4,7 +4,7 @@ use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
 use alluvium_bench::nexmark::{Auction, Bid};
-use alluvium_bench::queries::{Q4HotStorage, Q6, Q6HotStorage, Q9, Q106};
+use alluvium_bench::queries::{Q4HotStorage, Q4Plain, Q6, Q6HotStorage, Q6Plain, Q9, Q106};
 
 use super::{Oracle, Tables, auction_fields, row};
 use crate::run::{Rows, consolidated};
@@ -123,9 +123,21 @@ fn running(tables: &Tables, limit: usize, key: impl Fn(&Pair<'_>) -> u64) -> Row
     consolidated(rows)
 }
 
+impl Oracle for Q4Plain {
+    fn oracle(tables: &Tables) -> Rows {
+        Q4HotStorage::oracle(tables)
+    }
+}
+
 impl Oracle for Q4HotStorage {
     fn oracle(tables: &Tables) -> Rows {
         running(tables, usize::MAX, |((_, auction), _)| auction.category)
+    }
+}
+
+impl Oracle for Q6Plain {
+    fn oracle(tables: &Tables) -> Rows {
+        Q6HotStorage::oracle(tables)
     }
 }
 

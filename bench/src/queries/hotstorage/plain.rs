@@ -1,0 +1,72 @@
+//! q4 and q6 of the testbed on maps of the standard library.
+
+use std::collections::HashMap;
+
+use alluvium_timely::{Changes, WorkerState};
+use timely::dataflow::operators::vec::Map as _;
+
+use super::super::plain::{Alarm, Ask, Maps, NO_CHECKPOINTS, on_maps};
+use super::super::q4::AverageRow;
+use super::super::winning::winning_plain;
+use super::super::{Events, Query};
+use super::{Averaging, BidderAverageRow, ByBidder, ByCategory, Close, Closes, Running};
+
+/// The testbed's q4 on maps of the standard library.
+#[derive(Clone, Copy, Debug)]
+pub struct Q4Plain;
+
+/// The testbed's q6 on maps of the standard library.
+#[derive(Clone, Copy, Debug)]
+pub struct Q6Plain;
+
+/// What is kept of each category or bidder.
+struct Averages<A: Averaging>(HashMap<u64, Running<A::Prices>>);
+
+impl<A: Averaging> Maps<Close> for Averages<A> {
+    type Out = A::Row;
+
+    fn take(&mut self, close: Close, _: i64, ask: Ask<'_>) {
+        let key = A::key(&close);
+        let running = self.0.entry(key).or_default();
+        if running.waiting.iter().all(|sale| sale.expires != close.sale.expires) {
+            ask(close.sale.expires.0, key);
+        }
+        running.waiting.push(close.sale);
+    }
+
+    fn due(&mut self, alarm: Alarm, emit: &mut dyn FnMut(i64, A::Row), _: Ask<'_>) {
+        let Some(running) = self.0.get_mut(&alarm.key) else { return };
+        running.count::<A>(alarm.at, |average| emit(alarm.at, A::row(alarm.key, average)));
+    }
+}
+
+fn averages<'scope, A: Averaging>(events: Events<'scope>) -> Changes<'scope, i64, A::Row> {
+    let closes = winning_plain::<Closes>(events).map(|(close, ..)| close);
+    on_maps(closes, "plain-running-averages", A::key, Averages::<A>(HashMap::new()))
+}
+
+impl Query for Q4Plain {
+    type Row = AverageRow;
+    const NAME: &'static str = "q4-hotstorage-plain";
+    const NO_CHECKPOINTS: Option<&'static str> = NO_CHECKPOINTS;
+
+    fn build<'scope>(
+        events: Events<'scope>,
+        _: &WorkerState,
+    ) -> alluvium::Result<Changes<'scope, i64, AverageRow>> {
+        Ok(averages::<ByCategory>(events))
+    }
+}
+
+impl Query for Q6Plain {
+    type Row = BidderAverageRow;
+    const NAME: &'static str = "q6-hotstorage-plain";
+    const NO_CHECKPOINTS: Option<&'static str> = NO_CHECKPOINTS;
+
+    fn build<'scope>(
+        events: Events<'scope>,
+        _: &WorkerState,
+    ) -> alluvium::Result<Changes<'scope, i64, BidderAverageRow>> {
+        Ok(averages::<ByBidder>(events))
+    }
+}
