@@ -1,19 +1,21 @@
-//! `suite birte19`: the experiments of *FASTER state management for Timely Dataflow* (BIRTE'19) on q3.
+//! `suite birte19`: the experiments of *FASTER state management for Timely Dataflow* (BIRTE'19).
 //!
-//! 1. Managed state against plain maps in memory: latency by percentile (Fig. 2a).
-//! 2. State larger than memory on one worker, against several workers with all state in memory, as threads
-//!    and as processes that talk over the loopback (Fig. 2b).
+//! 1. q3 with managed state, ours and in FASTER, against plain maps in memory: latency by percentile
+//!    (Fig. 2a).
+//! 2. The demo's other queries in both forms.
+//! 3. q3 with state larger than memory on one worker, against several workers with all state in memory, as
+//!    threads and as processes that talk over the loopback (Fig. 2b). Its memory is a share of the state
+//!    that the first experiment had.
 //!
-//! Answers of all runs must be equal.
+//! Answers of all runs of a query must be equal.
+
+mod report;
 
 use std::path::Path;
 
-use alluvium_reports::{Line, digits, logarithmic, short};
-
 use crate::cell::{Cell, DIRECTORY, HOSTS, Outcome};
 use crate::medians::Outcomes;
-use crate::programs::Programs;
-use crate::report::{Part, Report, Table};
+use crate::programs::{NOT_BUILT, Programs, failure};
 use crate::runner::Runner;
 use crate::{Error, Result};
 
@@ -21,10 +23,30 @@ const PLAIN: &str = "plain maps";
 const PLAIN_AGAIN: &str = "plain maps again";
 const HEAP: &str = "managed, heap";
 const LOG: &str = "managed, log";
+const FASTER: &str = "managed, FASTER";
 const SMALL: &str = "1 worker, little memory";
 
-const OVERHEAD: &str = "overhead";
+/// The query of the figures, and the row of its first experiment.
+const Q3: &str = "q3";
 const LARGE: &str = "large state";
+
+/// The demo's other queries, each with what its rate is divided by: those whose windows or auctions cost more
+/// a record.
+const OTHERS: [(&str, u64); 5] = [
+    ("q4-hotstorage", 40),
+    ("q5-hotstorage", 40),
+    ("q6-hotstorage", 40),
+    ("q7-hotstorage", 1),
+    ("q8-hotstorage", 1),
+];
+
+/// The state on the heap is so many times the memory of the run whose state is larger: encoded in a log it is
+/// a third to a quarter of that.
+const LARGER: u64 = 8;
+/// What two hybrid logs need at least.
+const LEAST_BYTES: u64 = 1 << 20;
+/// Bytes of q3's state an event, where the run that tells has failed.
+const BYTES_AN_EVENT: u64 = 6;
 
 /// How large a run is.
 #[derive(Clone, Debug)]
@@ -35,37 +57,85 @@ pub struct Options {
     pub rate: u64,
     /// Memory that has room for all state.
     pub memory: String,
-    /// Memory of the run whose state is larger.
-    pub small: String,
+    /// Memory of the run whose state is larger; a share of the state unless given.
+    pub small: Option<String>,
     /// Numbers of workers of the runs in memory.
     pub workers: Vec<usize>,
     /// Rounds.
     pub rounds: usize,
 }
 
+/// What a run is of.
+#[derive(Clone, Copy)]
+struct Run<'a> {
+    query: &'a str,
+    layout: &'a str,
+    memory: &'a str,
+    rate: u64,
+    workers: usize,
+}
+
 impl Options {
-    fn cells(&self, bench: &Path) -> Vec<Cell> {
-        let overhead = [
-            (PLAIN, "q3-plain", "heap"),
-            (HEAP, "q3", "heap"),
-            (LOG, "q3", "hybrid-log"),
-            (PLAIN_AGAIN, "q3-plain", "heap"),
+    /// Every query in both forms.
+    fn forms(&self, bench: &Path, peers: Option<&Path>) -> Vec<Cell> {
+        let mut cells = self.query(bench, Q3, self.rate);
+        cells.push(self.faster(peers));
+        for (query, slower) in OTHERS {
+            cells.extend(self.query(bench, query, (self.rate / slower).max(1)));
+        }
+        cells
+    }
+
+    /// A query on plain maps and with managed state.
+    fn query(&self, bench: &Path, query: &str, rate: u64) -> Vec<Cell> {
+        let plain = format!("{query}-plain");
+        let forms = [
+            (PLAIN, &plain[..], "heap"),
+            (HEAP, query, "heap"),
+            (LOG, query, "hybrid-log"),
+            (PLAIN_AGAIN, &plain[..], "heap"),
         ];
-        let mut cells: Vec<_> = overhead
-            .into_iter()
-            .map(|(column, query, layout)| {
-                let mut words = self.words(query, layout, &self.memory, 1);
-                if column == PLAIN_AGAIN {
-                    // The default, so that its command is another one.
-                    words.extend(["--seed".to_owned(), "0".to_owned()]);
-                }
-                cell(bench, (OVERHEAD, column), words)
-            })
-            .collect();
-        let small = self.words("q3", "hybrid-log", &self.small, 1);
-        cells.push(cell(bench, (LARGE, SMALL), small));
+        let cells = forms.into_iter().map(|(column, form, layout)| {
+            let run = Run { query: form, layout, memory: &self.memory, rate, workers: 1 };
+            let mut words = self.words(run);
+            if column == PLAIN_AGAIN {
+                // The default, so that its command is another one.
+                words.extend(["--seed".to_owned(), "0".to_owned()]);
+            }
+            cell(bench, (query, column), words)
+        });
+        cells.collect()
+    }
+
+    /// q3 with its state in FASTER.
+    fn faster(&self, peers: Option<&Path>) -> Cell {
+        let run = Run { query: Q3, layout: "", memory: &self.memory, rate: self.rate, workers: 1 };
+        let mut words = self.words(run);
+        let place = words.iter().position(|word| word == "--layout").unwrap_or(0);
+        words.splice(place..place + 2, ["--engine".to_owned(), "faster".to_owned()]);
+        let program = peers.map(Path::to_owned).ok_or_else(|| NOT_BUILT.to_owned());
+        Cell { program, ..cell(Path::new(""), (Q3, FASTER), words) }
+    }
+
+    /// Memory that q3's state, whose size the runs in memory tell, does not fit into.
+    fn small(&self, forms: Outcomes<'_>) -> String {
+        if let Some(small) = &self.small {
+            return small.clone();
+        }
+        let live = forms.median(Q3, HEAP, "memory.live_bytes").map(|bytes| bytes as u64);
+        let state = live.unwrap_or(self.events(self.rate) * BYTES_AN_EVENT);
+        let kib = (state / LARGER).max(LEAST_BYTES).next_multiple_of(64 << 10) >> 10;
+        format!("{kib}KiB")
+    }
+
+    /// q3 in little memory, and in memory on more workers.
+    fn large(&self, bench: &Path, small: &str) -> Vec<Cell> {
+        let run = |layout, memory, workers| {
+            self.words(Run { query: Q3, layout, memory, rate: self.rate, workers })
+        };
+        let mut cells = vec![cell(bench, (LARGE, SMALL), run("hybrid-log", small, 1))];
         for workers in &self.workers {
-            let words = self.words("q3", "heap", &self.memory, *workers);
+            let words = run("heap", &self.memory, *workers);
             cells.push(cell(bench, (LARGE, &format!("{workers} workers in memory")), words));
             cells.push(self.processes(bench, *workers));
         }
@@ -75,7 +145,9 @@ impl Options {
     /// As many processes of a worker each.
     fn processes(&self, bench: &Path, count: usize) -> Cell {
         let of = |number: usize| {
-            let mut words = self.words("q3", "heap", &self.memory, 1);
+            let (rate, memory) = (self.rate, &self.memory[..]);
+            let run = Run { query: Q3, layout: "heap", memory, rate, workers: 1 };
+            let mut words = self.words(run);
             let hosts = format!("{DIRECTORY}/{HOSTS}");
             let (count, number) = (count.to_string(), number.to_string());
             let more = ["--processes", &count, "--process", &number, "--hostfile", &hosts];
@@ -94,10 +166,13 @@ impl Options {
         cell
     }
 
-    fn words(&self, query: &str, layout: &str, memory: &str, workers: usize) -> Vec<String> {
-        let events = (self.seconds * self.rate as f64).ceil() as u64;
+    fn events(&self, rate: u64) -> u64 {
+        (self.seconds * rate as f64).ceil() as u64
+    }
+
+    fn words(&self, Run { query, layout, memory, rate, workers }: Run<'_>) -> Vec<String> {
         let (events, rate, workers) =
-            (events.to_string(), self.rate.to_string(), workers.to_string());
+            (self.events(rate).to_string(), rate.to_string(), workers.to_string());
         let (state, json) = (format!("{DIRECTORY}/state"), format!("{DIRECTORY}/figures.json"));
         let mut words = vec!["nexmark", "--query", query, "--layout", layout, "--memory", memory];
         words.extend(["--events", &events, "--rate", &rate, "--workers", &workers]);
@@ -124,137 +199,48 @@ fn cell(bench: &Path, (row, column): (&str, &str), arguments: Vec<String>) -> Ce
 pub fn run(options: &Options, programs: &Programs, runner: &mut Runner, out: &Path) -> Result<()> {
     let bench = Programs::needed(&programs.bench, "alluvium-bench")?;
     let machine = runner.environment().clone();
-    let cells = options.cells(bench);
-    let total = cells.len() * options.rounds;
-    let outcomes = runner.run(&cells, options.rounds, &mut |outcomes| {
-        report(options, outcomes, total).write(out, &machine)
-    })?;
+    let write = |small: Option<&str>, outcomes: &[Outcome]| {
+        report::report(options, small, outcomes).write(out, &machine)
+    };
+    let forms = options.forms(bench, programs.peers.as_deref());
+    let mut outcomes = runner.run(&forms, options.rounds, &mut |done| write(None, done))?;
+    let small = options.small(Outcomes(&outcomes));
+    let large = options.large(bench, &small);
+    let before = outcomes.clone();
+    outcomes.extend(
+        runner.run(&large, options.rounds, &mut |done| {
+            write(Some(&small), &[&before, done].concat())
+        })?,
+    );
     let mut wrong = Outcomes(&outcomes).differences("checksum");
-    wrong.extend(outcomes.iter().filter_map(|outcome| {
-        let why = outcome.why.as_ref()?;
-        Some(format!("{} on {}: {why}", outcome.row, outcome.column))
-    }));
+    wrong.extend(outcomes.iter().filter_map(failure));
     match wrong.is_empty() {
         true => Ok(()),
         false => Err(Error::Wrong(wrong.join("\n"))),
     }
 }
 
-fn report(options: &Options, outcomes: &[Outcome], total: usize) -> Report {
-    let all = Outcomes(outcomes);
-    let mut report = Report::new("BIRTE'19: q3 with managed state");
-    let Options { seconds, rate, memory, small, rounds, .. } = options;
-    report.text(format!(
-        "Nexmark q3 at {} events/s for {seconds} s, {memory} for state, {rounds} rounds in turns, \
-         medians. {} of {total} cells are done. Open loop: latency counts from when an event is due.",
-        short(*rate as f64),
-        outcomes.len()
-    ));
-    report.add(Part::Heading("Managed state against plain maps (Fig. 2a)".to_owned()));
-    report.text("Published: FASTER costs 1.1x to p98, and 16x beyond.");
-    report.add(Part::Table(overhead(all)));
-    report.add(Part::Plot(curves(all, OVERHEAD, &[PLAIN, HEAP, LOG])));
-    report.add(Part::Heading("Larger than memory, against more workers (Fig. 2b)".to_owned()));
-    report.text(format!(
-        "One worker has {small} for all state; the table says how many times that its state is. The others \
-         have all state in memory. Processes talk over the loopback; figures are those of the first. In the \
-         paper one worker with 22 GB of state stands against 24 workers on four machines."
-    ));
-    let mut columns = vec![SMALL.to_owned()];
-    for workers in &options.workers {
-        columns.push(format!("{workers} workers in memory"));
-        columns.push(format!("{workers} processes in memory"));
-    }
-    let columns: Vec<&str> = columns.iter().map(String::as_str).collect();
-    report.add(Part::Table(scaled(all, &columns)));
-    report.add(Part::Plot(curves(all, LARGE, &columns)));
-    let differences = all.differences("checksum");
-    report.text(match differences.is_empty() {
-        true => "All answers are equal.".to_owned(),
-        false => format!("Answers differ: {}.", differences.join("; ")),
-    });
-    report.add(Part::Heading("Commands".to_owned()));
-    let first = outcomes.iter().filter(|outcome| outcome.round == 1);
-    report.add(Part::Lines(first.map(|outcome| outcome.command.clone()).collect()));
-    report
-}
-
-const PERCENTILES: [(&str, &str); 5] =
-    [("p50", "p50"), ("p99", "p99"), ("p99.9", "p99_9"), ("p99.99", "p99_99"), ("most", "max")];
-
-fn overhead(all: Outcomes<'_>) -> Table {
-    let columns = [
-        ("percentile", ""),
-        ("plain maps", "ms"),
-        ("heap", "ms"),
-        ("log", "ms"),
-        ("heap of plain", ""),
-        ("log of plain", ""),
-        ("plain again of plain", ""),
-    ];
-    let mut table = Table::new(columns);
-    for (name, path) in PERCENTILES {
-        let at = |column| all.median(OVERHEAD, column, &format!("latency_ns.{path}"));
-        let ms = |column| at(column).map_or(String::new(), |ns| digits(ns / 1e6));
-        let of_plain = |column| match (at(column), at(PLAIN)) {
-            (Some(one), Some(plain)) if plain > 0.0 => format!("{:.2}x", one / plain),
-            _ => String::new(),
-        };
-        let mut cells = vec![name.to_owned(), ms(PLAIN), ms(HEAP), ms(LOG)];
-        cells.extend([HEAP, LOG, PLAIN_AGAIN].map(of_plain));
-        table.row(cells);
-    }
-    table
-}
-
-fn scaled(all: Outcomes<'_>, columns: &[&str]) -> Table {
-    let mut names = vec![("run", ""), ("rate", "/s")];
-    names.extend(PERCENTILES.map(|(name, _)| (name, "ms")));
-    names.extend([("state of its memory", ""), ("read", "MiB"), ("result", "")]);
-    let mut table = Table::new(names);
-    let mib = |bytes: Option<f64>| bytes.map_or(String::new(), |b| digits(b / f64::from(1 << 20)));
-    for column in columns.iter().filter(|column| all.of(LARGE, column).next().is_some()) {
-        let at = |path: &str| all.median(LARGE, column, path);
-        let mut cells = vec![(*column).to_owned(), at("ops_per_s").map_or(String::new(), short)];
-        for (_, path) in PERCENTILES {
-            let ns = at(&format!("latency_ns.{path}"));
-            cells.push(ns.map_or(String::new(), |ns| digits(ns / 1e6)));
-        }
-        let times = at("memory.live_bytes").zip(at("memory.budget").filter(|budget| *budget > 0.0));
-        cells.push(times.map_or(String::new(), |(live, budget)| format!("{:.2}x", live / budget)));
-        cells.push(mib(at("io.bytes_read")));
-        cells.push(all.why(LARGE, column).unwrap_or("done").to_owned());
-        table.row(cells);
-    }
-    table
-}
-
-fn curves(all: Outcomes<'_>, row: &str, columns: &[&str]) -> String {
-    let lines = columns.iter().map(|column| {
-        let points = all.of(row, column).next().map(|outcome| outcome.curve("ccdf_ns"));
-        Line { name: column, points: points.unwrap_or_default() }
-    });
-    let axes = ["latency, ms", "share of events that took at least as long"];
-    logarithmic(&format!("q3, {row}: latency"), axes, &lines.collect::<Vec<_>>())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use serde_json::json;
 
-    #[test]
-    fn processes_have_numbers_directories_and_one_list_of_addresses() {
-        let options = Options {
+    fn options() -> Options {
+        Options {
             seconds: 2.0,
             rate: 1_000,
             memory: "64MiB".to_owned(),
-            small: "1MiB".to_owned(),
+            small: None,
             workers: vec![2],
             rounds: 1,
-        };
-        let cells = options.cells(Path::new("/bin/alluvium-bench"));
-        assert_eq!(cells.len(), 4 + 1 + 2);
-        let processes = &cells[6];
+        }
+    }
+
+    #[test]
+    fn processes_have_numbers_directories_and_one_list_of_addresses() {
+        let cells = options().large(Path::new("/bin/alluvium-bench"), "1MiB");
+        assert_eq!(cells.len(), 1 + 2);
+        let processes = &cells[2];
         assert_eq!(processes.column, "2 processes in memory");
         let first = processes.command();
         assert!(first.contains("--processes 2 --process 0 --hostfile {dir}/hosts"), "{first}");
@@ -262,9 +248,43 @@ mod tests {
         let second = processes.beside[0].join(" ");
         assert!(second.contains("{dir}/state-1 --json {dir}/figures-1.json"), "{second}");
         assert!(second.contains("--events 2000 --rate 1000"), "{second}");
+    }
+
+    #[test]
+    fn every_query_has_both_forms_and_commands_of_its_own() {
+        let cells = options()
+            .forms(Path::new("/bin/alluvium-bench"), Some(Path::new("/bin/alluvium-peers")));
+        assert_eq!(cells.len(), 6 * 4 + 1);
         let mut commands: Vec<_> = cells.iter().map(Cell::command).collect();
+        let q5 = "--query q5-hotstorage-plain --layout heap --memory 64MiB --events 50 --rate 25";
+        assert!(commands.iter().any(|command| command.contains(q5)), "{commands:?}");
         commands.sort();
         commands.dedup();
-        assert_eq!(commands.len(), 7);
+        assert_eq!(commands.len(), 6 * 4 + 1);
+        let faster =
+            "alluvium-peers nexmark --query q3 --engine faster --memory 64MiB --events 2000";
+        assert!(commands.iter().any(|command| command.starts_with(faster)), "{commands:?}");
+    }
+
+    #[test]
+    fn memory_is_a_share_of_the_state_that_was_measured() {
+        let outcome = |live_bytes: u64| Outcome {
+            row: Q3.to_owned(),
+            column: HEAP.to_owned(),
+            round: 1,
+            command: String::new(),
+            seconds: 1.0,
+            figures: Some(json!({"memory": {"live_bytes": live_bytes}})),
+            why: None,
+        };
+        let small = |outcomes: &[Outcome]| options().small(Outcomes(outcomes));
+        assert_eq!(small(&[outcome(80 << 20)]), "10240KiB");
+        assert_eq!(small(&[outcome((80 << 20) + 16)]), "10304KiB");
+        assert_eq!(small(&[outcome(5_000)]), "1024KiB");
+        assert_eq!(small(&[]), "1024KiB");
+        let given = Options { small: Some("3MiB".to_owned()), ..options() };
+        assert_eq!(given.small(Outcomes(&[outcome(80 << 20)])), "3MiB");
+        let unknown = Options { rate: 10_000_000, ..options() };
+        assert_eq!(unknown.small(Outcomes(&[])), "14656KiB");
     }
 }

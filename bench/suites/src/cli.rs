@@ -27,7 +27,7 @@ enum Suite {
     Nexmark(NexmarkArgs),
     /// COUNT and RANK on each store, Nexmark q3 to q8 monolithic and workload-aware, rates and workers
     Hotstorage20(HotStorageArgs),
-    /// q3 with managed state beside plain maps, and larger than memory beside more workers
+    /// q3 to q8 on plain maps and with managed state; q3 larger than memory beside more workers
     Birte19(BirteArgs),
     /// All suites, each in a directory of its own in --out
     All(AllArgs),
@@ -48,10 +48,10 @@ struct Common {
     /// Rounds, in turns (3, or 1 with --quick or --smoke, unless given)
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
     rounds: Option<u16>,
-    /// A run is cut after so many seconds
-    #[arg(long, value_name = "S", default_value_t = 600,
-          value_parser = clap::value_parser!(u64).range(1..))]
-    limit: u64,
+    /// A run is cut after so many seconds (twice those of its stream and 2 minutes, 600 at least, unless
+    /// given)
+    #[arg(long, value_name = "S", value_parser = clap::value_parser!(u64).range(1..))]
+    limit: Option<u64>,
     /// Directory of alluvium-bench and alluvium-gadget (that of this program unless given)
     #[arg(long, value_name = "DIR")]
     bin: Option<PathBuf>,
@@ -89,7 +89,8 @@ struct HotStorageArgs {
     /// As published: 10 minutes a run
     #[arg(long, conflicts_with_all = ["quick", "smoke"])]
     full: bool,
-    /// Further lengths of windows and the time between two, in seconds, such as 10/1,60/5
+    /// Lengths of windows and the time between two, in seconds, beside the published 30/1 and 30/30
+    /// (10/1,60/1,60/10; none with --quick)
     #[arg(long, value_delimiter = ',', value_name = "L/S", value_parser = window)]
     windows: Vec<(u64, u64)>,
     /// Memory of each store
@@ -110,7 +111,7 @@ struct BirteArgs {
     /// Memory that has room for all state
     #[arg(long, value_name = "SIZE", default_value = "1GiB")]
     memory: String,
-    /// Memory of the run whose state is larger
+    /// Memory of the run whose state is larger (an eighth of the state on the heap unless given)
     #[arg(long, value_name = "SIZE")]
     small: Option<String>,
     /// Numbers of workers, and of processes, whose state is in memory
@@ -123,6 +124,9 @@ struct AllArgs {
     #[command(flatten)]
     common: Common,
 }
+
+/// A run may take so long, at least.
+const LIMIT_SECONDS_MIN: f64 = 600.0;
 
 /// A length and a slide in seconds, as milliseconds.
 fn window(text: &str) -> Result<(u64, u64)> {
@@ -165,8 +169,15 @@ impl Common {
         Programs::find(self.bin.as_deref(), self.peers.as_deref())
     }
 
-    fn runner(&self, suite: &str) -> Result<Runner> {
-        Runner::begin(&self.out, suite, Duration::from_secs(self.limit))
+    /// How long a run may take whose stream has so many seconds: a rate that cannot be kept takes longer.
+    fn limit(&self, seconds: f64) -> Duration {
+        let usual = (2.0 * seconds + 120.0).max(LIMIT_SECONDS_MIN);
+        self.limit.map_or(Duration::from_secs_f64(usual), Duration::from_secs)
+    }
+
+    /// Begins a suite of streams of so many seconds.
+    fn runner(&self, suite: &str, seconds: f64) -> Result<Runner> {
+        Runner::begin(&self.out, suite, self.limit(seconds))
     }
 }
 
@@ -204,7 +215,7 @@ impl NexmarkArgs {
             repeats: common.size(true, true, false),
         };
         let programs = common.programs()?;
-        let mut runner = common.runner("nexmark")?;
+        let mut runner = common.runner("nexmark", 0.0)?;
         nexmark::run(&options, &programs, &mut runner, &common.out)?;
         common.done();
         Ok(())
@@ -213,47 +224,51 @@ impl NexmarkArgs {
 
 impl HotStorageArgs {
     fn run(self) -> Result<()> {
-        let HotStorageArgs { common, full, windows, memory, workers } = self;
-        let cores = std::thread::available_parallelism().map_or(1, usize::from);
-        let usual = [(30_000, 1_000), (30_000, 30_000)];
-        let options = hotstorage::Options {
-            seconds: if full { 600.0 } else { common.size(60.0, 20.0, 0.4) },
-            slower: common.size(1, 1, 20),
-            windows: usual.into_iter().chain(windows).collect(),
-            memory,
-            rounds: common.rounds(),
-            rates: common.size(
-                vec![0.1, 0.25, 0.5, 1.0, 1.5, 2.0, 4.0],
-                vec![0.1, 0.5, 1.0, 2.0],
-                vec![1.5],
-            ),
-            workers: match workers.is_empty() {
-                true => common.size((1..=2 * cores).collect(), vec![1, cores, 2 * cores], vec![2]),
-                false => workers,
-            },
-        };
+        let (options, common) = (self.options(), self.common);
         let programs = common.programs()?;
-        let mut runner = common.runner("hotstorage20")?;
+        let mut runner = common.runner("hotstorage20", options.seconds)?;
         hotstorage::run(&options, &programs, &mut runner, &common.out)?;
         common.done();
         Ok(())
     }
 }
 
+impl HotStorageArgs {
+    fn options(&self) -> hotstorage::Options {
+        let common = &self.common;
+        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        let swept =
+            common.size(vec![(10_000, 1_000), (60_000, 1_000), (60_000, 10_000)], vec![], vec![]);
+        let seconds = if self.full { 600.0 } else { common.size(60.0, 20.0, 0.4) };
+        hotstorage::Options {
+            seconds,
+            query_seconds: common.size(seconds, 10.0, 0.4),
+            slower: common.size(1, 1, 20),
+            windows: if self.windows.is_empty() { swept } else { self.windows.clone() },
+            memory: self.memory.clone(),
+            rounds: common.rounds(),
+            rates: common.size(vec![0.1, 0.25, 0.5, 1.0, 1.5, 2.0, 4.0], vec![0.5, 2.0], vec![1.5]),
+            workers: match self.workers.is_empty() {
+                true => common.size((1..=2 * cores).collect(), vec![1, 2 * cores], vec![2]),
+                false => self.workers.clone(),
+            },
+        }
+    }
+}
+
 impl BirteArgs {
     fn run(self) -> Result<()> {
         let BirteArgs { common, rate, memory, small, workers } = self;
-        let sizes = common.size("64MiB", "24MiB", "2MiB");
         let options = birte::Options {
             seconds: common.size(60.0, 20.0, 0.5),
             rate: rate.unwrap_or(common.size(400_000, 200_000, 20_000)),
             memory,
-            small: small.unwrap_or_else(|| sizes.to_owned()),
+            small,
             workers: if common.smoke { vec![2] } else { workers },
             rounds: common.rounds(),
         };
         let programs = common.programs()?;
-        let mut runner = common.runner("birte19")?;
+        let mut runner = common.runner("birte19", options.seconds)?;
         birte::run(&options, &programs, &mut runner, &common.out)?;
         common.done();
         Ok(())
@@ -271,7 +286,7 @@ impl AllArgs {
             words.extend(quick.then(|| "--quick".to_owned()));
             words.extend(smoke.then(|| "--smoke".to_owned()));
             words.extend(out.rounds.iter().flat_map(|n| ["--rounds".to_owned(), n.to_string()]));
-            words.extend(["--limit".to_owned(), out.limit.to_string()]);
+            words.extend(out.limit.iter().flat_map(|n| ["--limit".to_owned(), n.to_string()]));
             for (option, path) in [("--bin", &out.bin), ("--peers", &out.peers)] {
                 let path = path.iter().map(|path| path.display().to_string());
                 words.extend(path.flat_map(|path| [option.to_owned(), path]));
@@ -289,5 +304,42 @@ impl AllArgs {
             }
         }
         if failed.is_empty() { Ok(()) } else { Err(Error::Wrong(failed.join("\n"))) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn hotstorage20(options: &str) -> HotStorageArgs {
+        let line = format!("suite hotstorage20 --out x {options}");
+        match Cli::try_parse_from(line.split_whitespace()).unwrap().suite {
+            Suite::Hotstorage20(args) => args,
+            _ => panic!("another suite"),
+        }
+    }
+
+    #[test]
+    fn no_run_of_any_size_is_cut_before_its_stream_ends() {
+        for size in ["--full", "", "--quick", "--smoke"] {
+            let args = hotstorage20(size);
+            let (options, limit) = (args.options(), args.common.limit(args.options().seconds));
+            // The program itself ends a run that takes half as long again.
+            let least = 1.5 * options.seconds.max(options.query_seconds) + 60.0;
+            assert!(limit.as_secs_f64() > least, "{size}: {limit:?}");
+        }
+        assert_eq!(hotstorage20("--full").options().seconds, 600.0);
+        let args = hotstorage20("--full --limit 7");
+        assert_eq!(args.common.limit(600.0), Duration::from_secs(7));
+    }
+
+    #[test]
+    fn windows_are_swept_as_given_or_in_sizes_with_figures() {
+        assert_eq!(hotstorage20("--windows 5/0.5").options().windows, [(5_000, 500)]);
+        assert_eq!(hotstorage20("").options().windows.len(), 3);
+        assert!(hotstorage20("--quick").options().windows.is_empty());
+        let cli =
+            |windows: &str| Cli::try_parse_from(["suite", "hotstorage20", "--out", "x", windows]);
+        assert!(cli("--windows=1/2").is_err() && cli("--windows=ten/1").is_err());
     }
 }

@@ -1,9 +1,14 @@
 //! `suite hotstorage20`: the experiments of *In support of workload-aware streaming state management*
 //! (HotStorage'20).
 //!
-//! 1. COUNT and RANK over sliding and tumbling windows on each store, in an open loop (Fig. 3).
-//! 2. Nexmark q3 to q8 in the testbed's form, monolithic against workload-aware (Table 1, Fig. 4).
+//! 1. COUNT over sliding and RANK over tumbling windows on each store, in an open loop (Fig. 3), and both
+//!    over other windows.
+//! 2. Nexmark q3 to q8 in the testbed's form, monolithic against workload-aware (Table 1, Fig. 4), on our
+//!    layouts and on the stores of the paper.
 //! 3. Median latency at rates up to one that cannot be kept (Fig. 5a), and with 1 to N workers (5b).
+//!
+//! *Monolithic* is one store for all states of a worker, whose values are bytes: a hybrid log of ours, or a
+//! store of the paper.
 //!
 //! Answers of all runs of an experiment must be equal, but for runs that were cut.
 
@@ -15,7 +20,7 @@ use alluvium_reports::digits;
 
 use crate::cell::{Cell, DIRECTORY, Outcome};
 use crate::medians::Outcomes;
-use crate::programs::Programs;
+use crate::programs::{NOT_BUILT, Programs, failure};
 use crate::runner::Runner;
 use crate::{Error, Result};
 
@@ -48,10 +53,22 @@ const QUERIES: [Published; 6] = [
     Published { query: "q8-hotstorage", rate: 1_000_000, speed_up: "negligible state" },
 ];
 
+/// COUNT and RANK: records a second, and milliseconds of a window and between two.
+const QUESTIONS: [(&str, u64, (u64, u64)); 2] =
+    [("count", 10_000, (30_000, 1_000)), ("rank", 1_000, (30_000, 30_000))];
+
 const MONOLITHIC: &str = "monolithic";
+const TYPED: &str = "one log, typed";
+/// Our store of bytes for the monolithic runs.
+const OUR_BYTES: &str = "ours-hybrid-log";
 const AWARE: &str = "workload-aware";
 const AGAIN: &str = "workload-aware again";
 const HEAP: &str = "heap";
+/// The stores of the paper, and the columns of their monolithic and workload-aware runs.
+const STORES: [(&str, [&str; 2]); 2] = [
+    ("faster", ["faster, monolithic", "faster, workload-aware"]),
+    ("rocksdb", ["rocksdb, monolithic", "rocksdb, workload-aware"]),
+];
 /// Small state with a bounded size that the workload-aware runs keep on the heap, as Table 2 does.
 const PLACEMENTS: [(&str, &str); 2] =
     [("q5-hotstorage", "hottest/windows=heap"), ("q7-hotstorage", "highest/windows=heap")];
@@ -59,17 +76,20 @@ const PLACEMENTS: [(&str, &str); 2] =
 /// How large a run is.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Seconds of each stream.
+    /// Seconds of each stream of COUNT and RANK.
     pub seconds: f64,
+    /// Seconds of each stream of Nexmark.
+    pub query_seconds: f64,
     /// Rates are the published ones, divided by this.
     pub slower: u64,
-    /// Milliseconds of a window and between two starts, each a row of COUNT and of RANK.
+    /// Milliseconds of a window and between two starts, each a row of COUNT and of RANK beside the published
+    /// one.
     pub windows: Vec<(u64, u64)>,
     /// Memory of each store.
     pub memory: String,
     /// Rounds.
     pub rounds: usize,
-    /// Rates of Fig. 5a for q4 and q7, in shares of the published one.
+    /// Rates of Fig. 5a for q4 and q7, in shares of the published one, from the lowest on.
     pub rates: Vec<f64>,
     /// Workers of Fig. 5b.
     pub workers: Vec<usize>,
@@ -82,33 +102,89 @@ struct Places<'a> {
     peers: Option<&'a Path>,
 }
 
+/// Where a query's states are.
+#[derive(Clone, Copy)]
+enum Kept<'a> {
+    /// In a layout of ours for each.
+    Layout(&'a str),
+    /// In one store of bytes for all, or in one for each.
+    Bytes { engine: &'a str, is_monolithic: bool },
+}
+
+/// A run of a query.
+#[derive(Clone, Copy)]
+struct Run<'a> {
+    row: &'a str,
+    query: &'a str,
+    column: &'a str,
+    rate: u64,
+    workers: usize,
+}
+
+/// What the columns of queries stand for.
+fn kept(column: &str) -> Kept<'_> {
+    for (engine, [monolithic, aware]) in STORES {
+        if column == monolithic || column == aware {
+            return Kept::Bytes { engine, is_monolithic: column == monolithic };
+        }
+    }
+    match column {
+        MONOLITHIC => Kept::Bytes { engine: OUR_BYTES, is_monolithic: true },
+        TYPED => Kept::Layout("hybrid-log"),
+        HEAP => Kept::Layout("heap"),
+        _ => Kept::Layout("auto"),
+    }
+}
+
+/// Columns that are swept over rates and workers: all of the paper's comparison.
+fn swept() -> impl Iterator<Item = &'static str> {
+    [MONOLITHIC, AWARE].into_iter().chain(STORES.into_iter().flat_map(|(_, columns)| columns))
+}
+
 impl Options {
+    /// COUNT, RANK, and each query at its rate.
     fn cells(&self, places: &Places<'_>) -> Vec<Cell> {
         let mut cells = self.window_cells(places);
-        for published in &QUERIES {
-            let rate = self.rate(published.rate, 1.0);
-            for column in [MONOLITHIC, AWARE, AGAIN, HEAP] {
-                cells.push(self.query_cell(places, published.query, column, rate, 1));
-            }
+        for Published { query, rate, .. } in QUERIES {
+            let columns = [MONOLITHIC, AWARE, AGAIN, TYPED, HEAP].into_iter();
+            let stores = STORES.into_iter().flat_map(|(_, columns)| columns);
+            cells.extend(columns.chain(stores).map(|column| {
+                let rate = self.rate(rate, 1.0);
+                self.query_cell(places, Run { row: query, query, column, rate, workers: 1 })
+            }));
         }
-        for published in QUERIES.iter().filter(|p| is_swept(p.query)) {
-            for share in &self.rates {
-                let rate = self.rate(published.rate, *share);
-                for column in [MONOLITHIC, AWARE] {
-                    let mut cell = self.query_cell(places, published.query, column, rate, 1);
-                    cell.row = format!("{} at {rate}/s", published.query);
-                    cells.push(cell);
-                }
-            }
+        cells
+    }
+
+    /// The queries of Fig. 5a at one of the rates, for columns that have kept the one before.
+    fn rate_cells(
+        &self,
+        places: &Places<'_>,
+        share: f64,
+        keeps: impl Fn(&str, &str) -> bool,
+    ) -> Vec<Cell> {
+        let mut cells = Vec::new();
+        for Published { query, rate, .. } in QUERIES.iter().filter(|p| is_swept(p.query)) {
+            let rate = self.rate(*rate, share);
+            let row = &format!("{query} at {rate}/s");
+            let columns = swept().filter(|column| keeps(query, column));
+            cells.extend(columns.map(|column| {
+                self.query_cell(places, Run { row, query, column, rate, workers: 1 })
+            }));
         }
-        for published in QUERIES.iter().filter(|p| p.query == "q7-hotstorage") {
-            let rate = self.rate(published.rate, 1.0);
+        cells
+    }
+
+    /// The query of Fig. 5b on each number of workers.
+    fn worker_cells(&self, places: &Places<'_>) -> Vec<Cell> {
+        let mut cells = Vec::new();
+        for Published { query, rate, .. } in QUERIES.iter().filter(|p| p.query == SCALED) {
+            let rate = self.rate(*rate, 1.0);
             for workers in &self.workers {
-                for column in [MONOLITHIC, AWARE] {
-                    let mut cell = self.query_cell(places, published.query, column, rate, *workers);
-                    cell.row = format!("{} on {workers} workers", published.query);
-                    cells.push(cell);
-                }
+                let row = &format!("{query} on {workers} workers");
+                cells.extend(swept().map(|column| {
+                    self.query_cell(places, Run { row, query, column, rate, workers: *workers })
+                }));
             }
         }
         cells
@@ -120,12 +196,14 @@ impl Options {
 
     fn window_cells(&self, places: &Places<'_>) -> Vec<Cell> {
         let mut cells = Vec::new();
-        for (question, published) in [("count", 10_000), ("rank", 1_000)] {
-            for window in &self.windows {
-                for (engine, _) in ENGINES.iter().filter(|(engine, _)| takes(engine, question)) {
-                    let rate = self.rate(published, 1.0);
-                    cells.push(self.window_cell(places, (question, *window), engine, rate));
-                }
+        for (question, rate, published) in QUESTIONS {
+            let others = self.windows.iter().filter(|window| **window != published);
+            for window in [published].iter().chain(others) {
+                let rate = self.rate(rate, 1.0);
+                let engines = ENGINES.iter().filter(|(engine, _)| takes(engine, question));
+                cells.extend(engines.map(|(engine, _)| {
+                    self.window_cell(places, (question, *window), engine, rate)
+                }));
             }
         }
         cells
@@ -164,40 +242,42 @@ impl Options {
         }
     }
 
-    fn query_cell(
-        &self,
-        places: &Places<'_>,
-        query: &str,
-        column: &str,
-        rate: u64,
-        workers: usize,
-    ) -> Cell {
-        let events = (self.seconds * rate as f64).ceil() as u64;
-        let (layout, placements): (_, &[(&str, &str)]) = match column {
-            MONOLITHIC => ("hybrid-log", &[]),
-            HEAP => ("heap", &[]),
-            _ => ("auto", &PLACEMENTS),
-        };
-        let mut words = vec![
-            ("nexmark --query", query.to_owned()),
-            ("--layout", layout.to_owned()),
+    fn query_cell(&self, places: &Places<'_>, run: Run<'_>) -> Cell {
+        let Run { row, query, column, rate, workers } = run;
+        let mut words = vec![("nexmark --query", query.to_owned())];
+        let mut program = Ok(places.bench.to_owned());
+        match kept(column) {
+            Kept::Layout(layout) => words.push(("--layout", layout.to_owned())),
+            Kept::Bytes { engine, is_monolithic } => {
+                words.push(("--engine", engine.to_owned()));
+                words.extend(is_monolithic.then(|| ("--monolithic", String::new())));
+                if engine != OUR_BYTES {
+                    let peers = places.peers.map(Path::to_owned);
+                    program = peers.ok_or_else(|| NOT_BUILT.to_owned());
+                }
+            }
+        }
+        let events = (self.query_seconds * rate as f64).ceil() as u64;
+        words.extend([
             ("--memory", self.memory.clone()),
             ("--events", events.to_string()),
             ("--rate", rate.to_string()),
             ("--workers", workers.to_string()),
             ("--dir", format!("{DIRECTORY}/state")),
             ("--json", format!("{DIRECTORY}/figures.json")),
-        ];
-        let own = placements.iter().filter(|(of, _)| *of == query);
-        words.extend(own.map(|(_, place)| ("--place", (*place).to_owned())));
+        ]);
+        if [AWARE, AGAIN].contains(&column) {
+            let own = PLACEMENTS.iter().filter(|(of, _)| *of == query);
+            words.extend(own.map(|(_, place)| ("--place", (*place).to_owned())));
+        }
         if column == AGAIN {
             // The default, so that its command is another one.
             words.push(("--seed", "0".to_owned()));
         }
         Cell {
-            row: query.to_owned(),
+            row: row.to_owned(),
             column: column.to_owned(),
-            program: Ok(places.bench.to_owned()),
+            program,
             arguments: split(&words),
             beside: Vec::new(),
             figures: Some("figures.json".to_owned()),
@@ -205,12 +285,9 @@ impl Options {
     }
 }
 
-const NOT_BUILT: &str = "alluvium-peers is not built: cargo build --release --manifest-path \
-                         bench/peers/Cargo.toml";
-
 fn split(words: &[(&str, String)]) -> Vec<String> {
     let words = words.iter().flat_map(|(option, value)| option.split(' ').chain([&value[..]]));
-    words.map(str::to_owned).collect()
+    words.filter(|word| !word.is_empty()).map(str::to_owned).collect()
 }
 
 fn window_row(question: &str, length: u64, slide: u64) -> String {
@@ -223,8 +300,25 @@ fn takes(engine: &str, question: &str) -> bool {
     engine != "ours-append-log" || question == "rank"
 }
 
+/// The query of Fig. 5b.
+const SCALED: &str = "q7-hotstorage";
+
 fn is_swept(query: &str) -> bool {
-    ["q4-hotstorage", "q7-hotstorage"].contains(&query)
+    ["q4-hotstorage", SCALED].contains(&query)
+}
+
+/// The rate that a command asks for.
+fn wanted_rate(command: &str) -> Option<f64> {
+    command.split("--rate ").nth(1)?.split(' ').next()?.parse().ok()
+}
+
+/// A rate that so large a share is reached of is kept.
+const KEPT_SHARE: f64 = 0.95;
+
+/// Whether a cell's rate was kept; `None` without figures.
+fn is_kept(all: Outcomes<'_>, row: &str, column: &str) -> Option<bool> {
+    let wanted = all.of(row, column).next().and_then(|o| wanted_rate(&o.command))?;
+    Some(all.median(row, column, "ops_per_s")? >= wanted * KEPT_SHARE)
 }
 
 /// Runs the suite and writes its report after each cell.
@@ -239,11 +333,32 @@ pub fn run(options: &Options, programs: &Programs, runner: &mut Runner, out: &Pa
         peers: programs.peers.as_deref(),
     };
     let machine = runner.environment().clone();
-    let cells = options.cells(&places);
-    let total = cells.len() * options.rounds;
-    let outcomes = runner.run(&cells, options.rounds, &mut |outcomes| {
-        report::report(options, outcomes, total).write(out, &machine)
-    })?;
+    let mut outcomes: Vec<Outcome> = Vec::new();
+    let mut more = |cells: Vec<Cell>, outcomes: &mut Vec<Outcome>| -> Result<()> {
+        let before = outcomes.clone();
+        outcomes.extend(runner.run(&cells, options.rounds, &mut |done| {
+            report::report(options, &[&before, done].concat()).write(out, &machine)
+        })?);
+        Ok(())
+    };
+    more(options.cells(&places), &mut outcomes)?;
+    let mut shares = options.rates.clone();
+    shares.sort_by(f64::total_cmp);
+    let mut lower: Option<f64> = None;
+    for share in shares {
+        let all = Outcomes(&outcomes);
+        // A rate that was not kept is the last one.
+        let keeps = |query: &str, column: &str| {
+            let Some(lower) = lower else { return true };
+            let published = QUERIES.iter().find(|p| p.query == query).map_or(0, |p| p.rate);
+            let row = format!("{query} at {}/s", options.rate(published, lower));
+            is_kept(all, &row, column) == Some(true)
+        };
+        let cells = options.rate_cells(&places, share, keeps);
+        more(cells, &mut outcomes)?;
+        lower = Some(share);
+    }
+    more(options.worker_cells(&places), &mut outcomes)?;
     let mut wrong = Outcomes(&outcomes).differences("checksum");
     wrong.extend(outcomes.iter().filter_map(failure));
     match wrong.is_empty() {
@@ -252,23 +367,15 @@ pub fn run(options: &Options, programs: &Programs, runner: &mut Runner, out: &Pa
     }
 }
 
-/// What a cell failed of, if it is not that its store is missing or its time was over.
-fn failure(outcome: &Outcome) -> Option<String> {
-    let why = outcome.why.as_deref()?;
-    let is_expected = why == NOT_BUILT
-        || why.starts_with("cut after")
-        || why.contains("not installed when this was built")
-        || why.contains("were not there when this was built");
-    (!is_expected).then(|| format!("{} on {}: {why}", outcome.row, outcome.column))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use serde_json::json;
 
     fn options() -> Options {
         Options {
             seconds: 0.5,
+            query_seconds: 0.5,
             slower: 10,
             windows: vec![(30_000, 1_000), (30_000, 30_000)],
             memory: "1GiB".to_owned(),
@@ -280,19 +387,26 @@ mod tests {
 
     fn cells(peers: Option<&Path>) -> Vec<Cell> {
         let (bench, gadget) = (Path::new("/bin/alluvium-bench"), Path::new("/bin/alluvium-gadget"));
-        options().cells(&Places { bench, gadget, peers })
+        let (options, places) = (options(), Places { bench, gadget, peers });
+        let mut cells = options.cells(&places);
+        for share in &options.rates {
+            cells.extend(options.rate_cells(&places, *share, |_, _| true));
+        }
+        cells.extend(options.worker_cells(&places));
+        cells
     }
 
     #[test]
     fn every_experiment_has_its_cells_each_with_a_command_of_its_own() {
         let cells = cells(Some(Path::new("/bin/alluvium-peers")));
         let mut names: Vec<_> = cells.iter().map(|cell| (&cell.row, &cell.column)).collect();
-        // COUNT on 6 engines and RANK on 7, two windows each; 6 queries in 4 ways; 2 queries at
-        // 2 rates and 2 numbers of workers in 2 ways.
-        assert_eq!(names.len(), 2 * 13 + 6 * 4 + 2 * 2 * 2 + 2 * 2);
+        // COUNT on 6 engines and RANK on 7, two windows each; 6 queries in 5 ways of ours and 4 of
+        // others; 2 queries at 2 rates, and one on 2 numbers of workers, in 6 ways.
+        let expected = 2 * 13 + 6 * 9 + (2 * 2 + 2) * 6;
+        assert_eq!(names.len(), expected);
         names.sort();
         names.dedup();
-        assert_eq!(names.len(), 62);
+        assert_eq!(names.len(), expected);
         let command = |row: &str, column: &str| {
             let cell = cells.iter().find(|cell| cell.row == row && cell.column == column);
             cell.unwrap().command()
@@ -304,25 +418,51 @@ mod tests {
         let q7 = command("q7-hotstorage at 200000/s", AWARE);
         let expected = "--layout auto --memory 1GiB --events 100000 --rate 200000 --workers 1";
         assert!(q7.contains(expected) && q7.contains("highest/windows=heap"), "{q7}");
+        let q4 = command("q4-hotstorage", "faster, monolithic");
+        let expected =
+            "--query q4-hotstorage --engine faster --monolithic --memory 1GiB --events 500";
+        assert!(q4.starts_with("alluvium-peers nexmark") && q4.contains(expected), "{q4}");
+        let ours = command("q5-hotstorage", MONOLITHIC);
+        let expected =
+            "alluvium-bench nexmark --query q5-hotstorage --engine ours-hybrid-log --monolithic";
+        assert!(ours.starts_with(expected) && !ours.contains("--place"), "{ours}");
+    }
+
+    #[test]
+    fn count_slides_and_rank_tumbles_unless_more_is_asked_for() {
+        let (bench, gadget) = (Path::new("/bin/alluvium-bench"), Path::new("/bin/alluvium-gadget"));
+        let published = Options { windows: Vec::new(), ..options() };
+        let cells = published.window_cells(&Places { bench, gadget, peers: None });
+        let mut rows: Vec<_> = cells.iter().map(|cell| &cell.row[..]).collect();
+        rows.dedup();
+        assert_eq!(rows, ["COUNT, 30.0 s every 1.00 s", "RANK, 30.0 s every 30.0 s"]);
     }
 
     #[test]
     fn stores_that_are_not_built_are_rows_that_say_so() {
         let cells = cells(None);
         let missing: Vec<_> = cells.iter().filter(|cell| cell.program.is_err()).collect();
-        assert_eq!(missing.len(), 2 * 2 * 3);
+        assert_eq!(missing.len(), 2 * 2 * 3 + 6 * 4 + (2 * 2 + 2) * 4);
         assert!(missing.iter().all(|cell| cell.column != "ours-native"));
-        let outcome = Outcome {
-            row: "COUNT, 30.0 s every 1.00 s".to_owned(),
-            column: "rocksdb".to_owned(),
+    }
+
+    #[test]
+    fn a_rate_is_kept_if_nearly_all_of_it_is_reached() {
+        assert_eq!(wanted_rate("alluvium-bench nexmark --rate 200 --dir x"), Some(200.0));
+        assert_eq!(wanted_rate("alluvium-bench nexmark --rate 7"), Some(7.0));
+        assert_eq!(wanted_rate("alluvium-bench nexmark"), None);
+        let outcome = |figures| Outcome {
+            row: "q7".to_owned(),
+            column: AWARE.to_owned(),
             round: 1,
-            command: String::new(),
-            seconds: 0.0,
-            figures: None,
-            why: Some(NOT_BUILT.to_owned()),
+            command: "alluvium-bench nexmark --rate 200".to_owned(),
+            seconds: 1.0,
+            figures,
+            why: None,
         };
-        assert_eq!(failure(&outcome), None);
-        let dead = Outcome { why: Some("signal: 11".to_owned()), ..outcome };
-        assert_eq!(failure(&dead).unwrap(), "COUNT, 30.0 s every 1.00 s on rocksdb: signal: 11");
+        let kept = |figures| is_kept(Outcomes(&[outcome(figures)]), "q7", AWARE);
+        assert_eq!(kept(Some(json!({"ops_per_s": 191.0}))), Some(true));
+        assert_eq!(kept(Some(json!({"ops_per_s": 189.0}))), Some(false));
+        assert_eq!(kept(None), None);
     }
 }

@@ -5,7 +5,12 @@
 
 use std::path::{Path, PathBuf};
 
+use crate::cell::Outcome;
 use crate::{Error, Result};
+
+/// Why a cell of `alluvium-peers` has no program.
+pub const NOT_BUILT: &str = "alluvium-peers is not built: cargo build --release --manifest-path \
+                             bench/peers/Cargo.toml";
 
 /// Programs by path; `None` for one that is not built.
 #[derive(Clone, Debug, Default)]
@@ -58,9 +63,35 @@ impl Programs {
     }
 }
 
+/// What a cell failed of, if it is not that its store is missing or its time was over.
+pub fn failure(outcome: &Outcome) -> Option<String> {
+    let why = outcome.why.as_deref()?;
+    let is_expected = why == NOT_BUILT
+        || why.starts_with("cut after")
+        || why.contains("not installed when this was built")
+        || why.contains("were not there when this was built");
+    (!is_expected).then(|| format!("{} on {}: {why}", outcome.row, outcome.column))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn missing_stores_and_runs_that_were_cut_are_no_failures() {
+        let outcome = |why: &str| Outcome {
+            row: "COUNT".to_owned(),
+            column: "rocksdb".to_owned(),
+            round: 1,
+            command: String::new(),
+            seconds: 0.0,
+            figures: None,
+            why: Some(why.to_owned()),
+        };
+        assert_eq!(failure(&outcome(NOT_BUILT)), None);
+        assert_eq!(failure(&outcome("cut after 600 s")), None);
+        assert_eq!(failure(&outcome("signal: 11")).unwrap(), "COUNT on rocksdb: signal: 11");
+    }
 
     #[test]
     fn programs_are_found_in_a_directory_and_missing_ones_say_how_to_build_them() {
