@@ -90,7 +90,7 @@ struct HotStorageArgs {
     #[arg(long, conflicts_with_all = ["quick", "smoke"])]
     full: bool,
     /// Lengths of windows and the time between two, in seconds, beside the published 30/1 and 30/30
-    /// (10/1,60/1,60/10; none with --quick)
+    /// (10/1,60/1,60/10; 10/1 with --quick, none with --smoke)
     #[arg(long, value_delimiter = ',', value_name = "L/S", value_parser = window)]
     windows: Vec<(u64, u64)>,
     /// Memory of each store
@@ -237,8 +237,9 @@ impl HotStorageArgs {
     fn options(&self) -> hotstorage::Options {
         let common = &self.common;
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
-        let swept =
-            common.size(vec![(10_000, 1_000), (60_000, 1_000), (60_000, 10_000)], vec![], vec![]);
+        let few = vec![(10_000, 1_000)];
+        let many = vec![(10_000, 1_000), (60_000, 1_000), (60_000, 10_000)];
+        let swept = common.size(many, few, vec![]);
         let seconds = if self.full { 600.0 } else { common.size(60.0, 20.0, 0.4) };
         hotstorage::Options {
             seconds,
@@ -337,7 +338,8 @@ mod tests {
     fn windows_are_swept_as_given_or_in_sizes_with_figures() {
         assert_eq!(hotstorage20("--windows 5/0.5").options().windows, [(5_000, 500)]);
         assert_eq!(hotstorage20("").options().windows.len(), 3);
-        assert!(hotstorage20("--quick").options().windows.is_empty());
+        assert_eq!(hotstorage20("--quick").options().windows, [(10_000, 1_000)]);
+        assert!(hotstorage20("--smoke").options().windows.is_empty());
         let cli =
             |windows: &str| Cli::try_parse_from(["suite", "hotstorage20", "--out", "x", windows]);
         assert!(cli("--windows=1/2").is_err() && cli("--windows=ten/1").is_err());
