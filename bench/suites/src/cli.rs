@@ -248,7 +248,11 @@ impl HotStorageArgs {
             windows: if self.windows.is_empty() { swept } else { self.windows.clone() },
             memory: self.memory.clone(),
             rounds: common.rounds(),
-            rates: common.size(vec![0.1, 0.25, 0.5, 1.0, 1.5, 2.0, 4.0], vec![0.5, 2.0], vec![1.5]),
+            rates: common.size(
+                vec![0.1, 0.25, 0.5, 1.0, 1.5, 2.0, 4.0, 8.0],
+                vec![0.5, 2.0, 4.0, 8.0],
+                vec![1.5],
+            ),
             workers: match self.workers.is_empty() {
                 true => common.size((1..=2 * cores).collect(), vec![1, 2 * cores], vec![2]),
                 false => self.workers.clone(),

@@ -1,5 +1,7 @@
 //! Outcomes of all rounds, by cell.
 
+use alluvium_reports::time;
+
 use crate::cell::Outcome;
 
 /// Outcomes of a suite.
@@ -41,6 +43,18 @@ impl<'a> Outcomes<'a> {
             let (least, most) = all.unwrap_or((value, value));
             Some((value.min(least), value.max(most)))
         })
+    }
+
+    /// The median of nanoseconds, with its unit; of several rounds also the least and the most. Nothing without
+    /// figures.
+    pub fn latency(self, row: &str, column: &str, path: &str) -> String {
+        let Some(median) = self.median(row, column, path) else { return String::new() };
+        match self.extremes(row, column, path) {
+            Some((least, most)) if least < most => {
+                format!("{} ({} to {})", time(median), time(least), time(most))
+            }
+            _ => time(median),
+        }
     }
 
     /// Why a cell has no figures, if a run of it has none.
@@ -93,6 +107,9 @@ mod tests {
         assert_eq!(outcomes.rows(), ["q1", "q2"]);
         assert_eq!(outcomes.median("q1", "heap", "rate"), Some(2.0));
         assert_eq!(outcomes.extremes("q1", "heap", "rate"), Some((1.0, 3.0)));
+        assert_eq!(outcomes.latency("q1", "heap", "rate"), "2 ns (1 ns to 3 ns)");
+        assert_eq!(outcomes.latency("q1", "log", "rate"), "5 ns");
+        assert_eq!(outcomes.latency("q1", "log", "none"), "");
         assert_eq!(outcomes.median("q1", "log", "memory.peak"), Some(7.0));
         assert_eq!(outcomes.median("q2", "log", "rate"), None);
         assert!(outcomes.differences("checksum").is_empty());

@@ -15,8 +15,8 @@ pub(super) fn report(options: &Options, small: Option<&str>, outcomes: &[Outcome
     let Options { seconds, rate, memory, rounds, workers, .. } = options;
     let total = rounds * (4 * (1 + OTHERS.len()) + 2 + 2 * workers.len());
     report.text(format!(
-        "Nexmark q3 at {} events/s for {seconds} s, {memory} for state, {rounds} rounds in turns, \
-         medians. {} of {total} cells are done. Open loop: latency counts from when an event is due.",
+        "Nexmark q3 at {} events/s for {seconds} s, {memory} for state, {rounds} rounds in turns: \
+         medians, and the least to the most in brackets. {} of {total} cells are done. Open loop: latency counts from when an event is due.",
         short(*rate as f64),
         outcomes.len()
     ));
@@ -71,14 +71,10 @@ fn large_part(report: &mut Report, options: &Options, small: &str, all: Outcomes
 const PERCENTILES: [(&str, &str); 5] =
     [("p50", "p50"), ("p99", "p99"), ("p99.9", "p99_9"), ("p99.99", "p99_99"), ("most", "max")];
 
-/// Milliseconds at a percentile of a form.
-fn ms(all: Outcomes<'_>, query: &str, column: &str, path: &str) -> Option<f64> {
-    all.median(query, column, &format!("latency_ns.{path}")).map(|ns| ns / 1e6)
-}
-
 /// How many times that on plain maps it is.
 fn of_plain(all: Outcomes<'_>, query: &str, column: &str, path: &str) -> String {
-    match (ms(all, query, column, path), ms(all, query, PLAIN, path)) {
+    let at = |column| all.median(query, column, &format!("latency_ns.{path}"));
+    match (at(column), at(PLAIN)) {
         (Some(one), Some(plain)) if plain > 0.0 => format!("{:.2}x", one / plain),
         _ => String::new(),
     }
@@ -87,10 +83,10 @@ fn of_plain(all: Outcomes<'_>, query: &str, column: &str, path: &str) -> String 
 fn overhead(all: Outcomes<'_>) -> Table {
     let columns = [
         ("percentile", ""),
-        ("plain maps", "ms"),
-        ("heap", "ms"),
-        ("log", "ms"),
-        ("FASTER", "ms"),
+        ("plain maps", ""),
+        ("heap", ""),
+        ("log", ""),
+        ("FASTER", ""),
         ("heap of plain", ""),
         ("log of plain", ""),
         ("FASTER of plain", ""),
@@ -98,7 +94,7 @@ fn overhead(all: Outcomes<'_>) -> Table {
     ];
     let mut table = Table::new(columns);
     for (name, path) in PERCENTILES {
-        let shown = |column| ms(all, Q3, column, path).map_or(String::new(), digits);
+        let shown = |column| all.latency(Q3, column, &format!("latency_ns.{path}"));
         let mut cells = vec![name.to_owned(), shown(PLAIN), shown(HEAP), shown(LOG)];
         cells.push(shown(FASTER));
         cells
@@ -112,8 +108,8 @@ fn others(all: Outcomes<'_>) -> Table {
     let columns = [
         ("query", ""),
         ("rate", "/s"),
-        ("plain, p50", "ms"),
-        ("plain, p99", "ms"),
+        ("plain, p50", ""),
+        ("plain, p99", ""),
         ("heap of plain, p50", ""),
         ("heap of plain, p99", ""),
         ("log of plain, p50", ""),
@@ -124,7 +120,7 @@ fn others(all: Outcomes<'_>) -> Table {
     let mut table = Table::new(columns);
     let done = OTHERS.iter().filter(|(query, _)| all.of(query, PLAIN).next().is_some());
     for (query, _) in done {
-        let shown = |path| ms(all, query, PLAIN, path).map_or(String::new(), digits);
+        let shown = |path| all.latency(query, PLAIN, &format!("latency_ns.{path}"));
         let rate = all.median(query, PLAIN, "ops_per_s").map_or(String::new(), short);
         let mut cells = vec![(*query).to_owned(), rate, shown("p50"), shown("p99")];
         for column in [HEAP, LOG] {
@@ -140,7 +136,7 @@ fn others(all: Outcomes<'_>) -> Table {
 
 fn scaled(all: Outcomes<'_>, columns: &[&str]) -> Table {
     let mut names = vec![("run", ""), ("rate", "/s")];
-    names.extend(PERCENTILES.map(|(name, _)| (name, "ms")));
+    names.extend(PERCENTILES.map(|(name, _)| (name, "")));
     names.extend([("state of its memory", ""), ("read", "MiB"), ("result", "")]);
     let mut table = Table::new(names);
     let mib = |bytes: Option<f64>| bytes.map_or(String::new(), |b| digits(b / f64::from(1 << 20)));
@@ -148,8 +144,7 @@ fn scaled(all: Outcomes<'_>, columns: &[&str]) -> Table {
         let at = |path: &str| all.median(LARGE, column, path);
         let mut cells = vec![(*column).to_owned(), at("ops_per_s").map_or(String::new(), short)];
         for (_, path) in PERCENTILES {
-            let ns = at(&format!("latency_ns.{path}"));
-            cells.push(ns.map_or(String::new(), |ns| digits(ns / 1e6)));
+            cells.push(all.latency(LARGE, column, &format!("latency_ns.{path}")));
         }
         let times = at("memory.live_bytes").zip(at("memory.budget").filter(|budget| *budget > 0.0));
         let times = times.map(|(live, budget)| live / budget);
