@@ -94,9 +94,7 @@ impl Runner {
         let (mut outcomes, total) = (Vec::new(), cells.len() * rounds);
         for round in 1..=rounds {
             for cell in cells {
-                let known = self.kept.iter().find(|kept| {
-                    kept.round == round && kept.command == cell.command() && kept.figures.is_some()
-                });
+                let known = self.kept.iter().find(|kept| is_run_of(kept, cell, round));
                 let outcome = match known {
                     Some(kept) => kept.clone(),
                     None => self.run_new(cell, round, (outcomes.len() + 1, total))?,
@@ -340,6 +338,12 @@ fn figures(cell: &Cell, work: &TempDir) -> std::result::Result<serde_json::Value
     serde_json::from_str(&text).map_err(|error| format!("its figures are no JSON: {error}"))
 }
 
+/// Whether an outcome with figures is of this cell. Two rows may have one command.
+fn is_run_of(kept: &Outcome, cell: &Cell, round: usize) -> bool {
+    let is_of = (&kept.row, &kept.column, kept.round) == (&cell.row, &cell.column, round);
+    is_of && kept.command == cell.command() && kept.figures.is_some()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -415,12 +419,18 @@ mod tests {
         let mut runner = Runner::begin(out.path(), "tests", limit).unwrap();
         runner.run(&cells, 2, &mut |_| Ok(())).unwrap();
         assert_eq!(lines(), 14);
+        // Another row with the same command is another cell.
+        let again = Cell { row: "again".to_owned(), ..cells[0].clone() };
+        let mut runner = Runner::begin(out.path(), "tests", limit).unwrap();
+        let both = runner.run(&[cells[0].clone(), again], 1, &mut |_| Ok(())).unwrap();
+        assert_eq!([&both[0].row, &both[1].row], ["good", "again"]);
+        assert_eq!(lines(), 15);
         // A line that was cut is not a cell.
         let mut file = File::options().append(true).open(out.path().join(CELLS)).unwrap();
         write!(file, "{{\"row\": \"go").unwrap();
         let mut runner = Runner::begin(out.path(), "tests", limit).unwrap();
         runner.run(&cells[..1], 2, &mut |_| Ok(())).unwrap();
-        assert_eq!(lines(), 14);
+        assert_eq!(lines(), 15);
         let error = Runner::begin(out.path(), "others", limit).map(drop).unwrap_err();
         assert!(error.to_string().contains("has a run of suite tests"), "{error}");
     }
