@@ -123,6 +123,34 @@ struct Tell {
     is_closed: bool,
 }
 
+/// What a key's set says of an event.
+enum Looked<K: Key, P> {
+    /// The event is kept, and in its session.
+    IsIn(Joined<K, P>),
+    /// It joins these sessions, whose events have to move or whose results were told.
+    Joins(SmallVec<[Session<P>; 1]>),
+    /// It could not be kept.
+    Failed(Error),
+}
+
+/// Where an event is kept if it begins a session, or joins one that stays where it is and was not told; and from where
+/// to where that is then.
+fn stays<K: Key, C: SessionContents<K>>(
+    contents: &C,
+    set: &SessionSet<C::Part>,
+    joined: &Range<usize>,
+    at: Time,
+) -> Option<(Time, Span)> {
+    let mut sessions = set.iter_from(joined.start).take(joined.len());
+    let Some(one) = sessions.next() else {
+        return Some((contents.place_of((at, at)), (at, at)));
+    };
+    let span = (one.0.min(at), one.1.max(at));
+    let place = contents.place(one.1, &one.3);
+    let stays = sessions.next().is_none() && !one.2.1 && contents.place_of(span) == place;
+    stays.then_some((place, span))
+}
+
 /// An event that is kept beside the set, on its way into the set.
 struct Entering<K: Key, C: SessionContents<K>> {
     at: Time,
@@ -517,16 +545,35 @@ where
         Ok(())
     }
 
-    /// Keeps an event, which is the write that may fail; from then on it is on its way into the set.
+    /// Keeps an event, which is the write that may fail; from then on it is on its way into the set. Nearly
+    /// always it is in it at once.
     fn keep(&mut self, at: Time, key: &K, item: &C::Item, out: Out<'_, K, C::Row>) -> Result<()> {
         let rules = self.rules;
         // Not only read: what refuses to be changed refuses it before anything is kept.
-        let joined = self.sets.modify(key, |set| {
+        let (contents, watermark) = (&mut self.contents, self.progress.watermark.get());
+        let looked = self.sets.modify(key, |set| {
             let joined = rules.joined(set, at);
-            let sessions = set.iter_from(joined.start).take(joined.len());
-            sessions.cloned().collect::<SmallVec<[Session<C::Part>; 1]>>()
+            let Some((place, span)) = stays(contents, set, &joined, at) else {
+                return Looked::Joins(
+                    set.iter_from(joined.start).take(joined.len()).cloned().collect(),
+                );
+            };
+            match contents.keep(key, place, item) {
+                Ok(()) => Looked::IsIn(rules.join(&*contents, watermark, key, set, at, |part| {
+                    contents.put(part, item, span);
+                })),
+                Err(error) => Looked::Failed(error),
+            }
         })?;
-        let joined = joined.unwrap_or_default();
+        let joined = match looked {
+            Some(Looked::IsIn(joined)) => {
+                self.follow(joined);
+                return Ok(());
+            }
+            Some(Looked::Failed(error)) => return Err(error),
+            Some(Looked::Joins(joined)) => joined,
+            None => SmallVec::new(),
+        };
         let mut old_rows = Vec::new();
         // What is to be taken back has to be read before it is joined.
         for old in joined.iter().filter(|old| old.2.1) {
