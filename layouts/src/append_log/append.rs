@@ -5,112 +5,27 @@
 //! batch looks a group of elements up before it appends the first of them, so that their misses
 //! overlap.
 
+use std::alloc::Layout;
+
 use alluvium_pagestore::{ErrorKind, Key, Lookup, MemoryKind, Rejected, Result, State, Time};
 
 use super::bucket::{BUCKET_BYTES, Bucket, hash_of_head};
 use super::chain_unsafe::Chain;
+use super::core::Core;
 use super::frozen::Head;
-use super::table::AppendLogLists;
-use crate::heap::split_table::Spot;
+use super::typed_unsafe::{Found, Plenty, TypedBucket, heap_of};
 
 /// Elements of a batch that are looked up before the first of them is appended.
 const GROUP: usize = 32;
 /// Lists of a bucket from which on that pays: fewer are in the cache.
 const LISTS_AHEAD: u64 = 1024;
-/// More than a new key and the growth of a table take, unless they are large.
-const NEW_BYTES: u64 = 64 << 10;
-/// While memory is plentiful: how much is to stay free, and the most heap of an element and its key.
-#[derive(Clone, Copy)]
-struct Plenty {
-    want_free: u64,
-    max_bytes: u64,
-}
-
 /// Times that a call makes room before it gives up.
 const ROUNDS_MAX: usize = 16;
 
-/// What was found of an element before it is appended: the hash of its key, and where its list
-/// probably is.
-type Found = (u64, Option<Spot>);
-
-impl<K: Key, E: State> Bucket<K, E> {
-    /// Appends an element while memory is plentiful, so that nothing else needs to be looked at.
-    /// Otherwise it comes back.
-    #[inline(always)]
-    fn append<Q: Lookup<K> + ?Sized>(
-        &mut self,
-        (hash, spot): Found,
-        key: &Q,
-        element: E,
-        plenty: Plenty,
-    ) -> std::result::Result<(), E> {
-        let heap = heap_of(&element);
-        let head = match spot.and_then(|spot| self.live.at_mut(spot)) {
-            Some(head) if key.is(&head.key) => Some(head),
-            _ => self.live.find_mut(hash, |head| key.is(&head.key)),
-        };
-        let Some(head) = head else {
-            return self.append_first((hash, key), element, plenty);
-        };
-        if !(K::NO_HEAP && E::NO_HEAP) && head.key.heap_bytes() as u64 + heap > plenty.max_bytes {
-            return Err(element);
-        }
-        if !head.chain.has_room() {
-            let missing = self.arena.missing(head.chain.next_capacity());
-            if self.account.available() < missing + heap + plenty.want_free {
-                return Err(element);
-            }
-            Self::grow(&mut self.arena, &self.account, &mut head.chain);
-        }
-        if heap > 0 {
-            if self.account.available() < heap {
-                return Err(element);
-            }
-            self.values += heap;
-            self.account.charge(MemoryKind::Values, heap);
-        }
-        head.chain.push(element);
-        self.elements += 1;
-        Ok(())
-    }
-
-    /// The same with the first element of a key.
-    fn append_first<Q: Lookup<K> + ?Sized>(
-        &mut self,
-        (hash, key): (u64, &Q),
-        element: E,
-        plenty: Plenty,
-    ) -> std::result::Result<(), E> {
-        let heap = heap_of(&element);
-        let missing = self.arena.missing(Chain::<E>::default().next_capacity());
-        if self.account.available() < plenty.want_free + heap + NEW_BYTES + missing {
-            return Err(element);
-        }
-        let key = key.to_owned();
-        if !(K::NO_HEAP && E::NO_HEAP) && key.heap_bytes() as u64 + heap > plenty.max_bytes {
-            return Err(element);
-        }
-        let make = || Head { key, chain: Chain::default() };
-        let Ok(head) = self.live.insert(hash, hash_of_head, make) else { return Err(element) };
-        Self::grow(&mut self.arena, &self.account, &mut head.chain);
-        head.chain.push(element);
-        let key_heap = if K::NO_HEAP { 0 } else { head.key.heap_bytes() as u64 };
-        self.values += key_heap + heap;
-        self.elements += 1;
-        self.account.charge(MemoryKind::Values, key_heap + heap);
-        Ok(())
-    }
-}
-
-#[inline(always)]
-fn heap_of<E: State>(element: &E) -> u64 {
-    if E::NO_HEAP { 0 } else { element.heap_bytes() as u64 }
-}
-
-impl<K: Key, E: State> AppendLogLists<K, E> {
+impl<K: Key> Core<K> {
     /// Appends an element of which this was found.
     #[inline]
-    pub(super) fn append_found<Q: Lookup<K> + ?Sized>(
+    pub(super) fn append_found<E: State, Q: Lookup<K> + ?Sized>(
         &mut self,
         bucket: Time,
         found: Found,
@@ -120,7 +35,7 @@ impl<K: Key, E: State> AppendLogLists<K, E> {
         let (mut element, plenty) = (element, self.plenty());
         loop {
             if let Some(at) = self.buckets.get_mut(&bucket) {
-                match at.append(found, key, element, plenty) {
+                match at.typed::<E>().append(found, key, element, plenty) {
                     Ok(()) => {
                         self.elements += 1;
                         return Ok(());
@@ -141,7 +56,7 @@ impl<K: Key, E: State> AppendLogLists<K, E> {
     }
 
     /// Appends all of a batch, or leaves what it could not in it.
-    pub(super) fn append_all(&mut self, batch: &mut Vec<(K, Time, E)>) -> Result<()> {
+    pub(super) fn append_all<E: State>(&mut self, batch: &mut Vec<(K, Time, E)>) -> Result<()> {
         let mut found = [(0, None); GROUP];
         let mut rest = batch.drain(..);
         loop {
@@ -165,17 +80,17 @@ impl<K: Key, E: State> AppendLogLists<K, E> {
     /// Appends the elements of a group of which these were found, up to one that needs more to be
     /// looked at: that is returned.
     #[inline]
-    fn append_group<'f>(
+    fn append_group<'f, E: State>(
         &mut self,
         group: &mut impl Iterator<Item = &'f Found>,
         rest: &mut impl Iterator<Item = (K, Time, E)>,
     ) -> Option<(Time, Found, K, E)> {
         let plenty = self.plenty();
-        let mut at: Option<&mut Bucket<K, E>> = None;
+        let mut at: Option<TypedBucket<'_, K, E>> = None;
         for found in group {
             let (key, bucket, element) = rest.next()?;
-            if at.as_ref().is_none_or(|at| at.time != bucket) {
-                at = self.buckets.get_mut(&bucket);
+            if at.as_ref().is_none_or(|at| at.time() != bucket) {
+                at = self.buckets.get_mut(&bucket).map(Bucket::typed);
             }
             let refused = match &mut at {
                 Some(at) => at.append(*found, &key, element, plenty).err(),
@@ -191,11 +106,15 @@ impl<K: Key, E: State> AppendLogLists<K, E> {
 
     /// Looks the first elements of a batch up, and has their lists fetched into the cache.
     #[inline]
-    fn look_ahead<'f>(&self, batch: &[(K, Time, E)], found: &'f mut [Found; GROUP]) -> &'f [Found] {
+    fn look_ahead<'f, E: State>(
+        &self,
+        batch: &[(K, Time, E)],
+        found: &'f mut [Found; GROUP],
+    ) -> &'f [Found] {
         let (mut known, mut bucket) = (Time::MIN, None);
         for (n, ((key, time, _), found)) in batch.iter().zip(&mut *found).enumerate() {
             if n == 0 || *time != known {
-                let many = |bucket: &&Bucket<K, E>| bucket.live.len() >= LISTS_AHEAD;
+                let many = |bucket: &&Bucket<K>| bucket.live.len() >= LISTS_AHEAD;
                 (known, bucket) = (*time, self.buckets.get(time).filter(many));
             }
             let hash = key.key_hash();
@@ -207,7 +126,7 @@ impl<K: Key, E: State> AppendLogLists<K, E> {
                 (known, bucket) = (*time, self.buckets.get(time));
             }
             if let Some(head) = bucket.and_then(|bucket| bucket.live.at(*spot)) {
-                head.chain.prefetch_append();
+                head.chain.prefetch_append(Layout::new::<E>());
             }
         }
         &found[..batch.len().min(GROUP)]
@@ -222,7 +141,7 @@ impl<K: Key, E: State> AppendLogLists<K, E> {
         (hash, key): (u64, &Q),
         heap: u64,
     ) -> Result<()> {
-        if !(K::NO_HEAP && E::NO_HEAP) {
+        if !self.blocks.is_plain {
             let key = key.to_owned();
             self.oversize.check(&key, key.heap_bytes() as u64 + heap)?;
         }
@@ -275,13 +194,15 @@ impl<K: Key, E: State> AppendLogLists<K, E> {
                 entry.insert(bucket.map_err(|_| 2 * BUCKET_BYTES)?)
             }
         };
+        let element = bucket.arena.elements().layout();
+        let missing = |chain: &Chain| bucket.arena.missing(element, chain.next_capacity(element));
         let found = bucket.live.find_mut(hash, |head| key.is(&head.key));
         let (chunk, key_heap) = match &found {
             Some(head) if head.chain.has_room() => (0, 0),
-            Some(head) => (bucket.arena.missing(head.chain.next_capacity()), 0),
+            Some(head) => (missing(&head.chain), 0),
             None => {
                 let key_heap = if K::NO_HEAP { 0 } else { key.to_owned().heap_bytes() as u64 };
-                (bucket.arena.missing(Chain::<E>::default().next_capacity()), key_heap)
+                (missing(&Chain::default()), key_heap)
             }
         };
         let needed = chunk + key_heap + heap;
@@ -300,7 +221,7 @@ impl<K: Key, E: State> AppendLogLists<K, E> {
             }
         };
         if !head.chain.has_room() {
-            Bucket::<K, E>::grow(&mut bucket.arena, &account, &mut head.chain);
+            Bucket::<K>::grow(element, &mut bucket.arena, &account, &mut head.chain);
         }
         account.charge(MemoryKind::Values, key_heap);
         bucket.values += key_heap;

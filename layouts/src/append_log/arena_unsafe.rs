@@ -13,7 +13,6 @@
 
 use std::alloc::{Layout, alloc, dealloc, handle_alloc_error};
 use std::cell::RefCell;
-use std::marker::PhantomData;
 use std::ptr::{NonNull, null_mut};
 use std::rc::Rc;
 use std::sync::Arc;
@@ -22,6 +21,7 @@ use std::sync::atomic::{AtomicPtr, Ordering};
 use alluvium_pagestore::rounded;
 
 use super::chain_unsafe::next_capacity;
+use super::element_type_unsafe::ElementType;
 use crate::hybrid_log::{Piece as Pooled, Pool};
 
 /// Memory that large pieces come from.
@@ -51,20 +51,24 @@ pub struct Chunk {
 /// of a large piece begin with a line, so that none is touched for two of them.
 pub const LINE_BYTES: usize = 64;
 
+/// Where the elements of a chunk begin.
+#[inline(always)]
+pub fn offset_of(element: Layout) -> usize {
+    size_of::<Chunk>().next_multiple_of(element.align())
+}
+
 /// Memory of a chunk: the header, then the elements.
-#[inline]
-pub fn layout<E>(capacity: u32) -> Layout {
-    let elements = Layout::array::<E>(capacity as usize).expect("a chunk's capacity is small");
-    let chunk = Layout::new::<Chunk>().extend(elements).expect("a chunk is small").0;
-    let bytes = chunk.size().next_multiple_of(LINE_BYTES);
-    Layout::from_size_align(bytes, chunk.align()).expect("a chunk is small")
+#[inline(always)]
+pub fn layout(element: Layout, capacity: u32) -> Layout {
+    let bytes = offset_of(element) + element.size() * capacity as usize;
+    let align = element.align().max(align_of::<Chunk>());
+    Layout::from_size_align(bytes.next_multiple_of(LINE_BYTES), align).expect("a chunk is small")
 }
 
 /// The most elements that take no more memory than `capacity` of them.
-#[inline]
-pub fn filled<E>(capacity: u32) -> u32 {
-    let offset = size_of::<Chunk>().next_multiple_of(align_of::<E>());
-    ((layout::<E>(capacity).size() - offset) / size_of::<E>().max(1)) as u32
+#[inline(always)]
+pub fn filled(element: Layout, capacity: u32) -> u32 {
+    ((layout(element, capacity).size() - offset_of(element)) / element.size().max(1)) as u32
 }
 
 /// The head of a piece.
@@ -86,6 +90,16 @@ struct PooledPiece {
 #[derive(Debug)]
 pub struct Pieces {
     newest: AtomicPtr<Piece>,
+    /// All chunks in them are of such elements.
+    elements: &'static ElementType,
+}
+
+impl Pieces {
+    /// What the chunks in them are of.
+    #[inline(always)]
+    pub fn elements(&self) -> &'static ElementType {
+        self.elements
+    }
 }
 
 impl Drop for Pieces {
@@ -123,47 +137,51 @@ fn allocated(bytes: usize) -> *mut u8 {
     piece
 }
 
+/// What an arena is for, and where its pieces come from.
+#[derive(Clone)]
+pub struct ArenaKind {
+    /// All its chunks are of such elements.
+    pub elements: &'static ElementType,
+    pub piece_bytes_max: usize,
+    /// Pieces of that size come from it.
+    pub pool: Option<SharedPool>,
+}
+
 /// The memory of a bucket's chains.
-pub struct Arena<E> {
+pub struct Arena {
     pieces: Option<Arc<Pieces>>,
     /// What is left of the newest piece.
     at: *mut u8,
     left: usize,
     bytes: u64,
-    piece_bytes_max: usize,
-    pool: Option<SharedPool>,
+    kind: ArenaKind,
     /// Chunks that were given back. Each pointer is good for the whole chunk, not only for its header.
     free: [*mut Chunk; CLASSES],
-    /// All its chunks are of such elements.
-    owns: PhantomData<E>,
 }
 
-impl<E> std::fmt::Debug for Arena<E> {
+impl std::fmt::Debug for Arena {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "Arena({} bytes)", self.bytes)
     }
 }
 
-impl<E> Arena<E> {
+impl Arena {
     /// An arena without memory, with pieces of at most so many bytes from the allocator.
     #[cfg(test)]
-    pub fn new(piece_bytes_max: usize) -> Self {
-        Self::in_pool(piece_bytes_max, None)
+    pub fn new(elements: &'static ElementType, piece_bytes_max: usize) -> Self {
+        Self::of(ArenaKind { elements, piece_bytes_max, pool: None })
     }
 
-    /// An arena without memory, with pieces of at most so many bytes. Those of that size come from
-    /// the pool, which has such.
-    pub fn in_pool(piece_bytes_max: usize, pool: Option<SharedPool>) -> Self {
-        Self {
-            pieces: None,
-            at: null_mut(),
-            left: 0,
-            bytes: 0,
-            piece_bytes_max,
-            pool,
-            free: [null_mut(); CLASSES],
-            owns: PhantomData,
-        }
+    /// An arena without memory.
+    pub fn of(kind: ArenaKind) -> Self {
+        let (pieces, free) = (None, [null_mut(); CLASSES]);
+        Self { pieces, at: null_mut(), left: 0, bytes: 0, kind, free }
+    }
+
+    /// What its chunks are of.
+    #[inline(always)]
+    pub fn elements(&self) -> &'static ElementType {
+        self.kind.elements
     }
 
     /// Bytes of its pieces, as the allocator rounds them.
@@ -174,24 +192,25 @@ impl<E> Arena<E> {
     /// Takes its memory out, which goes with the last chain that is in it, and says how many bytes
     /// that is.
     pub fn leave(&mut self) -> u64 {
-        std::mem::replace(self, Self::in_pool(self.piece_bytes_max, self.pool.clone())).bytes
+        std::mem::replace(self, Self::of(self.kind.clone())).bytes
     }
 
     /// More than a list of so many elements takes. Cost: O(chunks).
     pub fn bytes_max(&self, elements: u64) -> u64 {
-        let (mut slots, mut capacity, mut bytes) = (0, 0, align_of::<E>() as u64);
+        let element = self.elements().layout();
+        let (mut slots, mut capacity, mut bytes) = (0, 0, element.align() as u64);
         while slots < elements {
-            capacity = next_capacity::<E>(slots, capacity);
+            capacity = next_capacity(element, slots, capacity);
             slots += u64::from(capacity);
-            bytes += layout::<E>(capacity).size() as u64;
+            bytes += layout(element, capacity).size() as u64;
         }
-        bytes + bytes / 4 + 2 * self.piece_bytes_max as u64 + 256
+        bytes + bytes / 4 + 2 * self.kind.piece_bytes_max as u64 + 256
     }
 
-    /// Bytes that a chunk of this capacity takes from outside: 0 unless it needs a new piece.
-    #[inline]
-    pub fn missing(&self, capacity: u32) -> u64 {
-        let layout = layout::<E>(capacity);
+    /// Bytes that a chunk of so many of these elements takes from outside: 0 unless it needs a new piece.
+    #[inline(always)]
+    pub fn missing(&self, element: Layout, capacity: u32) -> u64 {
+        let layout = layout(element, capacity);
         if !self.free[class(capacity)].is_null() || self.bump(layout).is_some() {
             return 0;
         }
@@ -209,15 +228,23 @@ impl<E> Arena<E> {
     fn piece_for(&self, layout: Layout) -> (usize, bool) {
         let skip = layout.align().saturating_sub(align_of::<Piece>());
         let least = size_of::<Piece>() + skip + layout.size();
-        let share = (self.bytes as usize / 2).max(PIECE_BYTES_FIRST).min(self.piece_bytes_max);
+        let share = (self.bytes as usize / 2).max(PIECE_BYTES_FIRST).min(self.kind.piece_bytes_max);
         // A large chunk has a piece of its own, and wastes nothing of the newest.
         if least > share / 4 { (least, true) } else { (share, false) }
     }
 
     /// A chunk for about so many elements, which is the caller's.
-    #[inline]
-    pub(super) fn take(&mut self, capacity: u32) -> (NonNull<Chunk>, &Arc<Pieces>) {
-        let (class, layout) = (class(capacity), layout::<E>(capacity));
+    ///
+    /// # Panics
+    /// If its chunks are of elements of another size.
+    #[inline(always)]
+    pub(super) fn take(
+        &mut self,
+        element: Layout,
+        capacity: u32,
+    ) -> (NonNull<Chunk>, &Arc<Pieces>) {
+        assert!(element == self.elements().layout(), "elements of another size");
+        let (class, layout) = (class(capacity), layout(element, capacity));
         let chunk = match NonNull::new(self.free[class]) {
             Some(chunk) => {
                 // SAFETY: a chunk that was given back, known to nobody else.
@@ -255,15 +282,16 @@ impl<E> Arena<E> {
     fn add_piece(&mut self, chunk: Layout) -> NonNull<u8> {
         let (bytes, alone) = self.piece_for(chunk);
         self.bytes += self.missing_piece(bytes);
-        let pool = self.pool.as_ref().filter(|_| !alone && bytes == self.piece_bytes_max);
+        let pool = self.kind.pool.as_ref();
+        let pool = pool.filter(|_| !alone && bytes == self.kind.piece_bytes_max);
         let pooled = pool.map(|pool| pool.borrow_mut().take());
         let (piece, head): (*mut Piece, usize) = match &pooled {
             Some(memory) => (memory.start().as_ptr().cast(), size_of::<PooledPiece>()),
             None => (allocated(bytes).cast(), size_of::<Piece>()),
         };
-        let pieces = self
-            .pieces
-            .get_or_insert_with(|| Arc::new(Pieces { newest: null_mut::<Piece>().into() }));
+        let elements = self.elements();
+        let made = || Arc::new(Pieces { newest: null_mut::<Piece>().into(), elements });
+        let pieces = self.pieces.get_or_insert_with(made);
         // Only this arena adds to its pieces, and nobody else reads them before they are dropped,
         // which is behind the release of the count.
         let next = pieces.newest.swap(piece, Ordering::Relaxed);

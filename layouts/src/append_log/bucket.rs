@@ -1,11 +1,12 @@
 //! One bucket: its lists in memory, its runs, and notes on keys whose elements there are special.
 
+use std::alloc::Layout;
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
-use alluvium_pagestore::{Account, Key, KeyHash, Lookup, MemoryKind, Result, State, Time};
+use alluvium_pagestore::{Account, Key, KeyHash, Lookup, MemoryKind, Result, Time};
 
-use super::arena_unsafe::{Arena, SharedPool};
+use super::arena_unsafe::{Arena, ArenaKind};
 use super::chain_unsafe::{Chain, Drain};
 use super::frozen::{Booked, Early, Frozen, Head, LIVE, Piece, sooner};
 use super::notes::{Import, Note};
@@ -24,15 +25,15 @@ const CUT_BYTES_MIN: u64 = 64 << 10;
 
 /// A bucket.
 #[derive(Debug)]
-pub struct Bucket<K, E> {
+pub struct Bucket<K> {
     pub time: Time,
     /// No run of it has a lower number. Runs that do are of a bucket of the same time that was
     /// purged.
     pub first: u64,
     pub range: HashRange,
     pub(super) account: Rc<Account>,
-    pub live: SplitTable<Head<K, E>>,
-    pub early: SplitTable<Early<K, E>>,
+    pub live: SplitTable<Head<K>>,
+    pub early: SplitTable<Early<K>>,
     notes: SplitTable<Note<K>>,
     notes_bytes: u64,
     /// Notes that were left when all runs were merged last: merging once more would leave them too.
@@ -46,9 +47,9 @@ pub struct Bucket<K, E> {
     /// How many imports there are from each other bucket.
     pub sources: BTreeMap<Time, u64>,
     /// By number.
-    pub runs: Vec<Run<K, E>>,
+    pub runs: Vec<Run<K>>,
     /// Where the chains of `live` and `early` have their chunks.
-    pub arena: Arena<E>,
+    pub arena: Arena,
     /// Heap bytes of their keys and elements.
     pub values: u64,
     /// Elements of `live` and `early`.
@@ -57,12 +58,12 @@ pub struct Bucket<K, E> {
     pub is_read_singly: bool,
 }
 
-impl<K: Key, E: State> Bucket<K, E> {
+impl<K: Key> Bucket<K> {
     /// An empty bucket, whose lists may be of few of so many key groups. Books [`BUCKET_BYTES`].
     pub fn new(
         (time, first): (Time, u64),
         (range, few_of): (HashRange, Option<u16>),
-        (piece_bytes_max, pool): (usize, Option<SharedPool>),
+        kind: ArenaKind,
         account: &Rc<Account>,
     ) -> Result<Self> {
         account.reserve(MemoryKind::Tables, BUCKET_BYTES, "a bucket")?;
@@ -81,7 +82,7 @@ impl<K: Key, E: State> Bucket<K, E> {
             noted: None,
             sources: BTreeMap::new(),
             runs: Vec::new(),
-            arena: Arena::in_pool(piece_bytes_max, pool),
+            arena: Arena::of(kind),
             values: 0,
             elements: 0,
             is_read_singly: false,
@@ -108,7 +109,7 @@ impl<K: Key, E: State> Bucket<K, E> {
     }
 
     /// Takes its lists in memory out, as those of the run `number`. Cost: O(1).
-    pub fn freeze(&mut self, number: u64) -> Frozen<K, E> {
+    pub fn freeze(&mut self, number: u64) -> Frozen<K> {
         let booked = self.booked();
         // The chains keep their memory.
         self.arena.leave();
@@ -130,25 +131,26 @@ impl<K: Key, E: State> Bucket<K, E> {
         self.values += bytes;
     }
 
-    /// Adds a chunk to a chain of this bucket, and books what that takes.
-    #[inline]
-    pub fn grow(arena: &mut Arena<E>, account: &Account, chain: &mut Chain<E>) {
-        let missing = arena.missing(chain.next_capacity());
+    /// Adds a chunk to a chain of this bucket, whose elements are such, and books what that takes.
+    #[inline(always)]
+    pub fn grow(element: Layout, arena: &mut Arena, account: &Account, chain: &mut Chain) {
+        let missing = arena.missing(element, chain.next_capacity(element));
         if missing > 0 {
             account.charge(MemoryKind::Pages, missing);
         }
-        chain.grow(arena);
+        chain.grow(element, arena);
     }
 
     /// Moves the elements that are left of another bucket's chain to one of this bucket. Cost:
     /// O(elements). There is memory for [`Arena::bytes_max`].
-    fn add_chain(&mut self, from: &mut Drain<E>) -> Chain<E> {
+    fn add_chain(&mut self, from: &mut Drain) -> Chain {
         let mut chain = Chain::default();
-        for element in from {
+        let element = self.arena.elements().layout();
+        while from.len() > 0 {
             if !chain.has_room() {
-                Self::grow(&mut self.arena, &self.account, &mut chain);
+                Self::grow(element, &mut self.arena, &self.account, &mut chain);
             }
-            chain.push(element);
+            from.move_some(&mut chain, u32::MAX);
         }
         let values = chain.heap_bytes();
         self.account.charge(MemoryKind::Values, values);
@@ -158,7 +160,7 @@ impl<K: Key, E: State> Bucket<K, E> {
     }
 
     /// Books that a key and the elements of its chain are gone. The chunks stay.
-    fn remove_chain(&mut self, key: &K, chain: &Chain<E>) {
+    fn remove_chain(&mut self, key: &K, chain: &Chain) {
         let values = key.heap_bytes() as u64 + chain.heap_bytes();
         self.account.release(MemoryKind::Values, values);
         self.values -= values;
@@ -167,7 +169,7 @@ impl<K: Key, E: State> Bucket<K, E> {
 
     /// Drops what is left of a chain that was taken out, and keeps its chunks for others; or all
     /// memory, if that was the last one.
-    pub fn recycle(&mut self, chain: Drain<E>) {
+    pub fn recycle(&mut self, chain: Drain) {
         self.arena.recycle(chain);
         if self.elements == 0 {
             // There may be heads of keys that got no element.
@@ -205,7 +207,7 @@ impl<K: Key, E: State> Bucket<K, E> {
     ///
     /// # Panics
     /// If there is no head.
-    pub fn prepend(&mut self, hash: u64, key: &K, from: &mut Drain<E>) {
+    pub fn prepend(&mut self, hash: u64, key: &K, from: &mut Drain) {
         let chain = self.add_chain(from);
         let head = self.live.find_mut(hash, |head| head.key == *key);
         head.expect("a head was made").chain.prepend(chain);
@@ -215,7 +217,7 @@ impl<K: Key, E: State> Bucket<K, E> {
     ///
     /// # Panics
     /// If it is not there.
-    pub fn fill_early(&mut self, hash: u64, key: &K, rank: i64, from: &mut Drain<E>) {
+    pub fn fill_early(&mut self, hash: u64, key: &K, rank: i64, from: &mut Drain) {
         let chain = self.add_chain(from);
         let early = self.early.find_mut(hash, |early| early.rank == rank && early.key == *key);
         early.expect("an early part was made").chain.prepend(chain);
@@ -223,14 +225,14 @@ impl<K: Key, E: State> Bucket<K, E> {
 
     /// Takes the list of a key out of memory, but for the early parts. What is taken out is to be
     /// [recycled](Bucket::recycle), until when its memory stays booked.
-    pub fn take_live<Q: Lookup<K> + ?Sized>(&mut self, hash: u64, key: &Q) -> Option<Head<K, E>> {
+    pub fn take_live<Q: Lookup<K> + ?Sized>(&mut self, hash: u64, key: &Q) -> Option<Head<K>> {
         let head = self.live.remove(hash, |head| key.is(&head.key))?;
         self.remove_chain(&head.key, &head.chain);
         Some(head)
     }
 
     /// The same with an early part of a key's list.
-    pub fn take_early<Q: Lookup<K> + ?Sized>(&mut self, hash: u64, key: &Q) -> Option<Early<K, E>> {
+    pub fn take_early<Q: Lookup<K> + ?Sized>(&mut self, hash: u64, key: &Q) -> Option<Early<K>> {
         let early = self.early.remove(hash, |early| key.is(&early.key))?;
         self.remove_chain(&early.key, &early.chain);
         Some(early)
@@ -241,7 +243,7 @@ impl<K: Key, E: State> Bucket<K, E> {
         &'a self,
         hash: u64,
         key: &'a Q,
-    ) -> impl Iterator<Item = &'a Early<K, E>> {
+    ) -> impl Iterator<Item = &'a Early<K>> {
         let part = self.early.part_at(self.range.place(hash)).0;
         part.filter(move |early| key.is(&early.key))
     }
@@ -250,7 +252,7 @@ impl<K: Key, E: State> Bucket<K, E> {
     pub fn bytes_to_move<Q: Lookup<K> + ?Sized>(&self, hash: u64, key: &Q) -> u64 {
         let early = self.early_of(hash, key).map(|early| &early.chain);
         let live = self.live.find(hash, |head| key.is(&head.key)).map(|head| &head.chain);
-        let bytes = |chain: &Chain<E>| self.arena.bytes_max(chain.len()) + chain.heap_bytes();
+        let bytes = |chain: &Chain| self.arena.bytes_max(chain.len()) + chain.heap_bytes();
         early.chain(live).map(bytes).sum()
     }
 
@@ -495,12 +497,7 @@ impl<K: Key, E: State> Bucket<K, E> {
     }
 
     /// Adds the pieces in memory from `place` on, up to an end that it may bring nearer.
-    pub fn collect<'a>(
-        &'a self,
-        place: u64,
-        end: &mut Option<u64>,
-        out: &mut Vec<Piece<'a, K, E>>,
-    ) {
+    pub fn collect<'a>(&'a self, place: u64, end: &mut Option<u64>, out: &mut Vec<Piece<'a, K>>) {
         let source = (self.time, LIVE);
         let (live, live_end) = self.live.part_at(place);
         out.extend(live.map(|head| head.piece(self.range, source)));
@@ -524,7 +521,7 @@ impl<K: Key, E: State> Bucket<K, E> {
     }
 
     /// Adds the pieces of one key that are in memory and in no run.
-    pub fn find<'a>(&'a self, hash: u64, is: impl Fn(&K) -> bool, out: &mut Vec<Piece<'a, K, E>>) {
+    pub fn find<'a>(&'a self, hash: u64, is: impl Fn(&K) -> bool, out: &mut Vec<Piece<'a, K>>) {
         let source = (self.time, LIVE);
         if !self.early.is_empty() {
             let part = self.early.part_at(self.range.place(hash)).0;
@@ -557,11 +554,11 @@ fn first_of<T, K: Key>(
 }
 
 /// The hash of a head's key.
-pub fn hash_of_head<K: KeyHash, E>(head: &Head<K, E>) -> u64 {
+pub fn hash_of_head<K: KeyHash>(head: &Head<K>) -> u64 {
     head.key.key_hash()
 }
 
 /// The hash of an early part's key.
-pub fn hash_of_early<K: KeyHash, E>(early: &Early<K, E>) -> u64 {
+pub fn hash_of_early<K: KeyHash>(early: &Early<K>) -> u64 {
     early.key.key_hash()
 }

@@ -15,18 +15,17 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use alluvium_pagestore::{
-    Error, ErrorKind, ImagePart, Key, MemoryKind, Result, SegmentId, SegmentInfo, State,
-    StateImage, Time,
+    Error, ErrorKind, ImagePart, Key, MemoryKind, Result, SegmentId, SegmentInfo, StateImage, Time,
 };
 
 use super::LAYOUT;
 use super::checkpoint::{CatalogHead, NoteValue, RunKey, RunValue, parts_of, record_of_gap};
 use super::config::{MERGE_CHUNK_BYTES, PAGE_BLOCKS};
+use super::core::Core;
 use super::frozen::{Booked, Frozen};
 use super::jobs::RunName;
 use super::notes::Note;
 use super::run::{RUN_BYTES, StoredRun};
-use super::table::AppendLogLists;
 use crate::checkpoint::InSteps;
 use crate::checkpoint::{BATCH_BYTES_MAX, Pace, Paced};
 use crate::contract::table::CheckpointOutcome;
@@ -40,7 +39,7 @@ pub(super) const NAMED_BYTES: u64 = 128;
 const CATALOG_PAGE_BYTES: u64 = 64 << 10;
 
 /// A checkpoint being taken, or not decided yet.
-pub struct Capture<K, E> {
+pub struct Capture<K> {
     /// At the barrier: elements, the newest run, and notes.
     elements: u64,
     epoch: u64,
@@ -51,7 +50,7 @@ pub struct Capture<K, E> {
     /// Those that are not written yet, and where in `runs` they are.
     waiting: BTreeMap<RunName, usize>,
     /// Of these, those whose buckets are purged: nobody else has them.
-    orphans: Vec<Orphan<K, E>>,
+    orphans: Vec<Orphan<K>>,
     /// Notes of buckets that are purged.
     notes_left: Vec<NotesLeft<K>>,
     /// The first bucket whose notes were not taken.
@@ -84,8 +83,8 @@ struct Named {
     stored: Option<Arc<StoredRun>>,
 }
 
-struct Orphan<K, E> {
-    frozen: Arc<Frozen<K, E>>,
+struct Orphan<K> {
+    frozen: Arc<Frozen<K>>,
     busy: bool,
 }
 
@@ -96,7 +95,7 @@ struct NotesLeft<K> {
     snapshot: Box<Snapshot<K, Note<K>>>,
 }
 
-impl<K: Key, E: State> InSteps for AppendLogLists<K, E> {
+impl<K: Key> InSteps for Core<K> {
     fn pause(&mut self) -> Result<()> {
         if self.writing == 0 {
             std::thread::yield_now();
@@ -111,7 +110,7 @@ impl<K: Key, E: State> InSteps for AppendLogLists<K, E> {
     }
 }
 
-impl<K: Key, E: State> AppendLogLists<K, E> {
+impl<K: Key> Core<K> {
     /// Everything in the lists now is of the checkpoint.
     pub(super) fn begin_capture(&mut self) -> Result<()> {
         self.context.segment_store()?;
@@ -222,7 +221,7 @@ impl<K: Key, E: State> AppendLogLists<K, E> {
     }
 
     /// What the checkpoint has of purged buckets that is to be written, which is begun now.
-    pub(super) fn orphans(&mut self) -> Vec<Arc<Frozen<K, E>>> {
+    pub(super) fn orphans(&mut self) -> Vec<Arc<Frozen<K>>> {
         let all = self.capture.iter_mut().flat_map(|capture| &mut capture.orphans);
         let waiting = all.filter(|orphan| !orphan.busy);
         let begun = waiting.map(|orphan| {
@@ -259,7 +258,7 @@ impl<K: Key, E: State> AppendLogLists<K, E> {
 
     /// Lists of a bucket that is purged: says whether the checkpoint keeps them until they are
     /// written.
-    pub(super) fn adopt(&mut self, frozen: &Arc<Frozen<K, E>>, busy: bool) -> bool {
+    pub(super) fn adopt(&mut self, frozen: &Arc<Frozen<K>>, busy: bool) -> bool {
         let Some(capture) = &mut self.capture else { return false };
         let waited_for = capture.waiting.contains_key(&(frozen.bucket, frozen.number));
         if waited_for {
@@ -303,7 +302,7 @@ impl<K: Key, E: State> AppendLogLists<K, E> {
     }
 
     /// Puts more into the catalog.
-    fn write_catalog(&mut self, capture: &mut Capture<K, E>) -> Result<()> {
+    fn write_catalog(&mut self, capture: &mut Capture<K>) -> Result<()> {
         if capture.catalog.is_none() {
             let pace = self.catalog_pace();
             // What is left free for reads stays so, if it can be.
@@ -369,7 +368,7 @@ impl<K: Key, E: State> AppendLogLists<K, E> {
     }
 
     /// Puts some notes into the catalog; says whether there may be more.
-    fn take_some_notes(&mut self, capture: &mut Capture<K, E>) -> Result<bool> {
+    fn take_some_notes(&mut self, capture: &mut Capture<K>) -> Result<bool> {
         let catalog = capture.catalog.as_mut().expect("there is one");
         let mut push = |time: Time, note: &Note<K>| {
             let imports = note.imports.iter();
@@ -406,7 +405,7 @@ impl<K: Key, E: State> AppendLogLists<K, E> {
         Ok(true)
     }
 
-    fn image_of(&mut self, capture: &mut Capture<K, E>) -> StateImage {
+    fn image_of(&mut self, capture: &mut Capture<K>) -> StateImage {
         let mut catalog = capture.catalog.take().expect("it was written");
         let sealed = catalog.take_sealed();
         drop(catalog);
@@ -427,7 +426,7 @@ impl<K: Key, E: State> AppendLogLists<K, E> {
 
     /// Gives back what a checkpoint remembers. Cost: in the number of buckets and of runs; lists and notes are dropped by the
     /// helper.
-    fn forget_captured(&mut self, capture: &mut Capture<K, E>) {
+    fn forget_captured(&mut self, capture: &mut Capture<K>) {
         capture.catalog = None;
         capture.runs = Vec::new();
         let booked = std::mem::take(&mut capture.booked);

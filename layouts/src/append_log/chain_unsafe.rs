@@ -2,19 +2,20 @@
 //! than the one before.
 //!
 //! Chunks are linked forwards, so that reading follows arrival, and the last one leads to the first,
-//! so that a list takes 24 bytes beside its key.
+//! so that a list takes 24 bytes beside its key. The type of the elements is known by the pieces that
+//! chunks lie in: appending names it, reading compares it once a list, and all else does not need it.
 //!
 //! What it keeps true: the chunks from `last.next` to `last` are known to this chain only, and lie in
-//! pieces that live as long as it; of each the first `len` elements are initialised, where the last
-//! chunk's `len` is kept here.
+//! pieces that live as long as it, for elements of one type; of each the first `len` elements are
+//! initialised, where the last chunk's `len` is kept here.
 
+use std::alloc::Layout;
 use std::marker::PhantomData;
 use std::ptr::{NonNull, null_mut};
 use std::sync::Arc;
 
-use alluvium_pagestore::HeapSize;
-
-use super::arena_unsafe::{Arena, Chunk, LINE_BYTES, Pieces, filled, layout};
+use super::arena_unsafe::{Arena, Chunk, LINE_BYTES, Pieces, filled, layout, offset_of};
+use super::element_type_unsafe::{ElementSlice, ElementType};
 use crate::support::prefetch_unsafe::prefetch;
 
 /// Elements of the first chunk, and more if its last line of the cache has room.
@@ -62,46 +63,45 @@ impl Counts {
 }
 
 /// A list of elements in order of arrival.
-pub struct Chain<E> {
+pub struct Chain {
     last: *mut Chunk,
     counts: Counts,
-    /// Where its chunks lie.
+    /// Where its chunks lie; none for a chain without chunks.
     pieces: Option<Arc<Pieces>>,
-    owns: PhantomData<E>,
 }
 
-// SAFETY: a chain owns its chunks alone, as a `Vec` owns its memory.
-unsafe impl<E: Send> Send for Chain<E> {}
-// SAFETY: shared access only reads elements.
-unsafe impl<E: Sync> Sync for Chain<E> {}
-
-impl<E> Default for Chain<E> {
+impl Default for Chain {
     fn default() -> Self {
-        Self { last: null_mut(), counts: Counts(0), pieces: None, owns: PhantomData }
+        Self { last: null_mut(), counts: Counts(0), pieces: None }
     }
 }
 
+// SAFETY: a chain owns its chunks alone, as a `Vec` owns its memory. Elements are `Send`, as `ElementType` says.
+unsafe impl Send for Chain {}
+// SAFETY: shared access only reads elements, which are `Sync`, as `ElementType` says.
+unsafe impl Sync for Chain {}
+
 /// Elements that a chunk has room for, in a chain of `len` elements behind a chunk of `last`: twice
 /// as many, within limits, and as many as its lines of the cache have room for.
-#[inline]
-pub fn next_capacity<E>(len: u64, last: u32) -> u32 {
+#[inline(always)]
+pub fn next_capacity(element: Layout, len: u64, last: u32) -> u32 {
     let max = if len < HEAVY { CAPACITY_LIGHT } else { CAPACITY_HEAVY };
-    let fits = (CHUNK_BYTES_MAX / size_of::<E>().max(1)).clamp(1, max as usize) as u32;
-    filled::<E>((2 * last).max(CAPACITY_FIRST).min(fits))
+    let fits = (CHUNK_BYTES_MAX / element.size().max(1)).clamp(1, max as usize) as u32;
+    filled(element, (2 * last).max(CAPACITY_FIRST).min(fits))
 }
 
-/// The elements of a chunk.
+/// An element of a chunk, or where it will be.
 ///
 /// # Safety
-/// `chunk` is a chunk of a `Chain<E>`.
+/// `chunk` is a chunk of such elements, which has room for more than `at` of them, or as many.
+// SAFETY: the chunk is the caller's to promise.
 #[inline(always)]
-unsafe fn elements<E>(chunk: *mut Chunk) -> *mut E {
-    let offset = size_of::<Chunk>().next_multiple_of(align_of::<E>());
+unsafe fn place_in(chunk: *mut Chunk, element: Layout, at: u32) -> *mut u8 {
     // SAFETY: the elements stand behind the header in the same chunk, see `layout`.
-    unsafe { chunk.byte_add(offset).cast() }
+    unsafe { chunk.byte_add(offset_of(element) + at as usize * element.size()).cast() }
 }
 
-impl<E> Chain<E> {
+impl Chain {
     /// Elements.
     #[inline(always)]
     pub fn len(&self) -> u64 {
@@ -114,24 +114,24 @@ impl<E> Chain<E> {
         self.counts.last_len() < self.counts.last_capacity()
     }
 
-    /// Elements that the next chunk is to have room for.
-    #[inline]
-    pub fn next_capacity(&self) -> u32 {
-        next_capacity::<E>(self.len(), self.counts.last_capacity())
+    /// How many of these elements the next chunk is to have room for.
+    #[inline(always)]
+    pub fn next_capacity(&self, element: Layout) -> u32 {
+        next_capacity(element, self.len(), self.counts.last_capacity())
     }
 
     /// Adds an empty chunk. What the arena [misses](Arena::missing) for
     /// [`next_capacity`](Chain::next_capacity) elements is booked before.
     ///
     /// # Panics
-    /// If the chain has chunks in another arena.
-    #[inline]
-    pub fn grow(&mut self, arena: &mut Arena<E>) {
+    /// If the chain has chunks in another arena, or if that is of elements of another size.
+    #[inline(always)]
+    pub fn grow(&mut self, element: Layout, arena: &mut Arena) {
         assert!(
             self.pieces.as_ref().is_none_or(|own| arena.has(own)),
             "a chain grows in one arena"
         );
-        let (chunk, pieces) = arena.take(self.next_capacity());
+        let (chunk, pieces) = arena.take(element, self.next_capacity(element));
         if self.pieces.is_none() {
             self.pieces = Some(pieces.clone());
         }
@@ -166,22 +166,40 @@ impl<E> Chain<E> {
 
     /// Appends an element.
     ///
+    /// # Safety
+    /// The chain grows in arenas of such elements.
+    ///
     /// # Panics
     /// If there is no [room](Chain::has_room).
+    // SAFETY: the type is the caller's to promise.
     #[inline(always)]
-    pub fn push(&mut self, element: E) {
+    pub unsafe fn push<E: 'static>(&mut self, new: E) {
         assert!(self.has_room(), "a chain without room");
-        let at = self.counts.last_len() as usize;
+        debug_assert!(self.elements().is_some_and(ElementType::is::<E>), "another type");
+        let at = self.counts.last_len();
         // SAFETY: the last chunk has room for more than `at` elements, and this is the next.
-        unsafe { elements::<E>(self.last).add(at).write(element) };
+        unsafe { place_in(self.last, Layout::new::<E>(), at).cast::<E>().write(new) };
         self.counts.0 += Counts::ONE;
+    }
+
+    /// The same after a look at the type.
+    #[cfg(test)]
+    pub fn push_checked<E: 'static>(&mut self, new: E) {
+        assert!(self.elements().is_some_and(ElementType::is::<E>), "another type");
+        // SAFETY: looked at above.
+        unsafe { self.push(new) }
+    }
+
+    /// What it is of, once it has a chunk.
+    fn elements(&self) -> Option<&'static ElementType> {
+        self.pieces.as_ref().map(|pieces| pieces.elements())
     }
 
     /// Puts the elements of another chain of the same arena before those of this one. Cost: O(1).
     ///
     /// # Panics
     /// If the other is of another arena.
-    pub fn prepend(&mut self, mut before: Chain<E>) {
+    pub fn prepend(&mut self, mut before: Chain) {
         if before.last.is_null() {
             return;
         }
@@ -204,9 +222,15 @@ impl<E> Chain<E> {
     }
 
     /// The elements, in order.
+    #[cfg(test)]
+    pub fn iter<E: 'static>(&self) -> Iter<'_, E> {
+        self.chunks().native()
+    }
+
+    /// The elements in order, chunk by chunk.
     #[inline]
-    pub fn iter(&self) -> Iter<'_, E> {
-        Iter { chunk: self.last, at: 0, len: 0, chain: self, left: self.len() }
+    pub fn chunks(&self) -> Chunks<'_> {
+        Chunks { chunk: self.last, at: 0, len: 0, chain: self, left: self.len() }
     }
 
     /// Hints that it will be read: with 0 what leads to its first chunk, a while later with 1 that
@@ -225,20 +249,20 @@ impl<E> Chain<E> {
                 chunk = unsafe { (*chunk).next };
             }
             // Chunks double.
-            prefetch_chunk(chunk, layout::<E>(filled::<E>(CAPACITY_FIRST)).size() << (step - 1));
+            let element = self.elements().map_or(Layout::new::<()>(), ElementType::layout);
+            prefetch_chunk(chunk, layout(element, CAPACITY_FIRST).size() << (step - 1));
         }
     }
 
-    /// Hints that an element will be appended.
-    #[inline]
-    pub fn prefetch_append(&self) {
-        let offset = size_of::<Chunk>().next_multiple_of(align_of::<E>());
-        let at = offset + self.counts.last_len() as usize * size_of::<E>();
+    /// Hints that such an element will be appended.
+    #[inline(always)]
+    pub fn prefetch_append(&self, element: Layout) {
+        let at = offset_of(element) + self.counts.last_len() as usize * element.size();
         prefetch(self.last.cast::<u8>().wrapping_add(at));
     }
 
     /// The elements, taken out, in order.
-    pub fn drain(mut self) -> Drain<E> {
+    pub fn drain(mut self) -> Drain {
         self.close_last();
         let left = std::mem::replace(&mut self.counts, Counts(0)).len();
         Drain { chunk: self.first(), at: 0, left, chain: self }
@@ -253,9 +277,9 @@ fn prefetch_chunk(chunk: *const Chunk, bytes: usize) {
     }
 }
 
-impl<E> Arena<E> {
+impl Arena {
     /// Drops what is left of a chain and keeps its chunks for others. Cost: O(chunks).
-    pub fn recycle(&mut self, mut drain: Drain<E>) {
+    pub fn recycle(&mut self, mut drain: Drain) {
         drain.drop_rest();
         let chain = &mut drain.chain;
         if !chain.pieces.as_ref().is_some_and(|pieces| self.has(pieces)) {
@@ -273,16 +297,22 @@ impl<E> Arena<E> {
     }
 }
 
-impl<E: HeapSize> Chain<E> {
+impl Chain {
     /// Heap bytes of all elements. Cost: O(elements), unless they own none.
     pub fn heap_bytes(&self) -> u64 {
-        if E::NO_HEAP { 0 } else { self.iter().map(|e| e.heap_bytes() as u64).sum() }
+        match self.elements() {
+            Some(elements) if !elements.is_plain() => {
+                let mut chunks = self.chunks();
+                std::iter::from_fn(|| chunks.next_slice()).map(ElementSlice::heap_bytes).sum()
+            }
+            _ => 0,
+        }
     }
 }
 
-impl<E> Drop for Chain<E> {
+impl Drop for Chain {
     fn drop(&mut self) {
-        if std::mem::needs_drop::<E>() && self.len() > 0 {
+        if self.len() > 0 && self.elements().is_some_and(ElementType::needs_drop) {
             drop(std::mem::take(self).drain());
         }
     }
@@ -290,52 +320,87 @@ impl<E> Drop for Chain<E> {
 
 /// The elements of a chain that is taken apart. Those that nobody takes are dropped; one that panics
 /// then leaves those after it to another attempt.
-pub struct Drain<E> {
+pub struct Drain {
     chunk: *mut Chunk,
     /// Elements of the chunk that were taken.
     at: u32,
     left: u64,
     /// Owns the chunks, and counts no elements.
-    chain: Chain<E>,
+    chain: Chain,
 }
 
-impl<E> Iterator for Drain<E> {
-    type Item = E;
+impl Drain {
+    /// Elements that are left.
+    pub fn len(&self) -> u64 {
+        self.left
+    }
 
-    #[inline]
-    fn next(&mut self) -> Option<E> {
-        if self.left == 0 {
-            return None;
-        }
+    /// The next elements that stand in one chunk, at most so many; they are the caller's. Without any, none is left.
+    fn take(&mut self, most: u32) -> (*mut u8, u32) {
+        let Some(elements) = self.chain.elements().filter(|_| self.left > 0) else {
+            return (null_mut(), 0);
+        };
         loop {
             // SAFETY: elements are left, so that this is a chunk of the chain, closed.
             let Chunk { next, len, .. } = unsafe { &*self.chunk };
             if self.at < *len {
-                self.left -= 1;
-                self.at += 1;
-                // SAFETY: the first `len` elements are initialised, and each is taken once, as the
-                // chain counts them no more.
-                return Some(unsafe { elements::<E>(self.chunk).add(self.at as usize - 1).read() });
+                // SAFETY: the first `len` elements are initialised, and each is taken once, as the chain counts
+                // them no more.
+                let first = unsafe { place_in(self.chunk, elements.layout(), self.at) };
+                let count = most.min(*len - self.at);
+                self.at += count;
+                self.left -= u64::from(count);
+                return (first, count);
             }
             (self.chunk, self.at) = (*next, 0);
         }
     }
-}
 
-impl<E> Drain<E> {
+    /// Moves elements to the end of another chain, at most so many, as far as its last chunk has room and as what stands
+    /// in one chunk here.
+    ///
+    /// # Panics
+    /// If the other chain is of elements of another type.
+    pub fn move_some(&mut self, target: &mut Chain, most: u32) {
+        let (own, others) = (self.chain.elements(), target.elements());
+        let is_alike = own.zip(others).is_some_and(|(own, others)| own.is_like(others));
+        assert!(is_alike || self.left == 0 || !target.has_room(), "chains of two types");
+        let (len, capacity) = (target.counts.last_len(), target.counts.last_capacity());
+        let (Some(elements), true) = (own, len < capacity) else { return };
+        let (first, count) = self.take(most.min(capacity - len));
+        if count > 0 {
+            let layout = elements.layout();
+            // SAFETY: the last chunk of the other chain has room for so many more, of the same type; those taken are
+            // ours, and stand in a chunk of another chain.
+            unsafe {
+                let end = place_in(target.last, layout, len);
+                end.copy_from_nonoverlapping(first, count as usize * layout.size());
+            }
+            target.counts.0 += u64::from(count) * Counts::ONE;
+        }
+    }
+
     /// Drops the elements that are left.
     fn drop_rest(&mut self) {
-        if std::mem::needs_drop::<E>() {
-            self.for_each(drop);
+        let Some(elements) = self.chain.elements().filter(|elements| elements.needs_drop()) else {
+            return;
+        };
+        loop {
+            let (first, count) = self.take(u32::MAX);
+            if count == 0 {
+                return;
+            }
+            // SAFETY: they were taken, and are dropped once.
+            unsafe { elements.drop_elements(first, count as usize) };
         }
     }
 }
 
-impl<E> Drop for Drain<E> {
+impl Drop for Drain {
     fn drop(&mut self) {
         /// Goes on when an element has panicked.
-        struct Rest<'d, E>(&'d mut Drain<E>);
-        impl<E> Drop for Rest<'_, E> {
+        struct Rest<'d>(&'d mut Drain);
+        impl Drop for Rest<'_> {
             fn drop(&mut self) {
                 self.0.drop_rest();
             }
@@ -344,31 +409,70 @@ impl<E> Drop for Drain<E> {
     }
 }
 
-impl<E> std::fmt::Debug for Chain<E> {
+impl std::fmt::Debug for Chain {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "Chain({} elements)", self.len())
     }
 }
 
-/// The elements of a [`Chain`].
-pub struct Iter<'a, E> {
+/// The elements of a [`Chain`], chunk by chunk.
+#[derive(Clone)]
+pub struct Chunks<'a> {
     /// What is read now; the last one before the first is begun.
     chunk: *mut Chunk,
     at: u32,
     /// Elements of the chunk.
     len: u32,
-    chain: &'a Chain<E>,
+    chain: &'a Chain,
     left: u64,
 }
 
-impl<E> Clone for Iter<'_, E> {
-    fn clone(&self) -> Self {
-        let Self { chunk, at, len, chain, left } = *self;
-        Self { chunk, at, len, chain, left }
+impl<'a> Chunks<'a> {
+    /// The elements by their type.
+    ///
+    /// # Panics
+    /// If they are of another type.
+    #[inline]
+    pub fn native<E: 'static>(&self) -> Iter<'a, E> {
+        let is_of = self.chain.elements().is_none_or(ElementType::is::<E>);
+        assert!(is_of, "elements of another type");
+        Iter { chunks: self.clone(), of: PhantomData }
     }
-}
 
-impl<E> Iter<'_, E> {
+    /// Elements that were not told.
+    #[inline]
+    pub fn len(&self) -> usize {
+        self.left as usize
+    }
+
+    /// Passes so many elements. Cost: that of the chunks.
+    pub fn pass(&mut self, mut count: usize) {
+        while count > 0 && self.left > 0 {
+            while self.at == self.len {
+                self.turn();
+            }
+            let here = ((self.len - self.at) as usize).min(count);
+            self.at += here as u32;
+            self.left -= here as u64;
+            count -= here;
+        }
+    }
+
+    /// The next element.
+    #[inline]
+    pub fn next_one(&mut self) -> Option<ElementSlice<'a>> {
+        let elements = self.chain.elements().filter(|_| self.left > 0)?;
+        while self.at == self.len {
+            self.turn();
+        }
+        self.left -= 1;
+        self.at += 1;
+        // SAFETY: the first `len` elements of a chunk are initialised and borrowed.
+        Some(unsafe {
+            ElementSlice::new(elements, place_in(self.chunk, elements.layout(), self.at - 1), 1)
+        })
+    }
+
     /// Goes to the next chunk, and has the one after it fetched.
     fn turn(&mut self) {
         // SAFETY: elements are left, so that this and the next are chunks of the borrowed chain.
@@ -379,60 +483,36 @@ impl<E> Iter<'_, E> {
         self.len = if next == self.chain.last { self.chain.counts.last_len() } else { *len };
         prefetch_chunk(*after, PREFETCH_BYTES_MAX);
     }
-}
 
-impl<'a, E> Iter<'a, E> {
-    /// The next elements that stand in one chunk; none at the end.
+    /// The next elements that stand in one chunk.
     #[inline]
-    pub fn next_chunk(&mut self) -> &'a [E] {
-        if self.left == 0 {
-            return &[];
-        }
+    pub fn next_slice(&mut self) -> Option<ElementSlice<'a>> {
+        let elements = self.chain.elements().filter(|_| self.left > 0)?;
         while self.at == self.len {
             self.turn();
         }
-        self.rest_from(self.at)
-    }
-
-    /// Passes so many elements. Cost: that of the chunks, and of one chunk's elements.
-    pub fn pass(&mut self, mut count: usize) {
-        while count > 0 {
-            let mut ahead = self.clone();
-            match ahead.next_chunk().len() {
-                0 => return,
-                chunk if chunk <= count => {
-                    *self = ahead;
-                    count -= chunk;
-                }
-                _ => {
-                    self.nth(count - 1);
-                    return;
-                }
-            }
-        }
-    }
-
-    /// The element that was told last, and those behind it in the same chunk.
-    ///
-    /// # Panics
-    /// If none was told.
-    pub fn rest_of_chunk(&mut self) -> &'a [E] {
-        let last = self.at.checked_sub(1).expect("an element was told");
-        self.rest_from(last)
-    }
-
-    /// The elements of this chunk from `first` on; they count as told.
-    #[inline]
-    fn rest_from(&mut self, first: u32) -> &'a [E] {
-        assert!(first <= self.at && self.at <= self.len, "{first}, {} of {}", self.at, self.len);
-        self.left -= u64::from(self.len - self.at);
+        let (first, count) = (self.at, self.len - self.at);
+        self.left -= u64::from(count);
         self.at = self.len;
-        // SAFETY: the first `len` elements of a chunk are initialised and borrowed, and this is one,
-        // as `len` is above 0 only after a turn to it.
-        unsafe {
-            let start = elements::<E>(self.chunk).add(first as usize);
-            std::slice::from_raw_parts(start, (self.len - first) as usize)
-        }
+        // SAFETY: the first `len` elements of a chunk are initialised and borrowed, and `len` is above 0 only after a
+        // turn to it.
+        Some(unsafe {
+            let first = place_in(self.chunk, elements.layout(), first);
+            ElementSlice::new(elements, first, count as usize)
+        })
+    }
+}
+
+/// The elements of a [`Chain`], by their type.
+pub struct Iter<'a, E> {
+    /// Of a chain of such elements.
+    chunks: Chunks<'a>,
+    of: PhantomData<&'a E>,
+}
+
+impl<E> Clone for Iter<'_, E> {
+    fn clone(&self) -> Self {
+        Self { chunks: self.chunks.clone(), of: PhantomData }
     }
 }
 
@@ -441,20 +521,21 @@ impl<'a, E> Iterator for Iter<'a, E> {
 
     #[inline]
     fn next(&mut self) -> Option<&'a E> {
-        if self.left == 0 {
+        let chunks = &mut self.chunks;
+        if chunks.left == 0 {
             return None;
         }
-        while self.at == self.len {
-            self.turn();
+        while chunks.at == chunks.len {
+            chunks.turn();
         }
-        self.left -= 1;
-        self.at += 1;
+        chunks.left -= 1;
+        chunks.at += 1;
         // SAFETY: the first `len` elements of a chunk are initialised and borrowed.
-        Some(unsafe { &*elements::<E>(self.chunk).add(self.at as usize - 1) })
+        Some(unsafe { &*place_in(chunks.chunk, Layout::new::<E>(), chunks.at - 1).cast::<E>() })
     }
 
     fn size_hint(&self) -> (usize, Option<usize>) {
-        (self.left as usize, Some(self.left as usize))
+        (self.chunks.left as usize, Some(self.chunks.left as usize))
     }
 }
 

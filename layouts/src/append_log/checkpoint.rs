@@ -8,14 +8,14 @@ use std::sync::Arc;
 
 use alluvium_pagestore::{
     Account, Error, ErrorKind, FooterEntry, Key, MemoryKind, Result, SegmentId, SegmentImage,
-    SegmentInfo, SegmentReader, State, StateImage, Time, codec,
+    SegmentInfo, SegmentReader, StateImage, Time, codec,
 };
 
 use super::LAYOUT;
 use super::bucket::Bucket;
+use super::core::Core;
 use super::notes::{Import, Note};
 use super::run::{BlockAt, RUN_BYTES, Run, StoredRun};
-use super::table::AppendLogLists;
 use crate::contract::table::{CheckpointOutcome, TableStats};
 use crate::support::gaps::Gap;
 use crate::trace_event;
@@ -132,7 +132,7 @@ pub fn gap_of((time, before): RunKey, (first, _, parts): &RunValue) -> Option<(T
 /// Bucket, cut and lowest rank; per import source, first and last run, shift of ranks.
 pub type NoteValue = ((i64, u64, i64), Vec<(i64, u64, u64, i64)>);
 
-impl<K: Key, E: State> AppendLogLists<K, E> {
+impl<K: Key> Core<K> {
     pub(super) fn restore(&mut self, image: &StateImage) -> Result<()> {
         let store = self.context.segment_store()?.for_opening();
         let state = self.source.as_ref().map_or(0, |source| source.state);
@@ -273,7 +273,7 @@ impl<K: Key, E: State> AppendLogLists<K, E> {
         Ok(())
     }
 
-    fn restored_bucket(&mut self, time: Time) -> Result<&mut Bucket<K, E>> {
+    fn restored_bucket(&mut self, time: Time) -> Result<&mut Bucket<K>> {
         if !self.buckets.contains_key(&time) {
             let bucket = Bucket::new((time, 0), self.tables, self.pieces.clone(), &self.account)?;
             self.buckets.insert(time, bucket);

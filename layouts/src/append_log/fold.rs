@@ -6,16 +6,16 @@
 
 use std::ops::{Range, RangeBounds};
 
-use alluvium_pagestore::{Key, Lookup, Result, State, Time};
+use alluvium_pagestore::{Key, Lookup, Result, Time};
 
+use super::block::Told;
 use super::bucket::Bucket;
-use super::chain_unsafe::Iter;
+use super::core::Core;
 use super::frozen::{LIVE, Piece, sooner};
 use super::gather::{Gathered, Stop};
 use super::notes::{View, resolve, views};
 use super::run::{Mark, Run, RunCursor, Source};
-use super::table::AppendLogLists;
-use crate::contract::lists::{Elements, span};
+use crate::contract::lists::span;
 use crate::contract::table::Cursor;
 
 /// Most bytes that a fold reads of a run at once.
@@ -31,11 +31,11 @@ const STEPS: usize = 4;
 
 /// A fold between two calls.
 #[derive(Debug)]
-pub struct Resume<K, E> {
+pub struct Resume<K: 'static> {
     pub(super) buckets: Range<Time>,
     /// The next place, and how many elements were told of it.
     pub(super) position: (u64, u64),
-    pub(super) cursors: Vec<RunCursor<K, E>>,
+    pub(super) cursors: Vec<RunCursor<K>>,
     /// Where the list there was left, if one was.
     pub(super) within: Option<(K, Stop)>,
 }
@@ -49,15 +49,16 @@ pub struct Bounds {
     pub looked_at: u64,
 }
 
-type Visit<'v, K, E> = &'v mut dyn FnMut(&K, &mut dyn Elements<E>) -> Result<()>;
+/// Takes the elements of a key.
+pub type Visit<'v, K> = &'v mut dyn FnMut(&K, Told<'_, '_>) -> Result<()>;
 
-impl<K: Key, E: State> AppendLogLists<K, E> {
+impl<K: Key> Core<K> {
     pub(super) fn fold_buckets(
         &mut self,
         buckets: Range<Time>,
         cursor: &mut Cursor,
         fuel: usize,
-        visit: Visit<'_, K, E>,
+        visit: Visit<'_, K>,
     ) -> Result<()> {
         self.poll()?;
         if cursor.done {
@@ -89,8 +90,8 @@ impl<K: Key, E: State> AppendLogLists<K, E> {
         &mut self,
         buckets: &Range<Time>,
         position: (u64, u64),
-    ) -> Result<(Vec<RunCursor<K, E>>, Option<(K, Stop)>)> {
-        let is_known = |resume: &Resume<K, E>| {
+    ) -> Result<(Vec<RunCursor<K>>, Option<(K, Stop)>)> {
+        let is_known = |resume: &Resume<K>| {
             position != (0, 0) && resume.buckets == *buckets && resume.position == position
         };
         match self.resume.take().filter(is_known) {
@@ -101,7 +102,7 @@ impl<K: Key, E: State> AppendLogLists<K, E> {
 
     /// Cursors on all runs of these buckets that are not in memory, and on those that keys in them
     /// import, at `place`.
-    fn open_cursors(&mut self, buckets: &Range<Time>, place: u64) -> Result<Vec<RunCursor<K, E>>> {
+    fn open_cursors(&mut self, buckets: &Range<Time>, place: u64) -> Result<Vec<RunCursor<K>>> {
         // A bucket that was purged has runs that others import still, but none of its own.
         let drives = |log: &Self, (time, number): &(Time, u64)| {
             let own = log.buckets.get(time).is_some_and(|bucket| bucket.first <= *number);
@@ -136,17 +137,17 @@ impl<K: Key, E: State> AppendLogLists<K, E> {
         named: impl Fn(&Self) -> Vec<(Time, u64)>,
         driven: impl Fn(&Self, &(Time, u64)) -> bool,
         of_key: Option<u64>,
-    ) -> Result<Vec<RunCursor<K, E>>> {
+    ) -> Result<Vec<RunCursor<K>>> {
         if self.source.is_none() {
             return Ok(Vec::new());
         }
-        let stored = |run: &Run<K, E>| run.stored.clone().expect("a run is somewhere");
+        let stored = |run: &Run<K>| run.stored.clone().expect("a run is somewhere");
         let names = loop {
             let names = named(self);
             self.wait_for_left(&names)?;
             let least = |(time, number): &(Time, u64)| {
                 let run = self.run(*time, *number).expect("a named run");
-                RunCursor::<K, E>::memory_bytes_min(&stored(run))
+                stored(run).reading_bytes_min()
             };
             // Few runs of buckets that are not folded are read at a time.
             let (own, others): (Vec<_>, Vec<_>) = names.iter().partition(|name| driven(self, name));
@@ -154,7 +155,7 @@ impl<K: Key, E: State> AppendLogLists<K, E> {
             let others = others.into_iter().map(least).max().unwrap_or(0);
             let once = |(time, number): &(Time, u64)| {
                 let run = self.run(*time, *number).expect("a named run");
-                RunCursor::<K, E>::memory_bytes_once(&stored(run))
+                stored(run).reading_bytes_once()
             };
             let once = names.iter().map(once).max().unwrap_or(0);
             let needed = own + OTHERS_AT_ONCE * others + once;
@@ -167,8 +168,7 @@ impl<K: Key, E: State> AppendLogLists<K, E> {
         else {
             return Ok(Vec::new());
         };
-        let Source { state, range, .. } = *source;
-        let source = Source { store: reads.store().clone(), state, range };
+        let source = Source { store: reads.store().clone(), ..source.clone() };
         for (time, number) in &names {
             if let Some(cached) = self.run_mut(*time, *number).and_then(|run| run.cached.as_mut()) {
                 cached.used = true;
@@ -195,15 +195,15 @@ impl<K: Key, E: State> AppendLogLists<K, E> {
         buckets: &Range<Time>,
         cursor: &mut Cursor,
         bounds: &mut Bounds,
-        cursors: &mut [RunCursor<K, E>],
+        cursors: &mut [RunCursor<K>],
         mut each: impl for<'a> FnMut(
-            &mut Walk<'a, K, E>,
+            &mut Walk<'a, K>,
             u64,
-            &[Piece<'a, K, E>],
-            &mut [RunCursor<K, E>],
+            &[Piece<'a, K>],
+            &mut [RunCursor<K>],
         ) -> Result<(u64, bool)>,
     ) -> Result<()> {
-        let folded: Vec<&Bucket<K, E>> =
+        let folded: Vec<&Bucket<K>> =
             self.buckets.range(span(buckets)).map(|(_, bucket)| bucket).collect();
         let (mut spent, fuel, last) = (0, bounds.fuel.max(1) as u64, bounds.last);
         let mut pieces = Vec::new();
@@ -261,7 +261,7 @@ impl<K: Key, E: State> AppendLogLists<K, E> {
         &mut self,
         bucket: Time,
         key: &Q,
-        visit: &mut dyn FnMut(&mut dyn Elements<E>) -> Result<()>,
+        visit: &mut dyn FnMut(Told<'_, '_>) -> Result<()>,
     ) -> Result<()> {
         self.poll()?;
         let hash = key.key_hash();
@@ -314,8 +314,8 @@ impl<K: Key, E: State> AppendLogLists<K, E> {
         key: &Q,
         (hash, place): (u64, u64),
         seen: &[View],
-        cursors: &mut [RunCursor<K, E>],
-        visit: &mut dyn FnMut(&mut dyn Elements<E>) -> Result<()>,
+        cursors: &mut [RunCursor<K>],
+        visit: &mut dyn FnMut(Told<'_, '_>) -> Result<()>,
     ) -> Result<()> {
         let mut pieces = Vec::new();
         // Making room may have frozen what was in memory.
@@ -330,7 +330,7 @@ impl<K: Key, E: State> AppendLogLists<K, E> {
         let pieces = pieces.into_iter();
         let mut list = Gathered::new((&owned, place), seen, cursors, pieces, &mut others)?;
         if !list.is_empty() {
-            visit(&mut list)?;
+            visit(Told::Other(&mut list))?;
         }
         Ok(())
     }
@@ -341,7 +341,7 @@ impl<K: Key, E: State> AppendLogLists<K, E> {
         seen: &[View],
         hash: u64,
         is: impl Fn(&K) -> bool,
-        out: &mut Vec<Piece<'a, K, E>>,
+        out: &mut Vec<Piece<'a, K>>,
     ) {
         let mut sources: Vec<Time> = seen.iter().map(|view| view.source).collect();
         sources.sort_unstable();
@@ -369,28 +369,27 @@ pub struct Arrived<K> {
 }
 
 /// A fold over some buckets, place by place.
-pub struct Walk<'a, K, E> {
-    log: &'a AppendLogLists<K, E>,
-    buckets: &'a [&'a Bucket<K, E>],
+pub struct Walk<'a, K: 'static> {
+    log: &'a Core<K>,
+    buckets: &'a [&'a Bucket<K>],
     views: Vec<View>,
 }
 
-impl<'a, K: Key, E: State> Walk<'a, K, E> {
+impl<'a, K: Key> Walk<'a, K> {
     /// Visits the keys at `place`, of which there is hardly ever more than one, and tells how many
     /// elements were looked at.
     fn visit_place(
         &mut self,
         place: u64,
-        pieces: &[Piece<'a, K, E>],
-        cursors: &mut [RunCursor<K, E>],
-        visit: Visit<'_, K, E>,
+        pieces: &[Piece<'a, K>],
+        cursors: &mut [RunCursor<K>],
+        visit: Visit<'_, K>,
     ) -> Result<u64> {
         if let ([Piece { key, source: (_, LIVE), chain: Some(chain), .. }], true) =
             (pieces, cursors.is_empty())
         {
             // All there is of the key, most often.
-            let mut list = Whole(chain.iter());
-            visit(key, &mut list)?;
+            visit(key, Told::Chain(&mut chain.chunks()))?;
             return Ok(chain.len());
         }
         let Arrived { cursors: at_place, key, is_noted } = self.arrive(place, pieces, cursors)?;
@@ -424,8 +423,8 @@ impl<'a, K: Key, E: State> Walk<'a, K, E> {
     pub(super) fn arrive(
         &mut self,
         place: u64,
-        pieces: &[Piece<'a, K, E>],
-        cursors: &mut [RunCursor<K, E>],
+        pieces: &[Piece<'a, K>],
+        cursors: &mut [RunCursor<K>],
     ) -> Result<Arrived<K>> {
         // Runs of other buckets have something only for keys that a note tells of.
         let mut noted = Vec::new();
@@ -446,7 +445,7 @@ impl<'a, K: Key, E: State> Walk<'a, K, E> {
             if cursor.peek()? == Some(place) {
                 at_place.push((number, cursor.mark()));
                 if key.is_none() && pieces.is_empty() {
-                    key = Some(cursor.entry().key.clone());
+                    key = Some(cursor.key().clone());
                 }
             } else if !cursor.drives {
                 cursor.rest();
@@ -458,14 +457,14 @@ impl<'a, K: Key, E: State> Walk<'a, K, E> {
     fn visit_key(
         &mut self,
         (key, place): (&K, u64),
-        pieces: &[Piece<'a, K, E>],
-        cursors: &mut [RunCursor<K, E>],
+        pieces: &[Piece<'a, K>],
+        cursors: &mut [RunCursor<K>],
         others: &mut Vec<K>,
-        visit: Visit<'_, K, E>,
+        visit: Visit<'_, K>,
     ) -> Result<u64> {
         self.gather((key, place), pieces, cursors, others, |mut list| {
             if !list.is_empty() {
-                visit(key, &mut list)?;
+                visit(key, Told::Other(&mut list))?;
             }
             Ok(list.finish()?.max(1))
         })
@@ -475,17 +474,17 @@ impl<'a, K: Key, E: State> Walk<'a, K, E> {
     pub(super) fn gather<R>(
         &mut self,
         (key, place): (&K, u64),
-        pieces: &[Piece<'a, K, E>],
-        cursors: &mut [RunCursor<K, E>],
+        pieces: &[Piece<'a, K>],
+        cursors: &mut [RunCursor<K>],
         others: &mut Vec<K>,
-        read: impl FnOnce(Gathered<'_, 'a, K, E>) -> Result<R>,
+        read: impl FnOnce(Gathered<'_, 'a, K>) -> Result<R>,
     ) -> Result<R> {
         let hash = key.key_hash();
         self.views.clear();
         for (owner, bucket) in self.buckets.iter().enumerate() {
             views(bucket, owner, hash, key, &mut self.views);
         }
-        let mut own: Vec<Piece<'a, K, E>> =
+        let mut own: Vec<Piece<'a, K>> =
             pieces.iter().filter(|piece| piece.key == key).copied().collect();
         let own_times = |time: &Time| self.buckets.iter().any(|bucket| bucket.time == *time);
         if self.views.len() > self.buckets.len() {
@@ -502,12 +501,12 @@ impl<'a, K: Key, E: State> Walk<'a, K, E> {
 }
 
 /// Has the cursors give memory back that are needed seldom.
-pub fn rest<K: Key, E: State>(cursors: &mut [RunCursor<K, E>]) {
+pub fn rest<K: Key>(cursors: &mut [RunCursor<K>]) {
     cursors.iter_mut().filter(|cursor| !cursor.drives).for_each(RunCursor::rest);
 }
 
 /// Hints that the first of these lists will be read soon.
-fn fetch_first<K, E>(pieces: &[Piece<'_, K, E>]) {
+fn fetch_first<K>(pieces: &[Piece<'_, K>]) {
     for step in 0..STEPS {
         let soon = pieces.iter().take(AHEAD - step * (AHEAD / STEPS));
         soon.filter_map(|piece| piece.chain).for_each(|chain| chain.prefetch_read(step));
@@ -517,26 +516,11 @@ fn fetch_first<K, E>(pieces: &[Piece<'_, K, E>]) {
 /// Hints which lists will be read soon, those behind the one that is read now. One step of a list
 /// leads to the next, so that each is given time.
 #[inline]
-fn fetch_ahead<K, E>(pieces: &[Piece<'_, K, E>]) {
+fn fetch_ahead<K>(pieces: &[Piece<'_, K>]) {
     for step in 0..STEPS {
         let distance = AHEAD - 1 - step * (AHEAD / STEPS);
         if let Some(chain) = pieces.get(distance).and_then(|piece| piece.chain) {
             chain.prefetch_read(step);
         }
-    }
-}
-
-/// A list that is one chain.
-pub struct Whole<'a, E>(pub Iter<'a, E>);
-
-impl<E> Elements<E> for Whole<'_, E> {
-    #[inline]
-    fn next(&mut self) -> Result<Option<&E>> {
-        Ok(self.0.next())
-    }
-
-    #[inline]
-    fn next_chunk(&mut self) -> Result<&[E]> {
-        Ok(self.0.next_chunk())
     }
 }

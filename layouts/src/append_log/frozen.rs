@@ -8,22 +8,22 @@ use crate::heap::split_table::{FrozenTable, HashRange};
 
 /// A key and its elements in memory, those after all others.
 #[derive(Debug)]
-pub struct Head<K, E> {
+pub struct Head<K> {
     pub key: K,
-    pub chain: Chain<E>,
+    pub chain: Chain,
 }
 
 /// Elements that stand before others of their key which are on storage.
 #[derive(Debug)]
-pub struct Early<K, E> {
+pub struct Early<K> {
     pub key: K,
     pub rank: i64,
-    pub chain: Chain<E>,
+    pub chain: Chain,
 }
 
 /// Elements of one key that stand together in memory.
 #[derive(Debug)]
-pub struct Piece<'a, K, E> {
+pub struct Piece<'a, K> {
     /// Where the key stands.
     pub place: u64,
     /// The bucket it was appended to, and the number of its run; [`LIVE`] if it is in none.
@@ -31,16 +31,16 @@ pub struct Piece<'a, K, E> {
     pub key: &'a K,
     pub rank: i64,
     /// `None` for a key that may have elements elsewhere.
-    pub chain: Option<&'a Chain<E>>,
+    pub chain: Option<&'a Chain>,
 }
 
-impl<K, E> Clone for Piece<'_, K, E> {
+impl<K> Clone for Piece<'_, K> {
     fn clone(&self) -> Self {
         *self
     }
 }
 
-impl<K, E> Copy for Piece<'_, K, E> {}
+impl<K> Copy for Piece<'_, K> {}
 
 /// The run number of what is in no run yet.
 pub const LIVE: u64 = u64::MAX;
@@ -62,23 +62,18 @@ impl Booked {
 
 /// The lists of a bucket in memory that belong to one run.
 #[derive(Debug)]
-pub struct Frozen<K, E> {
-    pub heads: FrozenTable<Head<K, E>>,
-    pub early: FrozenTable<Early<K, E>>,
+pub struct Frozen<K> {
+    pub heads: FrozenTable<Head<K>>,
+    pub early: FrozenTable<Early<K>>,
     pub bucket: Time,
     pub number: u64,
     pub range: HashRange,
     pub booked: Booked,
 }
 
-impl<K: Key, E> Frozen<K, E> {
+impl<K: Key> Frozen<K> {
     /// Adds the pieces from `place` on, up to an end that it may bring nearer, in no order.
-    pub fn collect<'a>(
-        &'a self,
-        place: u64,
-        end: &mut Option<u64>,
-        out: &mut Vec<Piece<'a, K, E>>,
-    ) {
+    pub fn collect<'a>(&'a self, place: u64, end: &mut Option<u64>, out: &mut Vec<Piece<'a, K>>) {
         let source = (self.bucket, self.number);
         let (heads, heads_end) = self.heads.part_at(place);
         out.extend(heads.map(|head| head.piece(self.range, source)));
@@ -88,7 +83,7 @@ impl<K: Key, E> Frozen<K, E> {
     }
 
     /// Adds the pieces of one key.
-    pub fn find<'a>(&'a self, hash: u64, is: impl Fn(&K) -> bool, out: &mut Vec<Piece<'a, K, E>>) {
+    pub fn find<'a>(&'a self, hash: u64, is: impl Fn(&K) -> bool, out: &mut Vec<Piece<'a, K>>) {
         let source = (self.bucket, self.number);
         let early = self.early.part_at(self.range.place(hash)).0.filter(|early| is(&early.key));
         out.extend(early.map(|early| early.piece(self.range, source)));
@@ -100,7 +95,7 @@ impl<K: Key, E> Frozen<K, E> {
     /// lower rank first.
     pub fn for_each<'a, Error>(
         &'a self,
-        visit: impl FnMut(Piece<'a, K, E>) -> Result<(), Error>,
+        visit: impl FnMut(Piece<'a, K>) -> Result<(), Error>,
     ) -> Result<(), Error> {
         let mut visit = visit;
         let (mut from, mut pieces) = (Some(0), Vec::new());
@@ -116,7 +111,7 @@ impl<K: Key, E> Frozen<K, E> {
     }
 }
 
-impl<K, E> Piece<'_, K, E> {
+impl<K> Piece<'_, K> {
     /// Whether it stands between two places and can have elements.
     pub fn is_within(&self, start: u64, end: Option<u64>) -> bool {
         let inside = self.place >= start && end.is_none_or(|end| self.place < end);
@@ -124,9 +119,9 @@ impl<K, E> Piece<'_, K, E> {
     }
 }
 
-impl<K: KeyHash, E> Head<K, E> {
+impl<K: KeyHash> Head<K> {
     /// The head as a piece.
-    pub fn piece(&self, range: HashRange, source: (Time, u64)) -> Piece<'_, K, E> {
+    pub fn piece(&self, range: HashRange, source: (Time, u64)) -> Piece<'_, K> {
         Piece {
             place: range.place(self.key.key_hash()),
             source,
@@ -137,9 +132,9 @@ impl<K: KeyHash, E> Head<K, E> {
     }
 }
 
-impl<K: KeyHash, E> Early<K, E> {
+impl<K: KeyHash> Early<K> {
     /// The elements as a piece.
-    pub fn piece(&self, range: HashRange, source: (Time, u64)) -> Piece<'_, K, E> {
+    pub fn piece(&self, range: HashRange, source: (Time, u64)) -> Piece<'_, K> {
         Piece {
             place: range.place(self.key.key_hash()),
             source,

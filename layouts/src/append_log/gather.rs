@@ -5,13 +5,14 @@
 //! memory at a time. Keys of the same hash, of which there is hardly ever more than one, may
 //! alternate in a run: those that are passed are noted, and each has its turn.
 
-use alluvium_pagestore::{Error, ErrorKind, Key, Result, State};
+use alluvium_pagestore::{Error, ErrorKind, Key, Result};
 
-use super::chain_unsafe::Iter;
+use super::block::NextElements;
+use super::chain_unsafe::Chunks;
+use super::element_type_unsafe::ElementSlice;
 use super::frozen::Piece;
 use super::notes::{View, resolve};
 use super::run::RunCursor;
-use crate::contract::lists::Elements;
 
 /// Before what it comes: the number of the bucket it belongs to, and its shifted rank.
 type Turn = (usize, i64);
@@ -25,16 +26,16 @@ pub struct Stop {
 }
 
 /// The elements of one key.
-pub struct Gathered<'c, 'a, K, E> {
+pub struct Gathered<'c, 'a, K: 'static> {
     key: &'c K,
     place: u64,
     views: &'c [View],
-    cursors: &'c mut [RunCursor<K, E>],
+    cursors: &'c mut [RunCursor<K>],
     /// Of each cursor, whose turn its entry has; `None` if it has none of the key.
     fronts: Vec<Option<Turn>>,
     /// Pieces in memory, the last first.
-    pieces: Vec<(Turn, Iter<'a, E>)>,
-    current: Current<'a, E>,
+    pieces: Vec<(Turn, Chunks<'a>)>,
+    current: Current<'a>,
     /// Whose turn that is.
     turn: Turn,
     /// Other keys at the same place.
@@ -45,21 +46,21 @@ pub struct Gathered<'c, 'a, K, E> {
     failed: Option<ErrorKind>,
 }
 
-enum Current<'a, E> {
+enum Current<'a> {
     None,
-    Memory(Iter<'a, E>),
+    Memory(Chunks<'a>),
     /// A cursor, and how many elements of its entry were told.
     Stored(usize, usize),
 }
 
-impl<'c, 'a, K: Key, E: State> Gathered<'c, 'a, K, E> {
+impl<'c, 'a, K: Key> Gathered<'c, 'a, K> {
     /// Gathers `key`, which stands at `place`, from its pieces in memory and from cursors at that
     /// place or after it. `others` gets the keys that stand at the same place.
     pub fn new(
         (key, place): (&'c K, u64),
         views: &'c [View],
-        cursors: &'c mut [RunCursor<K, E>],
-        pieces: impl Iterator<Item = Piece<'a, K, E>>,
+        cursors: &'c mut [RunCursor<K>],
+        pieces: impl Iterator<Item = Piece<'a, K>>,
         others: &'c mut Vec<K>,
     ) -> Result<Self>
     where
@@ -68,7 +69,7 @@ impl<'c, 'a, K: Key, E: State> Gathered<'c, 'a, K, E> {
         let mut own: Vec<_> = pieces
             .filter_map(|piece| {
                 let (owner, delta) = resolve(views, piece.source)?;
-                Some(((owner, piece.rank.saturating_add(delta)), piece.chain?.iter()))
+                Some(((owner, piece.rank.saturating_add(delta)), piece.chain?.chunks()))
             })
             .collect();
         own.sort_by_key(|(turn, _)| std::cmp::Reverse(*turn));
@@ -105,14 +106,14 @@ impl<'c, 'a, K: Key, E: State> Gathered<'c, 'a, K, E> {
         self.fronts[number] = None;
         let cursor = &mut self.cursors[number];
         while cursor.peek()? == Some(self.place) {
-            let entry = cursor.entry();
-            if entry.key != *self.key {
-                if !self.others.contains(&entry.key) {
-                    self.others.push(entry.key.clone());
+            let key = cursor.key();
+            if key != self.key {
+                if !self.others.contains(key) {
+                    self.others.push(key.clone());
                 }
             } else if let Some((owner, delta)) = resolve(self.views, (cursor.bucket, cursor.number))
             {
-                self.fronts[number] = Some((owner, entry.rank.saturating_add(delta)));
+                self.fronts[number] = Some((owner, cursor.rank().saturating_add(delta)));
                 return Ok(());
             }
             self.looked_at += 1;
@@ -151,7 +152,7 @@ impl<'c, 'a, K: Key, E: State> Gathered<'c, 'a, K, E> {
         let left = match &self.current {
             Current::None => 0,
             Current::Memory(piece) => piece.len(),
-            Current::Stored(number, told) => self.cursors[*number].entry().elements.len() - told,
+            Current::Stored(number, told) => self.cursors[*number].elements().len() - told,
         };
         Stop { turn: self.turn, left: left + unread }
     }
@@ -160,7 +161,7 @@ impl<'c, 'a, K: Key, E: State> Gathered<'c, 'a, K, E> {
     pub fn go_on(&mut self, stop: Stop) {
         self.pieces.retain(|(turn, _)| *turn >= stop.turn);
         if let Some(number) = self.fronts.iter().position(|front| *front == Some(stop.turn)) {
-            let told = self.cursors[number].entry().elements.len() - stop.left;
+            let told = self.cursors[number].elements().len() - stop.left;
             self.current = Current::Stored(number, told);
         } else if self.pieces.last().is_some_and(|(turn, _)| *turn == stop.turn) {
             let (_, mut piece) = self.pieces.pop().expect("looked at above");
@@ -191,24 +192,17 @@ impl<'c, 'a, K: Key, E: State> Gathered<'c, 'a, K, E> {
     }
 }
 
-impl<K: Key, E: State> Elements<E> for Gathered<'_, '_, K, E> {
-    fn next(&mut self) -> Result<Option<&E>> {
+impl<K: Key> Gathered<'_, '_, K> {
+    /// Goes to where the next elements are; says whether there are any.
+    fn come_to_next(&mut self) -> Result<bool> {
         self.check()?;
         loop {
-            match &mut self.current {
-                Current::Memory(piece) => {
-                    if let Some(element) = piece.next() {
-                        self.looked_at += 1;
-                        return Ok(Some(element));
-                    }
-                }
+            match &self.current {
+                Current::Memory(piece) if piece.len() > 0 => return Ok(true),
                 Current::Stored(number, told) => {
                     let number = *number;
-                    if *told < self.cursors[number].entry().elements.len() {
-                        *told += 1;
-                        self.looked_at += 1;
-                        let told = *told;
-                        return Ok(self.cursors[number].entry().elements.get(told - 1));
+                    if *told < self.cursors[number].elements().len() {
+                        return Ok(true);
                     }
                     self.current = Current::None;
                     self.cursors[number].advance();
@@ -217,29 +211,41 @@ impl<K: Key, E: State> Elements<E> for Gathered<'_, '_, K, E> {
                         return Err(error);
                     }
                 }
-                Current::None => {}
+                Current::Memory(_) | Current::None => {}
             }
             if !self.turn() {
-                return Ok(None);
+                return Ok(false);
             }
         }
     }
 
-    fn next_chunk(&mut self) -> Result<&[E]> {
-        // One element tells where the next ones are.
-        if self.next()?.is_none() {
-            return Ok(&[]);
+    /// The next elements that stand side by side, or only one of them.
+    fn next(&mut self, is_one: bool) -> Result<Option<ElementSlice<'_>>> {
+        if !self.come_to_next()? {
+            return Ok(None);
         }
-        let chunk = match &mut self.current {
-            Current::Memory(piece) => piece.rest_of_chunk(),
+        let slice = match &mut self.current {
+            Current::Memory(piece) if is_one => piece.next_one(),
+            Current::Memory(piece) => piece.next_slice(),
             Current::Stored(number, told) => {
-                let elements = &self.cursors[*number].entry().elements;
-                let first = std::mem::replace(told, elements.len()) - 1;
-                &elements[first..]
+                let [_, rest] = self.cursors[*number].elements().split_at(*told);
+                let slice = if is_one { rest.split_at(1)[0] } else { rest };
+                *told += slice.len();
+                Some(slice)
             }
-            Current::None => unreachable!("an element was told of something"),
+            Current::None => None,
         };
-        self.looked_at += chunk.len() as u64 - 1;
-        Ok(chunk)
+        self.looked_at += slice.map_or(0, |slice| slice.len() as u64);
+        Ok(slice)
+    }
+}
+
+impl<K: Key> NextElements for Gathered<'_, '_, K> {
+    fn next_one(&mut self) -> Result<Option<ElementSlice<'_>>> {
+        self.next(true)
+    }
+
+    fn next_slice(&mut self) -> Result<Option<ElementSlice<'_>>> {
+        self.next(false)
     }
 }

@@ -11,35 +11,39 @@
 
 use std::ops::{Range, RangeInclusive};
 
-use alluvium_pagestore::{Error, ErrorKind, Key, MemoryKind, Result, State, Time, codec};
+use alluvium_pagestore::{Error, ErrorKind, Key, MemoryKind, Result, Time, codec};
 
-use super::fold::{Arrived, Bounds, Resume, Walk, Whole, rest};
+use super::block::Told;
+use super::core::Core;
+use super::element_type_unsafe::ElementSlice;
+use super::fold::{Arrived, Bounds, Resume, Walk, rest};
 use super::frozen::{LIVE, Piece};
 use super::gather::Stop;
 use super::run::RunCursor;
-use super::table::AppendLogLists;
-use crate::contract::by_hash::{ByHash, VisitRun};
-use crate::contract::lists::{Elements, span_of};
+use crate::contract::lists::span_alone;
 use crate::contract::table::Cursor;
-use crate::heap::lists::reading::record_elements;
+use crate::heap::lists::reading::RECORD_ELEMENTS;
 use crate::support::gaps::GAP_BYTES;
 
-impl<K: Key, E: State> ByHash<K, E, Time> for AppendLogLists<K, E> {
+/// Takes elements of a key, before which so many were told.
+pub type VisitSlices<'v, K> = &'v mut dyn FnMut(&K, u64, ElementSlice<'_>) -> Result<()>;
+
+impl<K: Key> Core<K> {
     /// Visits lists in runs of as many elements as a value may have bytes, or one.
-    fn visit_hashes(
+    pub(super) fn visit_hashes(
         &mut self,
         bucket: Time,
         hashes: &RangeInclusive<u64>,
         cursor: &mut Cursor,
         fuel: usize,
-        visit: VisitRun<'_, K, E>,
+        visit: VisitSlices<'_, K>,
     ) -> Result<()> {
         let visited = self.visit_lists(bucket, hashes, cursor, fuel, visit);
         self.book_left();
         visited
     }
 
-    fn remove_hashes(
+    pub(super) fn remove_hashes(
         &mut self,
         bucket: Time,
         hashes: &RangeInclusive<u64>,
@@ -82,14 +86,14 @@ impl<K: Key, E: State> ByHash<K, E, Time> for AppendLogLists<K, E> {
     }
 }
 
-impl<K: Key, E: State> AppendLogLists<K, E> {
+impl<K: Key> Core<K> {
     fn visit_lists(
         &mut self,
         bucket: Time,
         hashes: &RangeInclusive<u64>,
         cursor: &mut Cursor,
         fuel: usize,
-        visit: VisitRun<'_, K, E>,
+        visit: VisitSlices<'_, K>,
     ) -> Result<()> {
         self.poll()?;
         if cursor.done || !self.buckets.contains_key(&bucket) {
@@ -100,7 +104,7 @@ impl<K: Key, E: State> AppendLogLists<K, E> {
         let (first, last) = (self.range.place(*hashes.start()), self.range.place(*hashes.end()));
         cursor.position = cursor.position.max(first);
         let (mut cursors, within) = self.cursors_at(&buckets, (cursor.position, cursor.version))?;
-        let seen = |cursors: &[RunCursor<K, E>]| -> u64 {
+        let seen = |cursors: &[RunCursor<K>]| -> u64 {
             cursors.iter().map(|cursor| cursor.entries_read).sum()
         };
         let seen_before = seen(&cursors);
@@ -134,7 +138,7 @@ impl<K: Key, E: State> AppendLogLists<K, E> {
     }
 }
 
-impl<K: Key, E: State> AppendLogLists<K, E> {
+impl<K: Key> Core<K> {
     /// Hides what the runs of a bucket have of keys with these hashes; says whether there is such a bucket.
     /// Done at each step, as lists that are still in memory may have become a run since the last one.
     fn leave_gap(&mut self, bucket: Time, hashes: &RangeInclusive<u64>) -> Result<bool> {
@@ -152,7 +156,7 @@ impl<K: Key, E: State> AppendLogLists<K, E> {
 
     /// What to fold for one bucket alone.
     fn alone(&self, bucket: Time) -> Result<Range<Time>> {
-        span_of(self, bucket).ok_or_else(|| {
+        span_alone(bucket, |from| self.next_bucket(from)).ok_or_else(|| {
             let message = "lists in the last bucket of time and in the one for ever";
             Error::new(ErrorKind::Unsupported, message).with("state", &self.context.name)
         })
@@ -160,8 +164,8 @@ impl<K: Key, E: State> AppendLogLists<K, E> {
 }
 
 /// A visit of lists, as far as it has come.
-struct Telling<'v, K, E> {
-    visit: VisitRun<'v, K, E>,
+struct Telling<'v, K> {
+    visit: VisitSlices<'v, K>,
     /// Fuel.
     left: u64,
     /// Elements at the place that were told before, and come again.
@@ -176,14 +180,14 @@ struct Telling<'v, K, E> {
     failed: Option<Error>,
 }
 
-impl<K: Key, E: State> Telling<'_, K, E> {
+impl<K: Key> Telling<'_, K> {
     /// Tells what stands at a place; says what it took, and whether that was all.
     fn tell_place<'a>(
         &mut self,
-        walk: &mut Walk<'a, K, E>,
+        walk: &mut Walk<'a, K>,
         place: u64,
-        pieces: &[Piece<'a, K, E>],
-        cursors: &mut [RunCursor<K, E>],
+        pieces: &[Piece<'a, K>],
+        cursors: &mut [RunCursor<K>],
     ) -> Result<(u64, bool)> {
         let before = self.left;
         let is_all = match (pieces, cursors.is_empty()) {
@@ -191,7 +195,7 @@ impl<K: Key, E: State> Telling<'_, K, E> {
             ([Piece { key, source: (_, LIVE), chain: Some(chain), .. }], true) => {
                 self.within = None;
                 self.skip = self.told;
-                self.tell(key, &mut Whole(chain.iter()), 0)?.is_none()
+                self.tell(key, Told::Chain(&mut chain.chunks()), 0)?.is_none()
             }
             _ => self.tell_keys(walk, place, pieces, cursors)?,
         };
@@ -206,10 +210,10 @@ impl<K: Key, E: State> Telling<'_, K, E> {
     /// The same if some of it may be in runs.
     fn tell_keys<'a>(
         &mut self,
-        walk: &mut Walk<'a, K, E>,
+        walk: &mut Walk<'a, K>,
         place: u64,
-        pieces: &[Piece<'a, K, E>],
-        cursors: &mut [RunCursor<K, E>],
+        pieces: &[Piece<'a, K>],
+        cursors: &mut [RunCursor<K>],
     ) -> Result<bool> {
         let mut within = self.within.take();
         let (there, is_noted, keys) = match &within {
@@ -236,7 +240,7 @@ impl<K: Key, E: State> Telling<'_, K, E> {
                         return list.finish().map(|_| None);
                     }
                     let before = if stop.is_some() { told } else { 0 };
-                    match self.tell(key, &mut list, before)? {
+                    match self.tell(key, Told::Other(&mut list), before)? {
                         None => list.finish().map(|_| None),
                         Some(unread) => Ok(Some(list.stop(unread))),
                     }
@@ -258,27 +262,25 @@ impl<K: Key, E: State> Telling<'_, K, E> {
 
     /// Tells what is left of a list of which so many elements do not come again; says how many elements of
     /// the last chunk were not told, if not all were.
-    fn tell(&mut self, key: &K, list: &mut dyn Elements<E>, before: u64) -> Result<Option<usize>> {
+    fn tell(&mut self, key: &K, mut list: Told<'_, '_>, before: u64) -> Result<Option<usize>> {
         let mut from = before;
         loop {
-            let chunk = list.next_chunk()?;
-            if chunk.is_empty() {
-                return Ok(None);
-            }
+            let Some(chunk) = list.next_slice()? else { return Ok(None) };
             let passed = self.skip.min(chunk.len() as u64);
             (self.skip, from) = (self.skip - passed, from + passed);
-            let mut rest = &chunk[passed as usize..];
-            while !rest.is_empty() {
+            let [_, mut rest] = chunk.split_at(passed as usize);
+            while rest.len() > 0 {
                 if self.left == 0 {
                     return Ok(Some(rest.len()));
                 }
                 let left = usize::try_from(self.left).unwrap_or(usize::MAX);
-                let count = record_elements(rest, self.run_bytes).min(left).max(1);
-                if let Err(error) = (self.visit)(key, from, &rest[..count]) {
+                let count = run_elements(rest, self.run_bytes).min(left).max(1);
+                let [run, after] = rest.split_at(count);
+                if let Err(error) = (self.visit)(key, from, run) {
                     self.failed = Some(error);
                     return Ok(Some(rest.len()));
                 }
-                rest = &rest[count..];
+                rest = after;
                 let count = count as u64;
                 (from, self.told, self.left) = (from + count, self.told + count, self.left - count);
             }
@@ -288,10 +290,10 @@ impl<K: Key, E: State> Telling<'_, K, E> {
 
 /// The keys that may have something at a place, in an order that only depends on them. Reads on in runs
 /// whose blocks end with the place, as others may follow.
-fn keys_at<K: Key, E: State>(
-    pieces: &[Piece<'_, K, E>],
+fn keys_at<K: Key>(
+    pieces: &[Piece<'_, K>],
     there: &[(usize, super::run::Mark)],
-    cursors: &mut [RunCursor<K, E>],
+    cursors: &mut [RunCursor<K>],
 ) -> Result<Vec<K>> {
     let mut keys: Vec<K> = Vec::new();
     for piece in pieces {
@@ -313,4 +315,19 @@ fn keys_at<K: Key, E: State>(
         keys = encoded.into_iter().map(|(_, key)| key).collect();
     }
     Ok(keys)
+}
+
+/// How many of these elements a visitor gets at once: one at least, if there is one.
+fn run_elements(list: ElementSlice<'_>, bytes_max: usize) -> usize {
+    let (most, element) = (list.len().min(RECORD_ELEMENTS), list.elements());
+    let size = element.layout().size();
+    if element.is_plain() {
+        return most.min((bytes_max / size.max(1)).max(1));
+    }
+    let mut bytes = 0;
+    list.split_at(most)[0].take_while(&mut |heap| {
+        let has_room = bytes < bytes_max;
+        bytes += size + heap;
+        has_room
+    })
 }

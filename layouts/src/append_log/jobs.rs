@@ -3,16 +3,18 @@
 //! The owner hands over what it needs and gets an answer for each job, in order. User code that
 //! panics while a run is written becomes the error of that run, which stays in memory.
 
+use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex};
 
-use alluvium_pagestore::block::{AlignedVec, BorrowedEntry};
+use alluvium_pagestore::block::AlignedVec;
 use alluvium_pagestore::{
     Error, ErrorKind, FooterEntry, Helper, Key, RECORD_BYTES_MAX, Result, SegmentId, SegmentInfo,
-    SegmentReader, SegmentStore, SegmentWriter, State, Time, key_text,
+    SegmentReader, SegmentStore, SegmentWriter, Time, key_text,
 };
 
-use super::chain_unsafe::Iter;
+use super::block::{BlockType, EntryAt, NewEntry, Stretch};
+use super::chain_unsafe::Chunks;
 use super::config::{PAGE_BLOCKS, PAGE_BYTES};
 use super::frozen::{Booked, Frozen};
 use super::run::{BlockAt, StoredRun};
@@ -90,18 +92,22 @@ impl ListJobs {
     }
 
     /// Has runs written, together.
-    pub fn write<K: Key, E: State>(&mut self, runs: Vec<Arc<Frozen<K, E>>>, block_bytes: usize) {
+    pub fn write<K: Key>(
+        &mut self,
+        blocks: &'static BlockType<K>,
+        runs: Vec<Arc<Frozen<K>>>,
+        block_bytes: usize,
+    ) {
         let writer = self.writer.clone().expect("runs are written where there is storage");
         self.submit(move |store| {
             trace_span!(DEBUG, "spill", runs = runs.len());
             let mut writer = writer.lock().expect("a writer's user does not panic");
-            let written = catch_unwind(AssertUnwindSafe(|| {
-                write(&mut writer, runs.iter().map(|run| &**run), block_bytes)
-            }))
-            .unwrap_or_else(|_| {
-                let message = "a key or an element panicked while a run was encoded";
-                Err(Error::new(ErrorKind::Poisoned, message))
-            });
+            let written =
+                catch_unwind(AssertUnwindSafe(|| write(blocks, &mut writer, &runs, block_bytes)))
+                    .unwrap_or_else(|_| {
+                        let message = "a key or an element panicked while a run was encoded";
+                        Err(Error::new(ErrorKind::Poisoned, message))
+                    });
             if written.is_err() {
                 // What could not be finished is of no use, and may fill the device.
                 writer.abandon();
@@ -195,15 +201,17 @@ fn remove(store: Option<&SegmentStore>, ids: impl Iterator<Item = SegmentId>) {
 }
 
 /// Writes runs one after the other and makes them durable.
-fn write<'a, K: Key, E: State>(
+fn write<K: Key>(
+    block_type: &'static BlockType<K>,
     writer: &mut SegmentWriter,
-    runs: impl Iterator<Item = &'a Frozen<K, E>>,
+    runs: &[Arc<Frozen<K>>],
     block_bytes: usize,
 ) -> Result<Vec<StoredRun>> {
     let mut pending = Vec::new();
     let mut scratch = AlignedVec::new();
     for run in runs {
         let mut blocks = BlockWriter {
+            block_type,
             writer,
             scratch: &mut scratch,
             block_bytes,
@@ -213,7 +221,7 @@ fn write<'a, K: Key, E: State>(
         };
         run.for_each(|piece| {
             let chain = piece.chain.expect("a frozen piece has elements");
-            blocks.push(piece.key, piece.rank, chain.iter())
+            blocks.push(piece.key, piece.rank, chain.chunks())
         })?;
         pending.push(blocks.finish()?);
     }
@@ -237,6 +245,12 @@ pub fn resolve(blocks: Vec<(SegmentId, FooterEntry)>, sealed: &[SegmentInfo]) ->
     StoredRun { files, blocks: at }
 }
 
+/// Where blocks are written, and where they are encoded.
+pub struct Output<'w> {
+    pub writer: &'w mut SegmentWriter,
+    pub scratch: &'w mut AlignedVec,
+}
+
 /// Writes the blocks of one run, in pages.
 pub struct Pages {
     segment: Option<SegmentId>,
@@ -249,18 +263,22 @@ impl Pages {
         Self { segment: None, blocks: Vec::new() }
     }
 
-    /// Writes entries as a block.
-    pub fn put<'a, K: Key, E: State, I: ExactSizeIterator<Item = &'a E> + Clone>(
+    /// Writes the entries with these numbers as a block.
+    pub fn put<K: Key>(
         &mut self,
-        writer: &mut SegmentWriter,
-        scratch: &mut AlignedVec,
-        entries: &Vec<BorrowedEntry<'a, K, I>>,
+        block_type: &BlockType<K>,
+        to: Output<'_>,
+        numbers: Range<usize>,
+        entries: EntryAt<'_, '_, K>,
     ) -> Result<()> {
-        let Some(first) = entries.first() else { return Ok(()) };
-        let hash = first.key.key_hash();
-        writer.trials().encode_block(scratch, entries)?;
+        let Output { writer, scratch } = to;
+        if numbers.is_empty() {
+            return Ok(());
+        }
+        let hash = entries(numbers.start).key.key_hash();
+        block_type.encode(writer.trials(), scratch, numbers.clone(), entries)?;
         if scratch.len() as u64 > RECORD_BYTES_MAX {
-            return self.put_in_parts(writer, scratch, entries);
+            return self.put_in_parts(block_type, Output { writer, scratch }, numbers, entries);
         }
         if self.segment.is_some() && !writer.has_room(scratch.len()) {
             writer.finish_page()?;
@@ -286,32 +304,31 @@ impl Pages {
     /// # Errors
     /// [`ErrorKind::ValueTooLarge`] naming the key of an element that no record has room for.
     #[cold]
-    fn put_in_parts<'a, K: Key, E: State, I: ExactSizeIterator<Item = &'a E> + Clone>(
+    fn put_in_parts<K: Key>(
         &mut self,
-        writer: &mut SegmentWriter,
-        scratch: &mut AlignedVec,
-        entries: &[BorrowedEntry<'a, K, I>],
+        block_type: &BlockType<K>,
+        Output { writer, scratch }: Output<'_>,
+        numbers: Range<usize>,
+        entries: EntryAt<'_, '_, K>,
     ) -> Result<()> {
         let bytes = std::mem::take(scratch).len();
-        if entries.len() > 1 {
-            let (before, after) = entries.split_at(entries.len() / 2);
-            self.put(writer, scratch, &before.to_vec())?;
-            return self.put(writer, scratch, &after.to_vec());
+        let Range { start, end } = numbers;
+        if end - start > 1 {
+            let middle = start.midpoint(end);
+            self.put(block_type, Output { writer, scratch }, start..middle, entries)?;
+            return self.put(block_type, Output { writer, scratch }, middle..end, entries);
         }
-        let Some(BorrowedEntry { key, rank, elements }) = entries.first() else { return Ok(()) };
-        let elements: Vec<&E> = elements.clone().collect();
-        if elements.len() < 2 {
+        let entry = entries(start);
+        if entry.elements.len() < 2 {
             let message = format!(
                 "a key and an element take {bytes} bytes on storage; {RECORD_BYTES_MAX} is the most; \
                  remove them"
             );
             let error = Error::new(ErrorKind::ValueTooLarge, message);
-            return Err(error.with("key", key_text(*key)));
+            return Err(error.with("key", key_text(entry.key)));
         }
-        let (before, after) = elements.split_at(elements.len() / 2);
-        for half in [before, after] {
-            let (key, rank, elements) = (*key, *rank, half.iter().copied());
-            self.put(writer, scratch, &vec![BorrowedEntry { key, rank, elements }])?;
+        for half in entry.halves() {
+            self.put(block_type, Output { writer, scratch }, 0..1, &|_| half.clone())?;
         }
         Ok(())
     }
@@ -326,25 +343,26 @@ impl Pages {
 }
 
 /// Gathers the pieces of a run into blocks and writes them.
-struct BlockWriter<'w, 'a, K, E> {
+struct BlockWriter<'w, 'a, K: 'static> {
+    block_type: &'static BlockType<K>,
     writer: &'w mut SegmentWriter,
     scratch: &'w mut AlignedVec,
     block_bytes: usize,
-    entries: Vec<BorrowedEntry<'a, K, std::iter::Take<Iter<'a, E>>>>,
+    entries: Vec<NewEntry<'a, K>>,
     bytes: usize,
     pages: Pages,
 }
 
-impl<'a, K: Key, E: State> BlockWriter<'_, 'a, K, E> {
+impl<'a, K: Key> BlockWriter<'_, 'a, K> {
     /// Appends elements of one key, as one entry or, if they are many, as several.
-    fn push(&mut self, key: &'a K, rank: i64, mut elements: Iter<'a, E>) -> Result<()> {
+    fn push(&mut self, key: &'a K, rank: i64, mut elements: Chunks<'a>) -> Result<()> {
         while elements.len() > 0 {
             self.bytes += size_of::<K>() + key.heap_bytes() + ENTRY_BYTES;
             let room = self.block_bytes.saturating_sub(self.bytes);
             let count = self.take(&elements, room);
-            let entry = BorrowedEntry { key, rank, elements: elements.clone().take(count) };
-            self.entries.push(entry);
-            elements.nth(count - 1);
+            let some = Stretch::Chain(elements.clone(), count);
+            self.entries.push(NewEntry { key, rank, elements: some });
+            elements.pass(count);
             if self.bytes >= self.block_bytes {
                 self.flush()?;
             }
@@ -353,9 +371,10 @@ impl<'a, K: Key, E: State> BlockWriter<'_, 'a, K, E> {
     }
 
     /// How many elements go into the block: at least one, and then as many as fit `room`.
-    fn take(&mut self, elements: &Iter<'a, E>, room: usize) -> usize {
-        let each = size_of::<E>().max(1);
-        if E::NO_HEAP {
+    fn take(&mut self, elements: &Chunks<'a>, room: usize) -> usize {
+        let element = self.block_type.elements;
+        let each = element.layout().size().max(1);
+        if element.is_plain() {
             let count = (room / each).clamp(1, elements.len());
             self.bytes += count * each;
             if count < elements.len() {
@@ -363,22 +382,29 @@ impl<'a, K: Key, E: State> BlockWriter<'_, 'a, K, E> {
             }
             return count;
         }
-        let (mut count, mut bytes) = (0, 0);
-        for element in elements.clone() {
-            let more = each + element.heap_bytes();
-            if count > 0 && bytes + more > room {
-                self.bytes = self.block_bytes;
-                break;
-            }
-            bytes += more;
-            count += 1;
+        let (mut count, mut bytes, mut is_full) = (0, 0, false);
+        let mut rest = elements.clone();
+        while !is_full && let Some(slice) = rest.next_slice() {
+            slice.take_while(&mut |heap| {
+                is_full = count > 0 && bytes + each + heap > room;
+                if !is_full {
+                    bytes += each + heap;
+                    count += 1;
+                }
+                !is_full
+            });
+        }
+        if is_full {
+            self.bytes = self.block_bytes;
         }
         self.bytes += bytes;
         count
     }
 
     fn flush(&mut self) -> Result<()> {
-        self.pages.put(self.writer, self.scratch, &self.entries)?;
+        let to = Output { writer: self.writer, scratch: self.scratch };
+        let entries = &|at: usize| self.entries[at].clone();
+        self.pages.put(self.block_type, to, 0..self.entries.len(), entries)?;
         self.entries.clear();
         self.bytes = 0;
         Ok(())

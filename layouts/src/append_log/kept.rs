@@ -1,18 +1,18 @@
 //! What appends leave: to reading lists, to the next checkpoint, and to opening it.
 //!
 //! What is in memory can be written and dropped, so that it counts as free here. What it keeps true: if all of it were
-//! on storage, the runs of each bucket, or of as many buckets as are [folded at once](AppendLogLists::fold_at_once),
+//! on storage, the runs of each bucket, or of as many buckets as are [folded at once](Core::fold_at_once),
 //! could be read, and a checkpoint could name them. Where that would not be so any more an append is refused, unless
 //! merging runs helps.
 
 use std::time::Instant;
 
-use alluvium_pagestore::{Key, MemoryKind, Result, State, Time};
+use alluvium_pagestore::{Key, MemoryKind, Result, Time};
 
 use super::bucket::Bucket;
 use super::capture::NAMED_BYTES;
-use super::run::{RUN_BYTES, RunCursor, StoredRun};
-use super::table::AppendLogLists;
+use super::core::Core;
+use super::run::{RUN_BYTES, StoredRun};
 
 /// What is known of a block, and named by a checkpoint.
 const BLOCK_NOTED_BYTES: u64 = 2 * size_of::<super::run::BlockAt>() as u64;
@@ -41,7 +41,7 @@ pub struct Kept {
     tables: u64,
 }
 
-impl<K: Key, E: State> AppendLogLists<K, E> {
+impl<K: Key> Core<K> {
     /// Buckets whose times are less than this apart are read together.
     pub(super) fn fold_at_once(&mut self, span: i128) {
         self.span = span.max(1);
@@ -159,15 +159,15 @@ impl<K: Key, E: State> AppendLogLists<K, E> {
         kept
     }
 
-    fn runs_in(&self, bucket: &Bucket<K, E>) -> Runs {
+    fn runs_in(&self, bucket: &Bucket<K>) -> Runs {
         let mut all = Runs::default();
         let mut add = |stored: Option<&StoredRun>| {
             all.naming += NAMED_BYTES;
             match stored {
                 Some(run) => {
                     all.naming += run.memory_bytes();
-                    all.reading += RunCursor::<K, E>::memory_bytes_min(run);
-                    all.once = all.once.max(RunCursor::<K, E>::memory_bytes_once(run));
+                    all.reading += run.reading_bytes_min();
+                    all.once = all.once.max(run.reading_bytes_once());
                 }
                 None => {
                     all.naming += 2 * DESCRIBED_BYTES;

@@ -9,15 +9,16 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use alluvium_pagestore::block::{AlignedVec, BlockEntry, BorrowedEntry};
-use alluvium_pagestore::{Key, MemoryKind, Result, SegmentId, SegmentWriter, State, Time};
+use alluvium_pagestore::block::AlignedVec;
+use alluvium_pagestore::{Key, MemoryKind, Result, SegmentId, SegmentWriter, Time};
 
+use super::block::{Block, BlockType, NewEntry, Stretch, Target};
 use super::bucket::Bucket;
 use super::config::MERGE_CHUNK_BYTES;
+use super::core::Core;
 use super::frozen::{rank_of, sooner};
-use super::jobs::{ENTRY_BYTES, Merge, MergeName, MergedRun, Merging, Pages, resolve};
+use super::jobs::{ENTRY_BYTES, Merge, MergeName, MergedRun, Merging, Output, Pages, resolve};
 use super::run::{Prepaid, RUN_BYTES, Run, RunCursor, StoredRun, is_long};
-use super::table::AppendLogLists;
 use crate::heap::split_table::HashRange;
 use crate::support::gaps::Gaps;
 use crate::trace_event;
@@ -30,7 +31,7 @@ const NOTES_MAX: u64 = 4096;
 /// How many times more runs a bucket may have whose lists are not read one by one.
 const UNREAD: usize = 8;
 
-impl<K: Key, E: State> AppendLogLists<K, E> {
+impl<K: Key> Core<K> {
     /// Buckets of which much was cleared wait no more for a checkpoint, which takes their notes.
     pub(super) fn look_at_cut(&mut self) {
         let cut = self.buckets.values().filter(|bucket| bucket.is_mostly_cut());
@@ -70,7 +71,7 @@ impl<K: Key, E: State> AppendLogLists<K, E> {
     /// Whether a bucket has more runs than reading it should meet. Those whose lists nobody asks
     /// for one by one are folded, which reads every run once, merged or not: merging would only
     /// write them again.
-    fn has_many_runs(&self, bucket: &Bucket<K, E>) -> bool {
+    fn has_many_runs(&self, bucket: &Bucket<K>) -> bool {
         let (count, max) = (bucket.runs.len(), self.sizes.runs_max);
         if self.is_tight && count > 1 {
             return true;
@@ -87,11 +88,10 @@ impl<K: Key, E: State> AppendLogLists<K, E> {
 
     /// Whether the runs of a bucket have blocks so long that reading all of them takes more than a
     /// quarter of the memory.
-    fn has_long_runs(&self, bucket: &Bucket<K, E>) -> bool {
+    fn has_long_runs(&self, bucket: &Bucket<K>) -> bool {
         let stored = bucket.runs.iter().filter_map(|run| run.stored.as_ref());
-        let bytes = stored
-            .filter(|stored| is_long(stored))
-            .map(|stored| RunCursor::<K, E>::memory_bytes_min(stored));
+        let bytes =
+            stored.filter(|stored| is_long(stored)).map(|stored| stored.reading_bytes_min());
         bucket.runs.len() > 1 && bytes.sum::<u64>() > self.account.limit() / 4
     }
 
@@ -121,17 +121,17 @@ impl<K: Key, E: State> AppendLogLists<K, E> {
         None
     }
 
-    fn merge_memory(&self, runs: &[Run<K, E>]) -> u64 {
+    fn merge_memory(&self, runs: &[Run<K>]) -> u64 {
         // Many short elements take more as values; one that is long does not.
-        let expansion = if K::NO_HEAP && E::NO_HEAP { 2 } else { 8 };
+        let expansion = if self.blocks.is_plain { 2 } else { 8 };
         let short = 2 * self.sizes.block_bytes as u64;
         let stored = || runs.iter().filter_map(|run| run.stored.as_ref());
         let each = |stored: &Arc<StoredRun>| {
             let longest = stored.longest();
             let expanded = (expansion * longest).min(expansion * short + longest / 4);
-            RunCursor::<K, E, Prepaid>::memory_bytes_min(stored) + expanded
+            stored.reading_bytes_min() + expanded
         };
-        let once = stored().map(|it| RunCursor::<K, E, Prepaid>::memory_bytes_once(it)).max();
+        let once = stored().map(|stored| stored.reading_bytes_once()).max();
         self.sizes.merge_bytes + once.unwrap_or(0) + stored().map(each).sum::<u64>()
     }
 
@@ -164,14 +164,7 @@ impl<K: Key, E: State> AppendLogLists<K, E> {
         let cursors = runs.iter_mut().map(|run| {
             run.busy = true;
             let stored = run.stored.clone().expect("chosen among stored runs");
-            RunCursor::<K, E, _>::new(
-                source.clone(),
-                Prepaid,
-                (time, run.number),
-                stored,
-                None,
-                window,
-            )
+            RunCursor::new(source.clone(), Prepaid, (time, run.number), stored, None, window)
         });
         let cursors: Vec<_> = cursors.collect();
         let name = MergeName {
@@ -190,7 +183,8 @@ impl<K: Key, E: State> AppendLogLists<K, E> {
             gaps: bucket.gaps.clone(),
             range,
             block_bytes: self.sizes.block_bytes,
-            entries: Vec::new(),
+            blocks: self.blocks,
+            entries: self.blocks.empty(),
             bytes: 0,
             last_plain: false,
             elements: 0,
@@ -273,25 +267,26 @@ impl<K: Key, E: State> AppendLogLists<K, E> {
 }
 
 /// Merges runs, on the helper.
-struct Merger<K, E> {
+struct Merger<K: 'static> {
     writer: SegmentWriter,
     scratch: AlignedVec,
     pages: Option<Pages>,
-    cursors: Vec<RunCursor<K, E, Prepaid>>,
+    cursors: Vec<RunCursor<K, Prepaid>>,
     /// Keys, in the order of their places, of which older runs have nothing any more.
     cuts: Vec<(K, u64)>,
     /// The same of ranges of hashes.
     gaps: Gaps,
     range: HashRange,
     block_bytes: usize,
+    blocks: &'static BlockType<K>,
     /// The block that is gathered.
-    entries: Vec<BlockEntry<K, E>>,
+    entries: Box<dyn Block<K>>,
     bytes: usize,
     last_plain: bool,
     elements: u64,
 }
 
-impl<K: Key, E: State> Merge for Merger<K, E> {
+impl<K: Key> Merge for Merger<K> {
     fn step(&mut self) -> Result<Option<MergedRun>> {
         let mut done = 0;
         while done < STEP_BYTES {
@@ -313,7 +308,7 @@ impl<K: Key, E: State> Merge for Merger<K, E> {
     }
 }
 
-impl<K: Key, E: State> Merger<K, E> {
+impl<K: Key> Merger<K> {
     /// Merges what stands at `place`, key by key, of which there is hardly ever more than one.
     fn merge_place(&mut self, place: u64) -> Result<usize> {
         let (mut keys, mut marks) = (Vec::<K>::new(), Vec::new());
@@ -321,7 +316,7 @@ impl<K: Key, E: State> Merger<K, E> {
             if cursor.peek()? == Some(place) {
                 marks.push((number, cursor.mark()));
                 if keys.is_empty() {
-                    keys.push(cursor.entry().key.clone());
+                    keys.push(cursor.key().clone());
                 }
             }
         }
@@ -339,24 +334,22 @@ impl<K: Key, E: State> Merger<K, E> {
                 for (number, _) in &marks {
                     let cursor = &mut self.cursors[*number];
                     while cursor.peek()? == Some(place) {
-                        let entry = cursor.entry();
-                        if entry.key == key && cursor.number >= cut {
-                            let here = (entry.rank, *number);
+                        let found = cursor.key();
+                        if *found == key && cursor.number >= cut {
+                            let here = (cursor.rank(), *number);
                             first = Some(first.map_or(here, |first| first.min(here)));
                             break;
                         }
-                        if entry.key != key && !keys.contains(&entry.key) {
-                            keys.push(entry.key.clone());
+                        if *found != key && !keys.contains(found) {
+                            keys.push(found.clone());
                         }
                         cursor.advance();
                     }
                 }
                 let Some((rank, number)) = first else { break };
-                let cursor = &mut self.cursors[number];
-                let elements = cursor.take_elements();
-                cursor.advance();
-                let plain = rank == rank_of(cursor.number);
-                done += self.push(&key, (rank, plain), elements)?;
+                let plain = rank == rank_of(self.cursors[number].number);
+                done += self.push(&key, (rank, plain), number)?;
+                self.cursors[number].advance();
             }
             turn += 1;
         }
@@ -371,26 +364,27 @@ impl<K: Key, E: State> Merger<K, E> {
         at_place.filter(|(known, _)| known == key).map(|(_, cut)| *cut).next().unwrap_or(0)
     }
 
-    /// Appends elements of a key. They are `plain` if they were appended to this bucket: then
+    /// Appends the elements that a cursor has of a key. They are `plain` if they were appended to this bucket: then
     /// nothing stands between them and others of that kind, as runs are neighbours.
-    fn push(&mut self, key: &K, (rank, plain): (i64, bool), mut elements: Vec<E>) -> Result<usize> {
-        let heap: usize =
-            if E::NO_HEAP { 0 } else { elements.iter().map(|element| element.heap_bytes()).sum() };
-        let bytes = elements.len() * size_of::<E>() + heap;
+    fn push(&mut self, key: &K, (rank, plain): (i64, bool), cursor: usize) -> Result<usize> {
+        let elements = self.cursors[cursor].elements();
+        let count = elements.len();
+        let size = elements.elements().layout().size();
+        let bytes = count * size + elements.heap_bytes() as usize;
         let entry = size_of::<K>() + key.heap_bytes() + ENTRY_BYTES;
         if self.bytes + bytes + entry > self.block_bytes && self.bytes > 0 {
             self.flush()?;
         }
-        self.elements += elements.len() as u64;
-        match self.entries.last_mut() {
-            Some(last) if plain && self.last_plain && last.key == *key => {
-                last.rank = rank;
-                last.elements.append(&mut elements);
-            }
-            _ => {
-                self.bytes += entry;
-                self.entries.push(BlockEntry { key: key.clone(), rank, elements });
-            }
+        self.elements += count as u64;
+        let last = self.entries.len().checked_sub(1);
+        let goes_on =
+            plain && self.last_plain && last.is_some_and(|last| self.entries.key(last) == key);
+        let (from, at) = self.cursors[cursor].entry_mut();
+        if goes_on {
+            self.entries.take(from, at, Target::Last(rank));
+        } else {
+            self.bytes += entry;
+            self.entries.take(from, at, Target::New(key, rank));
         }
         self.last_plain = plain;
         self.bytes += bytes;
@@ -398,18 +392,15 @@ impl<K: Key, E: State> Merger<K, E> {
     }
 
     fn flush(&mut self) -> Result<()> {
-        let entries: Vec<_> = self
-            .entries
-            .iter()
-            .map(|entry| BorrowedEntry {
-                key: &entry.key,
-                rank: entry.rank,
-                elements: entry.elements.iter(),
-            })
-            .collect();
+        let gathered = &*self.entries;
+        let entries = &|at: usize| NewEntry {
+            key: gathered.key(at),
+            rank: gathered.rank(at),
+            elements: Stretch::Slice(gathered.elements(at)),
+        };
         let pages = self.pages.as_mut().expect("a merge that is not finished");
-        pages.put(&mut self.writer, &mut self.scratch, &entries)?;
-        drop(entries);
+        let to = Output { writer: &mut self.writer, scratch: &mut self.scratch };
+        pages.put(self.blocks, to, 0..gathered.len(), entries)?;
         self.entries.clear();
         self.bytes = 0;
         Ok(())

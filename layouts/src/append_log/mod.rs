@@ -7,6 +7,7 @@
 
 mod append;
 mod arena_unsafe;
+mod block;
 mod bucket;
 mod capture;
 #[cfg(test)]
@@ -14,6 +15,8 @@ mod chain_tests;
 mod chain_unsafe;
 mod checkpoint;
 mod config;
+mod core;
+mod element_type_unsafe;
 mod fold;
 mod frozen;
 mod gather;
@@ -27,6 +30,7 @@ mod run;
 mod spill;
 mod table;
 mod taking;
+mod typed_unsafe;
 
 /// The name of the layout, and that of the files of its checkpoints.
 const LAYOUT: &str = "append-log";

@@ -5,7 +5,7 @@
 //! keys between two hashes; an *import* shows those of another bucket, with their ranks shifted, so that they
 //! stand before what the key had here.
 
-use alluvium_pagestore::{Key, Lookup, State, Time, rounded};
+use alluvium_pagestore::{Key, Lookup, Time, rounded};
 
 use super::bucket::Bucket;
 use super::frozen::LIVE;
@@ -60,8 +60,8 @@ pub struct View {
 }
 
 /// Adds what `key` sees in the bucket with the number `owner`.
-pub fn views<K: Key, E: State, Q: Lookup<K> + ?Sized>(
-    bucket: &Bucket<K, E>,
+pub fn views<K: Key, Q: Lookup<K> + ?Sized>(
+    bucket: &Bucket<K>,
     owner: usize,
     hash: u64,
     key: &Q,

@@ -5,17 +5,17 @@
 //! has; what was in memory among them is kept as an early part, unless the target has nothing on
 //! storage.
 
-use alluvium_pagestore::{Key, Lookup, Result, State, Time};
+use alluvium_pagestore::{Key, Lookup, Result, Time};
 
 use super::bucket::Bucket;
+use super::core::Core;
 use super::frozen::rank_of;
 use super::notes::{Import, Note};
-use super::table::AppendLogLists;
 
 /// Memory that a note or a moved list may take, by upper bound but for the growth of large tables.
 const ROOM_BYTES: u64 = 48 << 10;
 
-impl<K: Key, E: State> AppendLogLists<K, E> {
+impl<K: Key> Core<K> {
     fn room_to_note(&self) -> u64 {
         ROOM_BYTES.min(self.account.limit() / 16)
     }
@@ -26,6 +26,7 @@ impl<K: Key, E: State> AppendLogLists<K, E> {
     }
 
     pub(super) fn clear_list<Q: Lookup<K> + ?Sized>(&mut self, time: Time, key: &Q) -> Result<()> {
+        self.resume = None;
         self.poll()?;
         if self.has_runs(time) {
             self.make_room(self.room_to_note(), "a cleared list")?;
@@ -41,7 +42,7 @@ impl<K: Key, E: State> AppendLogLists<K, E> {
             }
         }
         let live = bucket.take_live(hash, key).map(|head| head.chain);
-        let next = |bucket: &mut Bucket<K, E>| Some(bucket.take_early(hash, key)?.chain);
+        let next = |bucket: &mut Bucket<K>| Some(bucket.take_early(hash, key)?.chain);
         let mut gone = live.or_else(|| next(bucket));
         while let Some(chain) = gone {
             self.elements -= chain.len();
@@ -58,6 +59,7 @@ impl<K: Key, E: State> AppendLogLists<K, E> {
         to: Time,
         key: &Q,
     ) -> Result<()> {
+        self.resume = None;
         self.poll()?;
         let hash = key.key_hash();
         if from == to || !self.buckets.get(&from).is_some_and(|b| may_have(b, hash, key)) {
@@ -160,11 +162,7 @@ impl<K: Key, E: State> AppendLogLists<K, E> {
 }
 
 /// Whether a key may have elements in a bucket.
-fn may_have<K: Key, E: State, Q: Lookup<K> + ?Sized>(
-    bucket: &Bucket<K, E>,
-    hash: u64,
-    key: &Q,
-) -> bool {
+fn may_have<K: Key, Q: Lookup<K> + ?Sized>(bucket: &Bucket<K>, hash: u64, key: &Q) -> bool {
     let note = bucket.note(hash, key);
     let cut = bucket.first_run(hash, note);
     bucket.runs.last().is_some_and(|run| run.number >= cut)

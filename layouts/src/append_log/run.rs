@@ -7,14 +7,16 @@
 use std::rc::Rc;
 use std::sync::Arc;
 
-use alluvium_pagestore::block::{self, AlignedVec, BlockEntry};
+use alluvium_pagestore::block::AlignedVec;
 use alluvium_pagestore::io::BLOCK_BYTES;
 use alluvium_pagestore::{
-    Account, FooterEntry, HeapSize, Key, MemoryKind, RECORD_HEADER_BYTES, Result, SegmentInfo,
-    SegmentReader, SegmentStore, State, Time, rounded,
+    Account, FooterEntry, Key, MemoryKind, RECORD_HEADER_BYTES, Result, SegmentInfo, SegmentReader,
+    SegmentStore, Time, rounded,
 };
 
+use super::block::{Block, BlockType};
 use super::config::BLOCK_BYTES_MAX;
+use super::element_type_unsafe::ElementSlice;
 use super::frozen::Frozen;
 use crate::heap::split_table::HashRange;
 
@@ -67,6 +69,23 @@ impl StoredRun {
         self.blocks.iter().map(|block| u64::from(block.record.len)).max().unwrap_or(0)
     }
 
+    /// Memory to read this run with, at least; of one with [long](is_long) blocks, beside what
+    /// [one of several](StoredRun::reading_bytes_once) takes while it reads.
+    pub fn reading_bytes_min(&self) -> u64 {
+        match is_long(self) {
+            true => self.longest(),
+            false => window_bytes_min(self) + 2 * self.longest(),
+        }
+    }
+
+    /// What a cursor takes for a moment beside that, of several only one at a time.
+    pub fn reading_bytes_once(&self) -> u64 {
+        match is_long(self) {
+            true => window_bytes_min(self) + self.longest(),
+            false => 0,
+        }
+    }
+
     /// Bytes that this description takes.
     pub fn memory_bytes(&self) -> u64 {
         let blocks = self.blocks.capacity() * size_of::<BlockAt>();
@@ -94,11 +113,11 @@ pub struct Cached {
 
 /// A run of one bucket: in memory, on storage, or both.
 #[derive(Debug)]
-pub struct Run<K, E> {
+pub struct Run<K> {
     pub number: u64,
     /// Elements in it, cut off or not.
     pub elements: u64,
-    pub memory: Option<Arc<Frozen<K, E>>>,
+    pub memory: Option<Arc<Frozen<K>>>,
     pub stored: Option<Arc<StoredRun>>,
     /// The helper writes it, or reads it ahead.
     pub busy: bool,
@@ -106,12 +125,19 @@ pub struct Run<K, E> {
 }
 
 /// Where cursors read.
-#[derive(Clone, Debug)]
-pub struct Source {
+#[derive(Debug)]
+pub struct Source<K: 'static> {
     pub store: SegmentStore,
     /// Fingerprint of the state.
     pub state: u64,
     pub range: HashRange,
+    pub blocks: &'static BlockType<K>,
+}
+
+impl<K> Clone for Source<K> {
+    fn clone(&self) -> Self {
+        Self { store: self.store.clone(), ..*self }
+    }
 }
 
 /// Who books what a cursor takes.
@@ -146,12 +172,12 @@ impl Booking for Prepaid {
 
 /// Reads a run forwards.
 #[derive(Debug)]
-pub struct RunCursor<K, E, B: Booking = Rc<Account>> {
+pub struct RunCursor<K: 'static, B: Booking = Rc<Account>> {
     pub bucket: Time,
     pub number: u64,
     /// Whether a fold visits all keys of the run, not only those that others import.
     pub drives: bool,
-    source: Source,
+    source: Source<K>,
     booking: B,
     run: Arc<StoredRun>,
     cached: Option<Blocks>,
@@ -159,9 +185,10 @@ pub struct RunCursor<K, E, B: Booking = Rc<Account>> {
     reader: Option<SegmentReader>,
     /// The block after the one that is decoded.
     next_block: usize,
-    entries: Vec<BlockEntry<K, E>>,
+    /// The block that is decoded, if one is.
+    entries: Option<Box<dyn Block<K>>>,
     /// A block that was decoded to see what it begins with.
-    ahead: Option<Ahead<K, E>>,
+    ahead: Option<Ahead<K>>,
     at: usize,
     /// Place of the entry at `at`, once it is known.
     place: Option<u64>,
@@ -177,9 +204,9 @@ pub struct RunCursor<K, E, B: Booking = Rc<Account>> {
 
 /// A block that is decoded and not read yet.
 #[derive(Debug)]
-struct Ahead<K, E> {
+struct Ahead<K> {
     block: usize,
-    entries: Vec<BlockEntry<K, E>>,
+    entries: Option<Box<dyn Block<K>>>,
     bytes: u64,
 }
 
@@ -190,28 +217,11 @@ pub struct Mark {
     at: usize,
 }
 
-impl<K: Key, E: State, B: Booking> RunCursor<K, E, B> {
-    /// Memory to read this run with, at least; of one with [long](is_long) blocks, beside what
-    /// [one of several](RunCursor::memory_bytes_once) takes while it reads.
-    pub fn memory_bytes_min(run: &StoredRun) -> u64 {
-        match is_long(run) {
-            true => run.longest(),
-            false => window_bytes_min(run) + 2 * run.longest(),
-        }
-    }
-
-    /// What a cursor takes for a moment beside that, of several only one at a time.
-    pub fn memory_bytes_once(run: &StoredRun) -> u64 {
-        match is_long(run) {
-            true => window_bytes_min(run) + run.longest(),
-            false => 0,
-        }
-    }
-
+impl<K: Key, B: Booking> RunCursor<K, B> {
     /// A cursor at the run's start, which reads `window_bytes` at a time. The caller has seen to
     /// it that there is the memory, which is booked with the first read.
     pub fn new(
-        source: Source,
+        source: Source<K>,
         booking: B,
         (bucket, number): (Time, u64),
         run: Arc<StoredRun>,
@@ -236,7 +246,7 @@ impl<K: Key, E: State, B: Booking> RunCursor<K, E, B> {
             cached,
             reader: None,
             next_block: 0,
-            entries: Vec::new(),
+            entries: None,
             ahead: None,
             at: 0,
             place: None,
@@ -255,8 +265,8 @@ impl<K: Key, E: State, B: Booking> RunCursor<K, E, B> {
             if self.place.is_some() {
                 return Ok(self.place);
             }
-            if let Some(entry) = self.entries.get(self.at) {
-                self.place = Some(self.source.range.place(entry.key.key_hash()));
+            if let Some(key) = self.key_at(self.at) {
+                self.place = Some(self.source.range.place(key.key_hash()));
             } else if self.next_block < self.run.blocks.len() {
                 self.load(self.next_block)?;
             } else {
@@ -265,17 +275,48 @@ impl<K: Key, E: State, B: Booking> RunCursor<K, E, B> {
         }
     }
 
-    /// The entry that was peeked.
+    /// The key of an entry of the block that is decoded.
+    fn key_at(&self, at: usize) -> Option<&K> {
+        self.entries.as_ref().filter(|entries| at < entries.len()).map(|entries| entries.key(at))
+    }
+
+    /// The block of the entry that was peeked, and where it stands there.
     ///
     /// # Panics
     /// If there is none.
-    pub fn entry(&self) -> &BlockEntry<K, E> {
-        &self.entries[self.at]
+    pub fn entry_mut(&mut self) -> (&mut dyn Block<K>, usize) {
+        (&mut **self.entries.as_mut().expect("an entry was peeked"), self.at)
     }
 
-    /// Takes the elements of the entry that was peeked.
-    pub fn take_elements(&mut self) -> Vec<E> {
-        std::mem::take(&mut self.entries[self.at].elements)
+    fn entry(&self) -> (&dyn Block<K>, usize) {
+        (&**self.entries.as_ref().expect("an entry was peeked"), self.at)
+    }
+
+    /// The key of the entry that was peeked.
+    ///
+    /// # Panics
+    /// If there is none.
+    pub fn key(&self) -> &K {
+        let (entries, at) = self.entry();
+        entries.key(at)
+    }
+
+    /// Its rank.
+    ///
+    /// # Panics
+    /// If there is none.
+    pub fn rank(&self) -> i64 {
+        let (entries, at) = self.entry();
+        entries.rank(at)
+    }
+
+    /// Its elements.
+    ///
+    /// # Panics
+    /// If there is none.
+    pub fn elements(&self) -> ElementSlice<'_> {
+        let (entries, at) = self.entry();
+        entries.elements(at)
     }
 
     /// Goes on to the entry after the one that was peeked.
@@ -361,12 +402,12 @@ impl<K: Key, E: State, B: Booking> RunCursor<K, E, B> {
     /// block may have more.
     fn may_go_on(&mut self, place: u64, out: &mut Vec<K>) -> bool {
         let range = self.source.range;
-        while let Some(entry) = self.entries.get(self.at) {
-            if range.place(entry.key.key_hash()) != place {
+        while let Some(key) = self.key_at(self.at) {
+            if range.place(key.key_hash()) != place {
                 return false;
             }
-            if !out.contains(&entry.key) {
-                out.push(entry.key.clone());
+            if !out.contains(key) {
+                out.push(key.clone());
             }
             self.at += 1;
         }
@@ -387,8 +428,9 @@ impl<K: Key, E: State, B: Booking> RunCursor<K, E, B> {
         }
         let BlockAt { file, record } = self.run.blocks[block];
         let info = &self.run.files[file as usize];
-        self.entries = match &self.cached {
-            Some(cached) => block::decode(&cached[block]),
+        let blocks = self.source.blocks;
+        let entries = match &self.cached {
+            Some(cached) => blocks.decode(&cached[block]),
             None => {
                 self.bytes_read += u64::from(record.len);
                 let reader = match &mut self.reader {
@@ -400,7 +442,7 @@ impl<K: Key, E: State, B: Booking> RunCursor<K, E, B> {
                         self.reader.insert(SegmentReader::new(store, state, window))
                     }
                 };
-                block::decode(reader.record(info, &record)?.payload)
+                blocks.decode(reader.record(info, &record)?.payload)
             }
         }
         .map_err(|e| e.with("file", info.file.name()).with("offset", record.offset()))?;
@@ -409,8 +451,9 @@ impl<K: Key, E: State, B: Booking> RunCursor<K, E, B> {
             self.booking.adjust(self.window_bytes, 0);
         }
         self.blocks_read += 1;
-        self.entries_read += self.entries.len() as u64;
-        self.decoded_bytes = bytes_of(&self.entries);
+        self.entries_read += entries.len() as u64;
+        self.decoded_bytes = entries.bytes();
+        self.entries = Some(entries);
         self.booking.adjust(0, self.decoded_bytes);
         self.next_block = block + 1;
         Ok(())
@@ -418,7 +461,7 @@ impl<K: Key, E: State, B: Booking> RunCursor<K, E, B> {
 
     /// Gives its memory back. What comes next is read again when it is sought.
     pub fn rest(&mut self) {
-        if !self.entries.is_empty() {
+        if self.entries.as_ref().is_some_and(|entries| entries.len() > 0) {
             self.next_block -= 1;
         }
         self.forget();
@@ -430,7 +473,7 @@ impl<K: Key, E: State, B: Booking> RunCursor<K, E, B> {
     }
 
     fn forget(&mut self) {
-        self.entries = Vec::new();
+        self.entries = None;
         (self.at, self.place) = (0, None);
         self.booking.adjust(std::mem::take(&mut self.decoded_bytes), 0);
     }
@@ -447,14 +490,7 @@ pub fn window_bytes_min(run: &StoredRun) -> u64 {
         + BLOCK_BYTES as u64
 }
 
-/// Bytes that decoded entries take.
-fn bytes_of<K: Key, E: State>(entries: &Vec<BlockEntry<K, E>>) -> u64 {
-    let heap = |entry: &BlockEntry<K, E>| entry.key.heap_bytes() + entry.elements.heap_bytes();
-    let table = rounded(entries.capacity() * size_of::<BlockEntry<K, E>>());
-    (table + entries.iter().map(heap).sum::<usize>()) as u64
-}
-
-impl<K, E, B: Booking> Drop for RunCursor<K, E, B> {
+impl<K, B: Booking> Drop for RunCursor<K, B> {
     fn drop(&mut self) {
         let window = if self.reader.is_some() { self.window_bytes } else { 0 };
         let ahead = self.ahead.as_ref().map_or(0, |ahead| ahead.bytes);

@@ -11,20 +11,20 @@ use std::time::Instant;
 
 use alluvium_pagestore::block::AlignedVec;
 use alluvium_pagestore::io::BLOCK_BYTES;
-use alluvium_pagestore::{Error, ErrorKind, Key, MemoryKind, Result, State, Time, rounded};
+use alluvium_pagestore::{Error, ErrorKind, Key, MemoryKind, Result, Time, rounded};
 
 use super::bucket::Bucket;
+use super::core::Core;
 use super::frozen::{Booked, Frozen};
 use super::jobs::Answer;
 use super::run::{Cached, RUN_BYTES, Run, StoredRun, window_bytes_min};
-use super::table::AppendLogLists;
 use crate::contract::table::TableStats;
 use crate::trace_event;
 
 /// Most runs that are written together.
 const BATCH_RUNS_MAX: usize = 256;
 
-impl<K: Key, E: State> AppendLogLists<K, E> {
+impl<K: Key> Core<K> {
     /// Takes the helper's answers.
     pub(super) fn poll(&mut self) -> Result<()> {
         while let Some(answer) = self.jobs.poll() {
@@ -204,7 +204,7 @@ impl<K: Key, E: State> AppendLogLists<K, E> {
     }
 
     /// Has frozen runs written.
-    pub(super) fn write(&mut self, batch: Vec<Arc<Frozen<K, E>>>) -> bool {
+    pub(super) fn write(&mut self, batch: Vec<Arc<Frozen<K>>>) -> bool {
         if batch.is_empty() {
             return false;
         }
@@ -215,12 +215,12 @@ impl<K: Key, E: State> AppendLogLists<K, E> {
             }
         }
         self.writing += 1;
-        self.jobs.write(batch, self.sizes.block_bytes);
+        self.jobs.write(self.blocks, batch, self.sizes.block_bytes);
         true
     }
 
     /// Runs that are nowhere but in memory and are not being written.
-    pub(super) fn unwritten(&mut self) -> Vec<Arc<Frozen<K, E>>> {
+    pub(super) fn unwritten(&mut self) -> Vec<Arc<Frozen<K>>> {
         let mut batch = self.orphans();
         let own = self.buckets.values().flat_map(|bucket| &bucket.runs);
         let all = own.chain(self.graves.values().flatten());
@@ -230,7 +230,7 @@ impl<K: Key, E: State> AppendLogLists<K, E> {
     }
 
     /// Freezes the lists of the last buckets, about `bytes` of them.
-    fn freeze_last(&mut self, bytes: u64) -> Vec<Arc<Frozen<K, E>>> {
+    fn freeze_last(&mut self, bytes: u64) -> Vec<Arc<Frozen<K>>> {
         self.kept = None;
         let (number, mut batch, mut total) = (self.epoch + 1, Vec::new(), 0);
         for bucket in self.buckets.values_mut().rev().filter(|bucket| bucket.elements > 0) {
@@ -305,7 +305,7 @@ impl<K: Key, E: State> AppendLogLists<K, E> {
     }
 
     /// Drops a bucket, but for runs that are `pinned`.
-    pub(super) fn drop_bucket(&mut self, mut bucket: Bucket<K, E>, pinned: &BTreeSet<Time>) {
+    pub(super) fn drop_bucket(&mut self, mut bucket: Bucket<K>, pinned: &BTreeSet<Time>) {
         self.elements -= bucket.elements;
         let frozen = bucket.freeze(0);
         let (snapshot, notes) = (bucket.take_snapshot(), bucket.freeze_notes());
@@ -330,7 +330,7 @@ impl<K: Key, E: State> AppendLogLists<K, E> {
         }
     }
 
-    pub(super) fn drop_run(&mut self, run: Run<K, E>) {
+    pub(super) fn drop_run(&mut self, run: Run<K>) {
         self.kept = None;
         self.elements -= run.elements;
         self.account.release(MemoryKind::Tables, RUN_BYTES);
@@ -429,7 +429,7 @@ impl<K: Key, E: State> AppendLogLists<K, E> {
 }
 
 /// Freezes the lists of a bucket as its newest run.
-fn freeze<K: Key, E: State>(bucket: &mut Bucket<K, E>, number: u64) -> Arc<Frozen<K, E>> {
+fn freeze<K: Key>(bucket: &mut Bucket<K>, number: u64) -> Arc<Frozen<K>> {
     let elements = bucket.elements;
     let frozen = Arc::new(bucket.freeze(number));
     bucket.runs.push(Run {

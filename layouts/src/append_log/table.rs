@@ -1,88 +1,30 @@
-//! Lists kept in an append log: what callers see.
-//!
-//! What it keeps true: every byte of ours is booked before it is used; a call that fails has
-//! changed nothing that can be seen; the order of a list is that of arrival, wherever its parts are.
+//! Lists kept in an append log: what callers see, by the types of keys and elements. All but appending and reading a chunk
+//! is done by a [`Core`].
 
-use std::cell::RefCell;
-use std::collections::{BTreeMap, BTreeSet};
-use std::ops::Range;
-use std::rc::Rc;
-use std::time::{Duration, Instant};
+use std::marker::PhantomData;
+use std::ops::{Range, RangeInclusive};
 
-use alluvium_pagestore::{
-    Account, BlobWriter, Key, Lookup, MemoryKind, Rejected, Result, SegmentWriter, State,
-    StateImage, Time, fingerprint,
-};
+use alluvium_pagestore::{BlobWriter, Key, Lookup, Rejected, Result, State, StateImage, Time};
 
-use super::arena_unsafe::{LINE_BYTES, PIECE_BYTES_MAX, SharedPool};
-use super::bucket::Bucket;
-use super::capture::Capture;
-use super::checkpoint::Files;
-use super::config::{AppendLog, Sizes};
-use super::fold::Resume;
-use super::jobs::ListJobs;
-use super::kept::Kept;
-use super::run::{Run, RunCursor, Source};
-use crate::checkpoint::at_once;
-use crate::contract::by_hash::ByHash;
+use super::block::{BlockType, NativeList, Told};
+use super::config::AppendLog;
+use super::core::Core;
+use super::element_type_unsafe::ElementSlice;
+use crate::contract::by_hash::{ByHash, VisitRun};
 use crate::contract::lists::{Elements, Lists, ListsLayout};
 use crate::contract::table::{CheckpointOutcome, Cursor, StateContext, TableStats};
 use crate::contract::upkeep::Upkeep;
-use crate::heap::split_table::HashRange;
-use crate::hybrid_log::Pool;
-use crate::support::oversize::Oversize;
-use crate::support::patient_reads::PatientReads;
 
 /// An open [`AppendLog`].
-pub struct AppendLogLists<K, E> {
-    pub(super) context: StateContext,
-    pub(super) sizes: Sizes,
-    pub(super) account: Rc<Account>,
-    pub(super) range: HashRange,
-    /// What the tables of buckets are for: the range, and of how many key groups their lists may be few, if
-    /// key groups come and go.
-    pub(super) tables: (HashRange, Option<u16>),
-    /// The size of large pieces, and where they come from.
-    pub(super) pieces: (usize, Option<SharedPool>),
-    pub(super) buckets: BTreeMap<Time, Bucket<K, E>>,
-    /// Runs of buckets that were purged, which others import from.
-    pub(super) graves: BTreeMap<Time, Vec<Run<K, E>>>,
-    /// Number of the newest run.
-    pub(super) epoch: u64,
-    /// Elements, those of runs that were cleared or not.
-    pub(super) elements: u64,
-    pub(super) jobs: ListJobs,
-    /// Where runs are read; `None` without storage.
-    pub(super) source: Option<Source>,
-    /// How the owner reads them.
-    pub(super) reads: Option<PatientReads>,
-    pub(super) files: Files,
-    pub(super) resume: Option<Resume<K, E>>,
-    pub(super) stats: TableStats,
-    /// Whether runs are being merged.
-    pub(super) merging: bool,
-    /// Buckets that may have too many runs.
-    pub(super) crowded: BTreeSet<Time>,
-    /// Writes that the helper has not answered.
-    pub(super) writing: usize,
-    /// Bytes that the helper is dropping.
-    pub(super) reaping: u64,
-    /// Why runs could not be written, the last time it was tried.
-    pub(super) failed: Option<alluvium_pagestore::Error>,
-    /// The checkpoint being taken, or not decided yet.
-    pub(super) capture: Option<Box<Capture<K, E>>>,
-    pub(super) oversize: Oversize,
-    /// Buckets less than this apart are read together.
-    pub(super) span: i128,
-    /// What appends leave, as long as the runs are what they were.
-    pub(super) kept: Option<Kept>,
-    /// Runs are merged that else would not be.
-    pub(super) is_tight: bool,
+pub struct AppendLogLists<K: 'static, E> {
+    /// Of elements `E`.
+    core: Core<K>,
+    elements: PhantomData<E>,
 }
 
 impl<K, E> std::fmt::Debug for AppendLogLists<K, E> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "AppendLogLists({}: {} elements)", self.context.name, self.elements)
+        self.core.fmt(f)
     }
 }
 
@@ -97,124 +39,15 @@ impl<K: Key, E: State> ListsLayout<K, E> for AppendLog {
         self.limit()
     }
 
-    fn open_lists(&self, mut context: StateContext) -> Result<Self::Lists> {
-        let longest = context.longest_record();
-        let restored = context.restored.take();
-        let account = context.account.clone();
-        let plain = K::NO_HEAP && E::NO_HEAP;
-        let (memory, stored) = (account.available_to_open(), context.segments.is_some());
-        let sizes_for = |max_value| self.sizes(memory, (plain, stored), max_value);
-        let mut sizes = sizes_for(context.max_value_bytes)?;
-        // What is there already may be larger than what may come.
-        let element = longest.saturating_sub(sizes.block_bytes as u64);
-        let most = Oversize::most_of(context.max_value_bytes, element);
-        if most > context.max_value_bytes {
-            sizes = sizes_for(most)?;
-        }
-        let state = fingerprint(&context.name);
-        let range = HashRange::of(&context.owned, context.key_groups);
-        let mut writer = None;
-        if let Some(store) = &context.segments {
-            account.reserve(MemoryKind::Buffers, sizes.writer_bytes, "the writer of runs")?;
-            let (chunk, segment) = (sizes.chunk_bytes, sizes.segment_bytes);
-            writer = Some(SegmentWriter::new(store.clone(), state, chunk, segment));
-        }
-        let store = context.segments.clone();
-        let pieces = (sizes.piece_bytes, pool_of(&context, sizes.piece_bytes));
-        let reads =
-            store.as_ref().map(|store| PatientReads::new(store, sizes.patience, account.clone()));
-        let mut lists = AppendLogLists {
-            range,
-            tables: (range, context.movable.then_some(context.key_groups)),
-            account,
-            sizes,
-            pieces,
-            buckets: BTreeMap::new(),
-            graves: BTreeMap::new(),
-            epoch: 0,
-            elements: 0,
-            jobs: ListJobs::new(context.helper.clone(), store.clone(), writer),
-            source: store.map(|store| Source { store, state, range }),
-            reads,
-            files: Files::new(context.account.clone()),
-            resume: None,
-            stats: TableStats::default(),
-            merging: false,
-            crowded: BTreeSet::new(),
-            writing: 0,
-            reaping: 0,
-            failed: None,
-            capture: None,
-            oversize: Oversize::new(&context.name, context.max_value_bytes),
-            span: 1,
-            kept: None,
-            is_tight: false,
-            context,
-        };
-        if let Some((image, _)) = restored {
-            lists.restore(&image)?;
-        }
-        Ok(lists)
+    fn open_lists(&self, context: StateContext) -> Result<Self::Lists> {
+        let core = Core::open(self, BlockType::of::<E>(), context)?;
+        Ok(AppendLogLists { core, elements: PhantomData })
     }
-}
-
-impl<K: Key, E: State> AppendLogLists<K, E> {
-    /// The runs of a bucket, and those of one of the same time that was purged.
-    pub(super) fn runs_of(&self, time: Time) -> impl Iterator<Item = &Run<K, E>> {
-        let own = self.buckets.get(&time).into_iter().flat_map(|bucket| &bucket.runs);
-        own.chain(self.graves.get(&time).into_iter().flatten())
-    }
-
-    /// A run.
-    pub(super) fn run(&self, time: Time, number: u64) -> Option<&Run<K, E>> {
-        self.runs_of(time).find(|run| run.number == number)
-    }
-
-    /// A run, to be changed.
-    pub(super) fn run_mut(&mut self, time: Time, number: u64) -> Option<&mut Run<K, E>> {
-        let own = self.buckets.get_mut(&time).into_iter().flat_map(|bucket| &mut bucket.runs);
-        let mut all = own.chain(self.graves.get_mut(&time).into_iter().flatten());
-        all.find(|run| run.number == number)
-    }
-
-    /// Adds what cursors have read to the statistics.
-    pub(super) fn count_reads(&mut self, cursors: &mut [RunCursor<K, E>]) {
-        for cursor in cursors {
-            let (blocks, bytes) = cursor.take_counts();
-            self.stats.codec_calls += blocks;
-            self.stats.cold_reads += u64::from(bytes > 0) * blocks;
-        }
-    }
-
-    /// Books what reads that were left keep, now that the cursors are gone that had booked it.
-    pub(super) fn book_left(&self) {
-        if let Some(reads) = &self.reads {
-            reads.book(reads.left_bytes());
-        }
-    }
-
-    /// Drops a bucket in which there is nothing.
-    pub(super) fn drop_if_vacant(&mut self, time: Time) {
-        if self.buckets.get(&time).is_some_and(Bucket::is_vacant) {
-            let bucket = self.buckets.remove(&time).expect("looked up above");
-            self.drop_bucket(bucket, &BTreeSet::new());
-        }
-    }
-}
-
-/// Where large pieces come from, if they are large enough.
-fn pool_of(context: &StateContext, piece_bytes: usize) -> Option<SharedPool> {
-    let layout = std::alloc::Layout::from_size_align(PIECE_BYTES_MAX, LINE_BYTES).ok()?;
-    let pool = || {
-        let helper = Some(context.helper.clone());
-        Pool::new(layout, context.account.clone(), MemoryKind::Pages, helper)
-    };
-    (piece_bytes == PIECE_BYTES_MAX).then(|| Rc::new(RefCell::new(pool())))
 }
 
 impl<K: Key, E: State> Lists<K, E> for AppendLogLists<K, E> {
     fn fold_at_once(&mut self, span: i128) {
-        AppendLogLists::fold_at_once(self, span);
+        self.core.fold_at_once(span);
     }
 
     #[inline]
@@ -224,11 +57,11 @@ impl<K: Key, E: State> Lists<K, E> for AppendLogLists<K, E> {
         key: &Q,
         element: E,
     ) -> std::result::Result<(), Rejected<E>> {
-        self.append_found(bucket, (key.key_hash(), None), key, element)
+        self.core.append_found(bucket, (key.key_hash(), None), key, element)
     }
 
     fn append_batch(&mut self, batch: &mut Vec<(K, Time, E)>) -> Result<()> {
-        self.append_all(batch)
+        self.core.append_all(batch)
     }
 
     fn stream<Q: Lookup<K> + ?Sized>(
@@ -237,24 +70,20 @@ impl<K: Key, E: State> Lists<K, E> for AppendLogLists<K, E> {
         key: &Q,
         visit: &mut dyn FnMut(&mut dyn Elements<E>) -> Result<()>,
     ) -> Result<()> {
-        self.resume = None;
-        let read = self.read_key(bucket, key, visit);
-        self.book_left();
-        read
+        let native = &mut |list: Told<'_, '_>| visit(&mut NativeList::<E>::new(list));
+        self.core.stream(bucket, key, native)
     }
 
     fn clear_key<Q: Lookup<K> + ?Sized>(&mut self, bucket: Time, key: &Q) -> Result<()> {
-        self.resume = None;
-        self.clear_list(bucket, key)
+        self.core.clear_list(bucket, key)
     }
 
     fn relocate<Q: Lookup<K> + ?Sized>(&mut self, from: Time, to: Time, key: &Q) -> Result<()> {
-        self.resume = None;
-        self.relocate_list(from, to, key)
+        self.core.relocate_list(from, to, key)
     }
 
     fn next_bucket(&self, from: Time) -> Option<Time> {
-        self.buckets.range(from..).next().map(|(time, _)| *time)
+        self.core.next_bucket(from)
     }
 
     fn fold(
@@ -264,9 +93,8 @@ impl<K: Key, E: State> Lists<K, E> for AppendLogLists<K, E> {
         fuel: usize,
         visit: &mut dyn FnMut(&K, &mut dyn Elements<E>) -> Result<()>,
     ) -> Result<()> {
-        let folded = self.fold_buckets(buckets, cursor, fuel, visit);
-        self.book_left();
-        folded
+        let native = &mut |key: &K, list: Told<'_, '_>| visit(key, &mut NativeList::<E>::new(list));
+        self.core.fold(buckets, cursor, fuel, native)
     }
 
     fn by_hash(&mut self) -> Option<&mut dyn ByHash<K, E, Time>> {
@@ -274,85 +102,74 @@ impl<K: Key, E: State> Lists<K, E> for AppendLogLists<K, E> {
     }
 
     fn purge(&mut self, before: Time, _: usize) -> Result<bool> {
-        self.resume = None;
-        self.purge_buckets(before);
-        self.jobs.drive();
-        self.poll()?;
-        // With a thread for it, what is left to do is not the caller's.
-        Ok(self.reaping == 0 || !self.context.helper.is_inline())
+        self.core.purge(before)
     }
 
     fn prefetch(&mut self, until: Time) -> Result<()> {
-        self.poll()?;
-        self.read_ahead(until);
-        Ok(())
+        self.core.prefetch(until)
     }
 
     fn len(&self) -> u64 {
-        self.elements
+        self.core.len()
+    }
+}
+
+impl<K: Key, E: State> ByHash<K, E, Time> for AppendLogLists<K, E> {
+    /// Visits lists in runs of as many elements as a value may have bytes, or one.
+    fn visit_hashes(
+        &mut self,
+        bucket: Time,
+        hashes: &RangeInclusive<u64>,
+        cursor: &mut Cursor,
+        fuel: usize,
+        visit: VisitRun<'_, K, E>,
+    ) -> Result<()> {
+        let native =
+            &mut |key: &K, before: u64, run: ElementSlice<'_>| visit(key, before, run.native());
+        self.core.visit_hashes(bucket, hashes, cursor, fuel, native)
+    }
+
+    fn remove_hashes(
+        &mut self,
+        bucket: Time,
+        hashes: &RangeInclusive<u64>,
+        cursor: &mut Cursor,
+        fuel: usize,
+    ) -> Result<usize> {
+        self.core.remove_hashes(bucket, hashes, cursor, fuel)
     }
 }
 
 impl<K: Key, E: State> Upkeep for AppendLogLists<K, E> {
     fn tick(&mut self, work: usize) -> Result<usize> {
-        self.background_work(work)
+        self.core.tick(work)
     }
 
     fn reclaim(&mut self, bytes: u64) -> Result<u64> {
-        self.resume = None;
-        self.give_up(bytes)
+        self.core.reclaim(bytes)
     }
 
     fn fixed_bytes(&self) -> (u64, u64) {
-        let fixed = match self.source.is_some() {
-            true => self.account.fixed_bytes(),
-            false => self.account.used(),
-        };
-        (fixed, self.account.limit())
+        self.core.fixed_bytes()
     }
 
     fn checkpoint(&mut self, blobs: &mut BlobWriter) -> Result<StateImage> {
-        at_once(self, blobs)
+        self.core.checkpoint(blobs)
     }
 
-    fn begin_checkpoint(&mut self, _: &mut BlobWriter) -> Result<Option<StateImage>> {
-        self.begin_capture().map(|()| None)
+    fn begin_checkpoint(&mut self, blobs: &mut BlobWriter) -> Result<Option<StateImage>> {
+        self.core.begin_checkpoint(blobs)
     }
 
-    fn continue_checkpoint(&mut self, _: &mut BlobWriter) -> Result<Option<StateImage>> {
-        self.continue_capture()
+    fn continue_checkpoint(&mut self, blobs: &mut BlobWriter) -> Result<Option<StateImage>> {
+        self.core.continue_checkpoint(blobs)
     }
 
     fn checkpointed(&mut self, outcome: CheckpointOutcome) {
-        self.decide_checkpoint(outcome);
+        self.core.checkpointed(outcome);
     }
 
     fn stats(&self) -> TableStats {
-        self.statistics()
-    }
-}
-
-impl<K, E> Drop for AppendLogLists<K, E> {
-    fn drop(&mut self) {
-        // The helper may be dropping lists; if it takes long it goes on alone.
-        let start = Instant::now();
-        let helper = self.context.helper.clone();
-        let waits = || !helper.is_left_alone() && start.elapsed() < Duration::from_secs(2);
-        while self.jobs.pending() > 0 && waits() {
-            let _ = self.jobs.wait();
-        }
-        self.resume = None;
-        if let Some(reads) = self.reads.as_ref().filter(|_| !helper.is_left_alone()) {
-            reads.wait_to_close();
-        }
-        self.capture = None;
-        self.buckets.clear();
-        self.graves.clear();
-        if let Some(pool) = &self.pieces.1 {
-            pool.borrow_mut().close();
-        }
-        for kind in alluvium_pagestore::MEMORY_KINDS {
-            self.account.release(kind, self.account.used_for(kind));
-        }
+        self.core.stats()
     }
 }

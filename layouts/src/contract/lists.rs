@@ -186,8 +186,16 @@ pub(crate) fn span(buckets: &Range<Time>) -> (Bound<Time>, Bound<Time>) {
 /// What to fold for one bucket alone; `None` if that cannot be said, since a range that ends with
 /// the end of time has that bucket too.
 pub(crate) fn span_of<K: Key, E>(lists: &impl Lists<K, E>, bucket: Time) -> Option<Range<Time>> {
+    span_alone(bucket, |from| lists.next_bucket(from))
+}
+
+/// The same by a function that tells the first bucket at or after a time.
+pub(crate) fn span_alone(
+    bucket: Time,
+    next: impl FnOnce(Time) -> Option<Time>,
+) -> Option<Range<Time>> {
     let end = bucket.plus(1);
-    let has_both = bucket < Time::MAX && end == Time::MAX && lists.next_bucket(end).is_some();
+    let has_both = bucket < Time::MAX && end == Time::MAX && next(end).is_some();
     (!has_both).then_some(bucket..end)
 }
 

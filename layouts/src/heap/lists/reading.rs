@@ -27,7 +27,7 @@ use crate::heap::split_table::{HashRange, SplitTable};
 use crate::restore::full_image::name_large;
 
 /// Most elements of a list in one record.
-const RECORD_ELEMENTS: usize = 1024;
+pub(crate) const RECORD_ELEMENTS: usize = 1024;
 
 /// What is to be read still.
 #[derive(Debug)]

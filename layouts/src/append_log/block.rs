@@ -1,0 +1,332 @@
+//! Blocks of a run whose elements are of any type: encoding and decoding them.
+//!
+//! What is here for each type of elements is this file's [`BlockType`], and nothing else of runs: cursors, merges and
+//! folds go by blocks that say what they have.
+
+use std::any::Any;
+use std::fmt;
+use std::iter::Take;
+use std::marker::PhantomData;
+use std::ops::Range;
+
+use alluvium_pagestore::block::{self, AlignedVec, BlockEntry, BorrowedEntry};
+use alluvium_pagestore::{HeapSize, Key, Result, State, Trials, rounded};
+
+use super::chain_unsafe::{Chunks, Iter};
+use super::element_type_unsafe::{ElementSlice, ElementType};
+use crate::contract::lists::Elements;
+
+/// The types of a state's blocks, erased but for keys.
+pub struct BlockType<K> {
+    pub elements: &'static ElementType,
+    /// Whether neither keys nor elements ever own heap.
+    pub is_plain: bool,
+    decode: Decode<K>,
+    empty: fn() -> Box<dyn Block<K>>,
+    encode: Encode<K>,
+}
+
+/// Encodes some entries.
+type Encode<K> = fn(&mut Trials, &mut AlignedVec, Range<usize>, EntryAt<'_, '_, K>) -> Result<()>;
+/// Decodes a block.
+type Decode<K> = fn(&[u8]) -> Result<Box<dyn Block<K>>>;
+
+impl<K> fmt::Debug for BlockType<K> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "BlockType({:?})", self.elements)
+    }
+}
+
+/// The entries of a block, in memory: each a key, a rank, and elements.
+pub trait Block<K>: Send {
+    /// Entries.
+    fn len(&self) -> usize;
+    fn key(&self, at: usize) -> &K;
+    fn rank(&self, at: usize) -> i64;
+    fn elements(&self, at: usize) -> ElementSlice<'_>;
+    /// Bytes that the entries take.
+    fn bytes(&self) -> u64;
+    /// Takes the elements of an entry of another block of the same types: as those of a new entry, or behind those of the
+    /// last one.
+    ///
+    /// # Panics
+    /// If the other is of other types.
+    fn take(&mut self, from: &mut dyn Block<K>, at: usize, to: Target<'_, K>);
+    /// Forgets all entries.
+    fn clear(&mut self);
+    fn as_any(&mut self) -> &mut dyn Any;
+}
+
+/// Where elements go that a block takes.
+pub enum Target<'k, K> {
+    /// To its last entry, which gets this rank.
+    Last(i64),
+    /// To a new one of this key and rank.
+    New(&'k K, i64),
+}
+
+impl<K> fmt::Debug for dyn Block<K> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Block({} entries)", self.len())
+    }
+}
+
+/// Elements that stand one behind the other, to be written.
+#[derive(Clone)]
+pub enum Stretch<'a> {
+    /// So many of a chain.
+    Chain(Chunks<'a>, usize),
+    Slice(ElementSlice<'a>),
+}
+
+impl<'a> Stretch<'a> {
+    pub fn len(&self) -> usize {
+        match self {
+            Stretch::Chain(_, count) => *count,
+            Stretch::Slice(slice) => slice.len(),
+        }
+    }
+
+    /// The first so many, and the others.
+    fn split(&self, at: usize) -> [Self; 2] {
+        match self {
+            Stretch::Chain(chunks, count) => {
+                let mut rest = chunks.clone();
+                rest.pass(at);
+                [Stretch::Chain(chunks.clone(), at), Stretch::Chain(rest, count - at)]
+            }
+            Stretch::Slice(slice) => slice.split_at(at).map(Stretch::Slice),
+        }
+    }
+}
+
+/// An entry of a block that is to be written.
+#[derive(Clone)]
+pub struct NewEntry<'a, K> {
+    pub key: &'a K,
+    pub rank: i64,
+    pub elements: Stretch<'a>,
+}
+
+/// Tells entries that are to be written, by their numbers.
+pub type EntryAt<'e, 'a, K> = &'e dyn Fn(usize) -> NewEntry<'a, K>;
+
+impl<'a, K> NewEntry<'a, K> {
+    /// Both halves of the elements.
+    pub fn halves(&self) -> [Self; 2] {
+        let (key, rank) = (self.key, self.rank);
+        self.elements.split(self.elements.len() / 2).map(|elements| NewEntry {
+            key,
+            rank,
+            elements,
+        })
+    }
+}
+
+impl<K: Key> BlockType<K> {
+    /// That of keys `K` and elements `E`.
+    pub fn of<E: State>() -> &'static Self {
+        const {
+            &Self {
+                elements: ElementType::of::<E>(),
+                is_plain: K::NO_HEAP && E::NO_HEAP,
+                decode: decode::<K, E>,
+                empty: || Box::new(Entries::<K, E>(Vec::new())),
+                encode: encode::<K, E>,
+            }
+        }
+    }
+
+    /// Decodes a block.
+    ///
+    /// # Errors
+    /// Of bytes that are none of these types.
+    pub fn decode(&self, payload: &[u8]) -> Result<Box<dyn Block<K>>> {
+        (self.decode)(payload)
+    }
+
+    /// A block without entries.
+    pub fn empty(&self) -> Box<dyn Block<K>> {
+        (self.empty)()
+    }
+
+    /// Encodes entries as a block, those with these numbers.
+    ///
+    /// # Errors
+    /// Those of user code, and of values that come back changed.
+    pub fn encode(
+        &self,
+        trials: &mut Trials,
+        to: &mut AlignedVec,
+        numbers: Range<usize>,
+        entries: EntryAt<'_, '_, K>,
+    ) -> Result<()> {
+        (self.encode)(trials, to, numbers, entries)
+    }
+}
+
+fn decode<K: Key, E: State>(payload: &[u8]) -> Result<Box<dyn Block<K>>> {
+    Ok(Box::new(Entries::<K, E>(block::decode(payload)?)))
+}
+
+fn encode<K: Key, E: State>(
+    trials: &mut Trials,
+    to: &mut AlignedVec,
+    numbers: Range<usize>,
+    entries: EntryAt<'_, '_, K>,
+) -> Result<()> {
+    let native = numbers.map(entries).map(|NewEntry { key, rank, elements }| BorrowedEntry {
+        key,
+        rank,
+        elements: match elements {
+            Stretch::Chain(chunks, count) => Native::<E>::Chain(chunks.native().take(count)),
+            Stretch::Slice(slice) => Native::Slice(slice.native().iter()),
+        },
+    });
+    trials.encode_block(to, &native.collect())
+}
+
+/// Elements by their type.
+enum Native<'a, E> {
+    Chain(Take<Iter<'a, E>>),
+    Slice(std::slice::Iter<'a, E>),
+}
+
+impl<E> Clone for Native<'_, E> {
+    fn clone(&self) -> Self {
+        match self {
+            Native::Chain(elements) => Native::Chain(elements.clone()),
+            Native::Slice(elements) => Native::Slice(elements.clone()),
+        }
+    }
+}
+
+impl<'a, E> Iterator for Native<'a, E> {
+    type Item = &'a E;
+
+    #[inline]
+    fn next(&mut self) -> Option<&'a E> {
+        match self {
+            Native::Chain(elements) => elements.next(),
+            Native::Slice(elements) => elements.next(),
+        }
+    }
+
+    fn size_hint(&self) -> (usize, Option<usize>) {
+        match self {
+            Native::Chain(elements) => elements.size_hint(),
+            Native::Slice(elements) => elements.size_hint(),
+        }
+    }
+}
+
+impl<E> ExactSizeIterator for Native<'_, E> {}
+
+/// The entries of a block, by their types.
+struct Entries<K, E>(Vec<BlockEntry<K, E>>);
+
+impl<K: Key, E: State> Block<K> for Entries<K, E> {
+    fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    fn key(&self, at: usize) -> &K {
+        &self.0[at].key
+    }
+
+    fn rank(&self, at: usize) -> i64 {
+        self.0[at].rank
+    }
+
+    fn elements(&self, at: usize) -> ElementSlice<'_> {
+        ElementSlice::of(&self.0[at].elements)
+    }
+
+    fn bytes(&self) -> u64 {
+        let heap = |entry: &BlockEntry<K, E>| entry.key.heap_bytes() + entry.elements.heap_bytes();
+        let table = rounded(self.0.capacity() * size_of::<BlockEntry<K, E>>());
+        let own = rounded(size_of::<Self>());
+        (own + table + self.0.iter().map(heap).sum::<usize>()) as u64
+    }
+
+    fn take(&mut self, from: &mut dyn Block<K>, at: usize, to: Target<'_, K>) {
+        let from = from.as_any().downcast_mut::<Self>().expect("blocks of the same types");
+        let mut elements = std::mem::take(&mut from.0[at].elements);
+        match to {
+            Target::Last(rank) => {
+                let last = self.0.last_mut().expect("there is an entry");
+                last.rank = rank;
+                last.elements.append(&mut elements);
+            }
+            Target::New(key, rank) => {
+                self.0.push(BlockEntry { key: key.clone(), rank, elements });
+            }
+        }
+    }
+
+    fn clear(&mut self) {
+        self.0.clear();
+    }
+
+    fn as_any(&mut self) -> &mut dyn Any {
+        self
+    }
+}
+
+/// The elements of one list as they are read: all in one chain, most often.
+pub enum Told<'t, 'a> {
+    Chain(&'t mut Chunks<'a>),
+    Other(&'t mut dyn NextElements),
+}
+
+/// Elements of one list that are read one after the other.
+pub trait NextElements {
+    /// The next element; none at the end.
+    ///
+    /// # Errors
+    /// Those of reading.
+    fn next_one(&mut self) -> Result<Option<ElementSlice<'_>>>;
+    /// The next elements that stand side by side; none at the end.
+    ///
+    /// # Errors
+    /// Those of reading.
+    fn next_slice(&mut self) -> Result<Option<ElementSlice<'_>>>;
+}
+
+impl Told<'_, '_> {
+    /// The next elements that stand side by side; none at the end.
+    ///
+    /// # Errors
+    /// Those of reading.
+    pub fn next_slice(&mut self) -> Result<Option<ElementSlice<'_>>> {
+        match self {
+            Told::Chain(chunks) => Ok(chunks.next_slice()),
+            Told::Other(slices) => slices.next_slice(),
+        }
+    }
+}
+
+/// The elements of one list as they are read, by their type.
+pub struct NativeList<'t, 'a, E>(Told<'t, 'a>, PhantomData<E>);
+
+impl<'t, 'a, E> NativeList<'t, 'a, E> {
+    pub fn new(told: Told<'t, 'a>) -> Self {
+        Self(told, PhantomData)
+    }
+}
+
+impl<E: State> Elements<E> for NativeList<'_, '_, E> {
+    #[inline]
+    fn next(&mut self) -> Result<Option<&E>> {
+        let one = match &mut self.0 {
+            Told::Chain(chunks) => chunks.next_one(),
+            Told::Other(slices) => slices.next_one()?,
+        };
+        Ok(one.and_then(|one| one.native().first()))
+    }
+
+    #[inline]
+    fn next_chunk(&mut self) -> Result<&[E]> {
+        Ok(self.0.next_slice()?.map_or(&[], ElementSlice::native))
+    }
+}

@@ -1,0 +1,345 @@
+//! Lists kept in an append log, but for the type of their elements: all that is compiled once for lists of one type of
+//! keys.
+//!
+//! What it keeps true: every byte of ours is booked before it is used; a call that fails has
+//! changed nothing that can be seen; the order of a list is that of arrival, wherever its parts are.
+
+use std::cell::RefCell;
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
+use std::rc::Rc;
+use std::time::{Duration, Instant};
+
+use alluvium_pagestore::{
+    Account, BlobWriter, Key, Lookup, MemoryKind, Result, SegmentWriter, StateImage, Time,
+    fingerprint,
+};
+
+use super::arena_unsafe::{ArenaKind, LINE_BYTES, PIECE_BYTES_MAX, SharedPool};
+use super::block::{BlockType, Told};
+use super::bucket::Bucket;
+use super::capture::Capture;
+use super::checkpoint::Files;
+use super::config::{AppendLog, Sizes};
+use super::fold::{Resume, Visit};
+use super::jobs::ListJobs;
+use super::kept::Kept;
+use super::run::{Run, RunCursor, Source};
+use crate::checkpoint::at_once;
+use crate::contract::table::{CheckpointOutcome, Cursor, StateContext, TableStats};
+use crate::contract::upkeep::Upkeep;
+use crate::heap::split_table::HashRange;
+use crate::hybrid_log::Pool;
+use crate::support::oversize::Oversize;
+use crate::support::patient_reads::PatientReads;
+
+/// An open [`AppendLog`], whose elements are erased.
+pub struct Core<K: 'static> {
+    /// The types of its lists.
+    pub(super) blocks: &'static BlockType<K>,
+    pub(super) context: StateContext,
+    pub(super) sizes: Sizes,
+    pub(super) account: Rc<Account>,
+    pub(super) range: HashRange,
+    /// What the tables of buckets are for: the range, and of how many key groups their lists may be few, if
+    /// key groups come and go.
+    pub(super) tables: (HashRange, Option<u16>),
+    /// What the arenas of buckets are for, and where their memory comes from.
+    pub(super) pieces: ArenaKind,
+    pub(super) buckets: BTreeMap<Time, Bucket<K>>,
+    /// Runs of buckets that were purged, which others import from.
+    pub(super) graves: BTreeMap<Time, Vec<Run<K>>>,
+    /// Number of the newest run.
+    pub(super) epoch: u64,
+    /// Elements, those of runs that were cleared or not.
+    pub(super) elements: u64,
+    pub(super) jobs: ListJobs,
+    /// Where runs are read; `None` without storage.
+    pub(super) source: Option<Source<K>>,
+    /// How the owner reads them.
+    pub(super) reads: Option<PatientReads>,
+    pub(super) files: Files,
+    pub(super) resume: Option<Resume<K>>,
+    pub(super) stats: TableStats,
+    /// Whether runs are being merged.
+    pub(super) merging: bool,
+    /// Buckets that may have too many runs.
+    pub(super) crowded: BTreeSet<Time>,
+    /// Writes that the helper has not answered.
+    pub(super) writing: usize,
+    /// Bytes that the helper is dropping.
+    pub(super) reaping: u64,
+    /// Why runs could not be written, the last time it was tried.
+    pub(super) failed: Option<alluvium_pagestore::Error>,
+    /// The checkpoint being taken, or not decided yet.
+    pub(super) capture: Option<Box<Capture<K>>>,
+    pub(super) oversize: Oversize,
+    /// Buckets less than this apart are read together.
+    pub(super) span: i128,
+    /// What appends leave, as long as the runs are what they were.
+    pub(super) kept: Option<Kept>,
+    /// Runs are merged that else would not be.
+    pub(super) is_tight: bool,
+}
+
+impl<K> std::fmt::Debug for Core<K> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "AppendLogLists({}: {} elements)", self.context.name, self.elements)
+    }
+}
+
+impl<K: Key> Core<K> {
+    /// Opens lists of these types.
+    ///
+    /// # Errors
+    /// If there is too little memory; those of restoring.
+    pub fn open(
+        layout: &AppendLog,
+        blocks: &'static BlockType<K>,
+        mut context: StateContext,
+    ) -> Result<Self> {
+        let longest = context.longest_record();
+        let restored = context.restored.take();
+        let account = context.account.clone();
+        let plain = blocks.is_plain;
+        let (memory, stored) = (account.available_to_open(), context.segments.is_some());
+        let sizes_for = |max_value| layout.sizes(memory, (plain, stored), max_value);
+        let mut sizes = sizes_for(context.max_value_bytes)?;
+        // What is there already may be larger than what may come.
+        let element = longest.saturating_sub(sizes.block_bytes as u64);
+        let most = Oversize::most_of(context.max_value_bytes, element);
+        if most > context.max_value_bytes {
+            sizes = sizes_for(most)?;
+        }
+        let state = fingerprint(&context.name);
+        let range = HashRange::of(&context.owned, context.key_groups);
+        let mut writer = None;
+        if let Some(store) = &context.segments {
+            account.reserve(MemoryKind::Buffers, sizes.writer_bytes, "the writer of runs")?;
+            let (chunk, segment) = (sizes.chunk_bytes, sizes.segment_bytes);
+            writer = Some(SegmentWriter::new(store.clone(), state, chunk, segment));
+        }
+        let store = context.segments.clone();
+        let pieces = ArenaKind {
+            elements: blocks.elements,
+            piece_bytes_max: sizes.piece_bytes,
+            pool: pool_of(&context, sizes.piece_bytes),
+        };
+        let reads =
+            store.as_ref().map(|store| PatientReads::new(store, sizes.patience, account.clone()));
+        let mut lists = Core {
+            blocks,
+            range,
+            tables: (range, context.movable.then_some(context.key_groups)),
+            account,
+            sizes,
+            pieces,
+            buckets: BTreeMap::new(),
+            graves: BTreeMap::new(),
+            epoch: 0,
+            elements: 0,
+            jobs: ListJobs::new(context.helper.clone(), store.clone(), writer),
+            source: store.map(|store| Source { store, state, range, blocks }),
+            reads,
+            files: Files::new(context.account.clone()),
+            resume: None,
+            stats: TableStats::default(),
+            merging: false,
+            crowded: BTreeSet::new(),
+            writing: 0,
+            reaping: 0,
+            failed: None,
+            capture: None,
+            oversize: Oversize::new(&context.name, context.max_value_bytes),
+            span: 1,
+            kept: None,
+            is_tight: false,
+            context,
+        };
+        if let Some((image, _)) = restored {
+            lists.restore(&image)?;
+        }
+        Ok(lists)
+    }
+
+    /// The runs of a bucket, and those of one of the same time that was purged.
+    pub(super) fn runs_of(&self, time: Time) -> impl Iterator<Item = &Run<K>> {
+        let own = self.buckets.get(&time).into_iter().flat_map(|bucket| &bucket.runs);
+        own.chain(self.graves.get(&time).into_iter().flatten())
+    }
+
+    /// A run.
+    pub(super) fn run(&self, time: Time, number: u64) -> Option<&Run<K>> {
+        self.runs_of(time).find(|run| run.number == number)
+    }
+
+    /// A run, to be changed.
+    pub(super) fn run_mut(&mut self, time: Time, number: u64) -> Option<&mut Run<K>> {
+        let own = self.buckets.get_mut(&time).into_iter().flat_map(|bucket| &mut bucket.runs);
+        let mut all = own.chain(self.graves.get_mut(&time).into_iter().flatten());
+        all.find(|run| run.number == number)
+    }
+
+    /// Adds what cursors have read to the statistics.
+    pub(super) fn count_reads(&mut self, cursors: &mut [RunCursor<K>]) {
+        for cursor in cursors {
+            let (blocks, bytes) = cursor.take_counts();
+            self.stats.codec_calls += blocks;
+            self.stats.cold_reads += u64::from(bytes > 0) * blocks;
+        }
+    }
+
+    /// Books what reads that were left keep, now that the cursors are gone that had booked it.
+    pub(super) fn book_left(&self) {
+        if let Some(reads) = &self.reads {
+            reads.book(reads.left_bytes());
+        }
+    }
+
+    /// Drops a bucket in which there is nothing.
+    pub(super) fn drop_if_vacant(&mut self, time: Time) {
+        if self.buckets.get(&time).is_some_and(Bucket::is_vacant) {
+            let bucket = self.buckets.remove(&time).expect("looked up above");
+            self.drop_bucket(bucket, &BTreeSet::new());
+        }
+    }
+
+    /// [`fold`](crate::Lists::fold)s lists whose elements are erased.
+    ///
+    /// # Errors
+    /// Those of `visit` and of reading.
+    pub fn fold(
+        &mut self,
+        buckets: Range<Time>,
+        cursor: &mut Cursor,
+        fuel: usize,
+        visit: Visit<'_, K>,
+    ) -> Result<()> {
+        let folded = self.fold_buckets(buckets, cursor, fuel, visit);
+        self.book_left();
+        folded
+    }
+
+    /// [`stream`](crate::Lists::stream)s a list whose elements are erased.
+    ///
+    /// # Errors
+    /// Those of `visit` and of reading.
+    pub fn stream<Q: Lookup<K> + ?Sized>(
+        &mut self,
+        bucket: Time,
+        key: &Q,
+        visit: &mut dyn FnMut(Told<'_, '_>) -> Result<()>,
+    ) -> Result<()> {
+        self.resume = None;
+        let read = self.read_key(bucket, key, visit);
+        self.book_left();
+        read
+    }
+
+    /// Elements, those of runs that were cleared or not.
+    pub fn len(&self) -> u64 {
+        self.elements
+    }
+
+    /// The first bucket at or after a time.
+    pub fn next_bucket(&self, from: Time) -> Option<Time> {
+        self.buckets.range(from..).next().map(|(time, _)| *time)
+    }
+
+    /// Drops the buckets before a time; says whether that is done.
+    ///
+    /// # Errors
+    /// Those of storage.
+    pub fn purge(&mut self, before: Time) -> Result<bool> {
+        self.resume = None;
+        self.purge_buckets(before);
+        self.jobs.drive();
+        self.poll()?;
+        // With a thread for it, what is left to do is not the caller's.
+        Ok(self.reaping == 0 || !self.context.helper.is_inline())
+    }
+
+    /// Has the buckets before a time read ahead.
+    ///
+    /// # Errors
+    /// Those of storage.
+    pub fn prefetch(&mut self, until: Time) -> Result<()> {
+        self.poll()?;
+        self.read_ahead(until);
+        Ok(())
+    }
+}
+
+/// Where large pieces come from, if they are large enough.
+fn pool_of(context: &StateContext, piece_bytes: usize) -> Option<SharedPool> {
+    let layout = std::alloc::Layout::from_size_align(PIECE_BYTES_MAX, LINE_BYTES).ok()?;
+    let pool = || {
+        let helper = Some(context.helper.clone());
+        Pool::new(layout, context.account.clone(), MemoryKind::Pages, helper)
+    };
+    (piece_bytes == PIECE_BYTES_MAX).then(|| Rc::new(RefCell::new(pool())))
+}
+
+impl<K: Key> Upkeep for Core<K> {
+    fn tick(&mut self, work: usize) -> Result<usize> {
+        self.background_work(work)
+    }
+
+    fn reclaim(&mut self, bytes: u64) -> Result<u64> {
+        self.resume = None;
+        self.give_up(bytes)
+    }
+
+    fn fixed_bytes(&self) -> (u64, u64) {
+        let fixed = match self.source.is_some() {
+            true => self.account.fixed_bytes(),
+            false => self.account.used(),
+        };
+        (fixed, self.account.limit())
+    }
+
+    fn checkpoint(&mut self, blobs: &mut BlobWriter) -> Result<StateImage> {
+        at_once(self, blobs)
+    }
+
+    fn begin_checkpoint(&mut self, _: &mut BlobWriter) -> Result<Option<StateImage>> {
+        self.begin_capture().map(|()| None)
+    }
+
+    fn continue_checkpoint(&mut self, _: &mut BlobWriter) -> Result<Option<StateImage>> {
+        self.continue_capture()
+    }
+
+    fn checkpointed(&mut self, outcome: CheckpointOutcome) {
+        self.decide_checkpoint(outcome);
+    }
+
+    fn stats(&self) -> TableStats {
+        self.statistics()
+    }
+}
+
+impl<K> Drop for Core<K> {
+    fn drop(&mut self) {
+        // The helper may be dropping lists; if it takes long it goes on alone.
+        let start = Instant::now();
+        let helper = self.context.helper.clone();
+        let waits = || !helper.is_left_alone() && start.elapsed() < Duration::from_secs(2);
+        while self.jobs.pending() > 0 && waits() {
+            let _ = self.jobs.wait();
+        }
+        self.resume = None;
+        if let Some(reads) = self.reads.as_ref().filter(|_| !helper.is_left_alone()) {
+            reads.wait_to_close();
+        }
+        self.capture = None;
+        self.buckets.clear();
+        self.graves.clear();
+        if let Some(pool) = &self.pieces.pool {
+            pool.borrow_mut().close();
+        }
+        for kind in alluvium_pagestore::MEMORY_KINDS {
+            self.account.release(kind, self.account.used_for(kind));
+        }
+    }
+}
