@@ -4,7 +4,7 @@
 
 use std::path::PathBuf;
 
-use alluvium::{Error, Key, Map, Result, State, Store};
+use alluvium::{AppendLog, Error, Key, List, Map, Result, State, Store};
 
 /// The directory that a program keeps its store in: its first argument.
 pub fn directory() -> PathBuf {
@@ -35,4 +35,32 @@ pub fn exercise<K: Key + Clone, V: State + Clone + PartialEq>(
     })?;
     let was_there = map.take(&key)?.is_some();
     Ok(visited + u64::from(is_there) + u64::from(was_there))
+}
+
+/// Opens lists of `K` and `E` in an append log and makes each call of the record path once, and `clear`.
+///
+/// # Errors
+/// Those of the calls.
+pub fn exercise_lists<K: Key + Clone, E: State + Clone + PartialEq>(
+    store: &Store,
+    name: &str,
+    key: K,
+    element: E,
+) -> Result<u64> {
+    let layout = AppendLog::new();
+    let mut lists: List<K, E, AppendLog> = store.list::<K, E>(name).layout(layout).open()?;
+    lists.append(&key, element.clone()).map_err(Error::from)?;
+    let mut batch = vec![(key.clone(), element.clone()), (key.clone(), element.clone())];
+    lists.append_batch(&mut batch)?;
+    let mut alike = 0;
+    lists.read(&key, |found| {
+        alike += u64::from(*found == element);
+        Ok(())
+    })?;
+    lists.for_each(|_, found| {
+        alike += u64::from(*found == element);
+        Ok(())
+    })?;
+    lists.clear(&key)?;
+    Ok(alike)
 }
