@@ -8,6 +8,8 @@
 mod append;
 mod arena_unsafe;
 mod block;
+#[cfg(test)]
+mod block_tests;
 mod bucket;
 mod capture;
 #[cfg(test)]

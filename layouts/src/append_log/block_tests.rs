@@ -1,0 +1,140 @@
+//! Blocks of erased elements against vectors, and elements by places in memory.
+
+use std::alloc::Layout;
+
+use alluvium_pagestore::block::{self, AlignedVec, BorrowedEntry};
+use alluvium_pagestore::{State, Trials};
+
+use super::arena_unsafe::{Arena, PIECE_BYTES_MAX};
+use super::block::{Block, BlockType, NewEntry, Stretch, Target};
+use super::chain_unsafe::Chain;
+use super::element_type_unsafe::{ElementSlice, ElementType};
+
+fn chain<E: State + Clone>(elements: &[E]) -> Chain {
+    let (layout, mut chain) = (Layout::new::<E>(), Chain::default());
+    let mut arena = Arena::new(ElementType::of::<E>(), PIECE_BYTES_MAX);
+    for element in elements {
+        if !chain.has_room() {
+            chain.grow(layout, &mut arena);
+        }
+        chain.push_checked(element.clone());
+    }
+    chain
+}
+
+/// The bytes of a block that has these elements of one key.
+fn encoded<E: State>(rank: i64, elements: &Stretch<'_>) -> AlignedVec {
+    let (mut bytes, entry) =
+        (AlignedVec::new(), |_: usize| NewEntry { key: &7u64, rank, elements: elements.clone() });
+    BlockType::<u64>::of::<E>().encode(&mut Trials::default(), &mut bytes, 0..1, &entry).unwrap();
+    bytes
+}
+
+/// The same from native ones.
+fn expected<E: State>(rank: i64, elements: &[E]) -> AlignedVec {
+    let mut bytes = AlignedVec::new();
+    let entry = BorrowedEntry { key: &7u64, rank, elements: elements.iter() };
+    block::encode(&mut bytes, &vec![entry]).unwrap();
+    bytes
+}
+
+fn elements_of<E: State + Clone>(block: &dyn Block<u64>, at: usize) -> Vec<E> {
+    block.elements(at).native::<E>().to_vec()
+}
+
+/// Elements are encoded alike from a chain, from a slice and by their types, in whole and in parts.
+fn is_encoded_alike<E: State + Clone + PartialEq + std::fmt::Debug>(make: impl Fn(u64) -> E) {
+    for len in [1, 2, 3, 7, 20, 150] {
+        let native: Vec<E> = (0..len).map(&make).collect();
+        let chain = chain(&native);
+        for from in [0, 1, native.len() / 2] {
+            let (mut chunks, rest) = (chain.chunks(), &native[from.min(native.len())..]);
+            chunks.pass(from);
+            let count = rest.len() - rest.len() / 3;
+            let (whole, part) = (expected(-3, rest), expected(-3, &rest[..count]));
+            let slice = Stretch::Slice(ElementSlice::of(rest));
+            assert_eq!(
+                encoded::<E>(-3, &Stretch::Chain(chunks.clone(), rest.len()))[..],
+                whole[..]
+            );
+            assert_eq!(encoded::<E>(-3, &slice)[..], whole[..]);
+            assert_eq!(encoded::<E>(-3, &Stretch::Chain(chunks.clone(), count))[..], part[..]);
+            for elements in [Stretch::Chain(chunks, rest.len()), slice] {
+                let halves = NewEntry { key: &7, rank: -3, elements }.halves();
+                let middle = rest.len() / 2;
+                for (half, of) in halves.iter().zip([&rest[..middle], &rest[middle..]]) {
+                    assert_eq!(half.elements.len(), of.len());
+                    assert_eq!(encoded::<E>(-3, &half.elements)[..], expected(-3, of)[..]);
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn elements_of_any_type_are_encoded_as_by_their_type() {
+    is_encoded_alike(|n| n);
+    is_encoded_alike(|n| n as u8);
+    is_encoded_alike(|n| n % 2 == 0);
+    is_encoded_alike(|n| (n, n as u32));
+    is_encoded_alike(|n| "word".repeat(n as usize % 5));
+    is_encoded_alike(|n| vec![n; n as usize % 4]);
+}
+
+#[test]
+fn a_block_takes_elements_of_others_as_new_entries_and_behind_its_last() {
+    let block_type = BlockType::<u64>::of::<String>();
+    let words: Vec<String> = (0..9).map(|n| n.to_string()).collect();
+    let (mut gathered, mut bytes) = (block_type.empty(), Vec::new());
+    for (n, some) in words.chunks(3).enumerate() {
+        let mut from = block_type.decode(&expected(n as i64, some)).unwrap();
+        assert_eq!((from.len(), *from.key(0), from.rank(0)), (1, 7, n as i64));
+        assert_eq!(elements_of::<String>(&*from, 0), some);
+        let to = if n == 1 { Target::Last(5) } else { Target::New(&8, 2 * n as i64) };
+        gathered.take(&mut *from, 0, to);
+        assert_eq!(elements_of::<String>(&*from, 0), [""; 0]);
+        bytes.push(gathered.bytes());
+    }
+    let entries: Vec<_> = (0..gathered.len())
+        .map(|at| (*gathered.key(at), gathered.rank(at), elements_of::<String>(&*gathered, at)))
+        .collect();
+    assert_eq!(entries, [(8, 5, words[..6].to_vec()), (8, 4, words[6..].to_vec())]);
+    assert!(bytes.is_sorted() && bytes[0] > block_type.empty().bytes(), "{bytes:?}");
+    gathered.clear();
+    assert_eq!(gathered.len(), 0);
+}
+
+#[test]
+#[should_panic(expected = "blocks of the same types")]
+fn a_block_takes_nothing_of_other_types() {
+    let mut from = BlockType::<u64>::of::<u32>().decode(&expected(0, &[1u32])).unwrap();
+    BlockType::<u64>::of::<u64>().empty().take(&mut *from, 0, Target::New(&1, 0));
+}
+
+#[test]
+#[should_panic(expected = "elements of another type")]
+fn a_slice_of_elements_of_another_type_is_not_told() {
+    ElementSlice::of(&[1u64]).native::<i64>();
+}
+
+#[test]
+fn a_slice_is_split_and_measured_as_its_elements_are() {
+    let words: Vec<String> = ["a", "long enough to own heap", "c", ""].map(str::to_owned).into();
+    let slice = ElementSlice::of(&words);
+    for at in 0..=words.len() {
+        let [before, after] = slice.split_at(at);
+        assert_eq!(before.native::<String>(), &words[..at]);
+        assert_eq!(after.native::<String>(), &words[at..]);
+        let mut measured = Vec::new();
+        let count = slice.take_while(&mut |heap| {
+            measured.push(heap as u64);
+            measured.len() <= at
+        });
+        assert_eq!(count, at.min(words.len()));
+        let heap: u64 = measured[..count].iter().sum();
+        assert_eq!(heap, before.heap_bytes());
+    }
+    let plain = ElementSlice::of(&[1u64, 2]);
+    assert_eq!((plain.heap_bytes(), plain.len()), (0, 2));
+    assert_eq!(chain(&words).heap_bytes(), slice.heap_bytes());
+}
