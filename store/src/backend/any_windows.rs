@@ -295,49 +295,65 @@ impl<K: Key, E: State> HasUpkeep for AnyLists<K, E> {
     }
 }
 
+/// The layout of maps that belong to windows in a layout that keeps none.
+fn a_log<L>(_: &L) -> HybridLog {
+    HybridLog::new()
+}
+
+/// Each layout with the type of the one that its sessions are in, and how that is made.
 macro_rules! window_layouts {
-    ($($layout:ident)+) => {$(
+    ($($layout:ident keeps sessions in $sessions:ident by $make:expr;)+) => {$(
         impl<K: Key, A: State> WindowLayout<K, A> for $layout {
             type Panes = $layout;
-            type Sessions = AnyLayout;
+            type Sessions = $sessions;
 
             fn panes(&self) -> $layout {
                 self.clone()
             }
 
-            fn sessions(&self) -> AnyLayout {
-                AnyLayout::from(self.clone()).for_maps()
+            fn sessions(&self) -> $sessions {
+                $make(self)
             }
         }
     )+};
 }
 
-window_layouts! { Heap HybridLog WindowSegments AnyLayout }
+window_layouts! {
+    Heap keeps sessions in Heap by Heap::clone;
+    HybridLog keeps sessions in HybridLog by HybridLog::clone;
+    WindowSegments keeps sessions in HybridLog by a_log;
+    AnyLayout keeps sessions in AnyLayout by AnyLayout::for_maps;
+}
 
+/// The same of windows that keep their events.
 macro_rules! holistic_layouts {
-    ($($layout:ident)+) => {$(
+    ($($layout:ident keeps sessions in $sessions:ident by $make:expr;)+) => {$(
         impl<K: Key, E: State> HolisticLayout<K, E> for $layout {
             type Lists = $layout;
-            type Sessions = AnyLayout;
+            type Sessions = $sessions;
 
             fn lists(&self) -> $layout {
                 self.clone()
             }
 
-            fn sessions(&self) -> AnyLayout {
-                AnyLayout::from(self.clone()).for_maps()
+            fn sessions(&self) -> $sessions {
+                $make(self)
             }
         }
     )+};
 }
 
-holistic_layouts! { Heap AppendLog AnyLayout }
+holistic_layouts! {
+    Heap keeps sessions in Heap by Heap::clone;
+    AppendLog keeps sessions in HybridLog by a_log;
+    AnyLayout keeps sessions in AnyLayout by AnyLayout::for_maps;
+}
 
 impl AnyLayout {
     /// What keeps the maps that belong to windows in this layout.
-    fn for_maps(self) -> AnyLayout {
+    fn for_maps(&self) -> AnyLayout {
         match self {
-            AnyLayout::Heap(_) | AnyLayout::HybridLog(_) => self,
+            AnyLayout::Heap(_) | AnyLayout::HybridLog(_) => self.clone(),
             AnyLayout::AppendLog(_) | AnyLayout::WindowSegments(_) | AnyLayout::Auto => {
                 AnyLayout::HybridLog(HybridLog::new())
             }
