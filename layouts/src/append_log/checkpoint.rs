@@ -2,7 +2,7 @@
 //! segments of its own, that says what runs there are and what is noted of keys; and restoring one.
 //! `docs/format.md` has its bytes.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, HashMap};
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -16,6 +16,7 @@ use super::bucket::Bucket;
 use super::core::Core;
 use super::notes::{Import, Note};
 use super::run::{BlockAt, RUN_BYTES, Run, StoredRun};
+use crate::checkpoint::NamedFiles;
 use crate::contract::table::{CheckpointOutcome, TableStats};
 use crate::support::gaps::Gap;
 use crate::trace_event;
@@ -29,15 +30,13 @@ pub struct Files {
     account: Rc<Account>,
     /// Each with how many runs are in it.
     all: BTreeMap<SegmentId, (SegmentInfo, u64)>,
-    committed: BTreeSet<SegmentId>,
-    taken: BTreeSet<SegmentId>,
+    named: NamedFiles,
 }
 
 impl Files {
     /// None.
     pub fn new(account: Rc<Account>) -> Self {
-        let (all, committed, taken) = Default::default();
-        Self { account, all, committed, taken }
+        Self { account, all: BTreeMap::new(), named: NamedFiles::default() }
     }
 
     fn add_file(&mut self, info: &SegmentInfo, runs: u64) {
@@ -64,8 +63,7 @@ impl Files {
     /// Of some files those that nobody needs any more.
     fn take_useless(&mut self, mut ids: Vec<SegmentId>) -> Vec<SegmentId> {
         ids.retain(|id| {
-            let named = self.committed.contains(id) || self.taken.contains(id);
-            !named && self.all.get(id).is_some_and(|(_, runs)| *runs == 0)
+            !self.named.has(*id) && self.all.get(id).is_some_and(|(_, runs)| *runs == 0)
         });
         for id in &ids {
             self.all.remove(id);
@@ -77,28 +75,23 @@ impl Files {
     /// A checkpoint that is being taken names all files of runs.
     pub fn name_all(&mut self) {
         let named = self.all.iter().filter(|(_, (_, runs))| *runs > 0);
-        self.taken = named.map(|(id, _)| *id).collect();
+        self.named.take(named.map(|(id, _)| *id));
     }
 
     /// It names those of this run too.
     pub fn name(&mut self, run: &StoredRun) {
-        self.taken.extend(run.files.iter().map(|info| info.id));
+        self.named.add(run.files.iter().map(|info| info.id));
     }
 
     /// It is taken: it has this catalog, and names these files.
     pub fn take(&mut self, catalog: &[SegmentInfo], all: impl Iterator<Item = SegmentId>) {
         catalog.iter().for_each(|info| self.add_file(info, 0));
-        self.taken = all.collect();
+        self.named.take(all);
     }
 
     /// What became of the checkpoint: tells the files that nobody needs any more.
     pub fn decide(&mut self, outcome: CheckpointOutcome) -> Vec<SegmentId> {
-        let taken = std::mem::take(&mut self.taken);
-        match outcome {
-            CheckpointOutcome::Committed => self.committed = taken,
-            CheckpointOutcome::Abandoned => {}
-            CheckpointOutcome::Unknown => self.committed.extend(taken),
-        }
+        self.named.decide(outcome);
         self.take_useless(self.all.keys().copied().collect())
     }
 
@@ -146,7 +139,7 @@ impl<K: Key> Core<K> {
             let what = format!("{} elements in runs, {} expected", self.elements, image.entries);
             return Err(Error::new(ErrorKind::Corrupt, what));
         }
-        self.files.committed = image.segments().map(|segment| segment.id).collect();
+        self.files.named.restored(image.segments().map(|segment| segment.id));
         let (state, runs) = (self.context.name.as_str(), image.segments().count());
         trace_event!(DEBUG, "lists restored", state = state, files = runs);
         Ok(())

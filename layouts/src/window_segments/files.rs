@@ -3,11 +3,11 @@
 //! A file that a checkpoint names stays until another checkpoint is the one that is restored; it is
 //! removed then if nothing else needs it.
 
-use std::collections::HashSet;
 use std::rc::Rc;
 
 use alluvium_pagestore::{Account, MemoryKind, SegmentId};
 
+use crate::checkpoint::NamedFiles;
 use crate::contract::table::CheckpointOutcome;
 
 /// Bytes booked per file that a checkpoint names, and per file that is of no use but named.
@@ -22,10 +22,7 @@ pub struct Files {
     account: Rc<Account>,
     /// Bytes of all that were not removed yet.
     pub bytes: u64,
-    /// Named by the checkpoint that is restored on open; by several if nobody can tell which.
-    committed: HashSet<SegmentId>,
-    /// Named by the checkpoint being taken.
-    taken: HashSet<SegmentId>,
+    named: NamedFiles,
     /// Written for checkpoints only: the one that is restored, and the one being taken.
     committed_only: Vec<FileBytes>,
     taken_only: Vec<FileBytes>,
@@ -42,8 +39,7 @@ impl Files {
         Self {
             account,
             bytes: 0,
-            committed: HashSet::new(),
-            taken: HashSet::new(),
+            named: NamedFiles::default(),
             committed_only: Vec::new(),
             taken_only: Vec::new(),
             useless: Vec::new(),
@@ -66,8 +62,7 @@ impl Files {
 
     /// Files are of no use any more: gives those that may be removed now.
     pub fn let_go(&mut self, files: impl Iterator<Item = FileBytes>) -> Vec<FileBytes> {
-        let named = |id: &SegmentId| self.committed.contains(id) || self.taken.contains(id);
-        let (kept, free): (Vec<_>, Vec<_>) = files.partition(|(id, _)| named(id));
+        let (kept, free): (Vec<_>, Vec<_>) = files.partition(|(id, _)| self.named.has(*id));
         self.useless.extend(kept);
         self.book();
         free
@@ -75,38 +70,35 @@ impl Files {
 
     /// A checkpoint names `all`, of which `only` were written for it.
     pub fn take(&mut self, all: impl Iterator<Item = SegmentId>, only: Vec<FileBytes>) {
-        self.taken = all.collect();
+        self.named.take(all);
         self.taken_only = only;
         self.book();
     }
 
     /// The checkpoint that is being taken names these too.
     pub fn name(&mut self, files: impl Iterator<Item = SegmentId>) {
-        self.taken.extend(files);
+        self.named.add(files);
         self.book();
     }
 
     /// The checkpoint is or is not the one that is restored: gives the files that may be removed.
     pub fn decide(&mut self, outcome: CheckpointOutcome) -> Vec<FileBytes> {
-        let (taken, only) = (std::mem::take(&mut self.taken), std::mem::take(&mut self.taken_only));
+        let only = std::mem::take(&mut self.taken_only);
+        self.named.decide(outcome);
         match outcome {
             CheckpointOutcome::Committed => {
-                self.committed = taken;
                 self.useless.append(&mut self.committed_only);
                 self.committed_only = only;
             }
             CheckpointOutcome::Abandoned => self.useless.extend(only),
-            CheckpointOutcome::Unknown => {
-                self.committed.extend(taken);
-                self.committed_only.extend(only);
-            }
+            CheckpointOutcome::Unknown => self.committed_only.extend(only),
         }
         let useless = std::mem::take(&mut self.useless);
         self.let_go(useless.into_iter())
     }
 
     fn book(&mut self) {
-        let names = self.committed.len() + self.taken.len() + self.useless.len();
+        let names = self.named.len() + self.useless.len();
         let names = names + self.committed_only.len() + self.taken_only.len();
         let booked = names.max(self.expected) as u64 * NAME_BYTES;
         self.account.adjust(MemoryKind::Tables, self.booked, booked);
