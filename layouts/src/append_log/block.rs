@@ -6,7 +6,6 @@
 use std::any::Any;
 use std::fmt;
 use std::iter::Take;
-use std::marker::PhantomData;
 use std::ops::Range;
 
 use alluvium_pagestore::block::{self, AlignedVec, BlockEntry, BorrowedEntry};
@@ -275,7 +274,7 @@ impl<K: Key, E: State> Block<K> for Entries<K, E> {
 
 /// The elements of one list as they are read: all in one chain, most often.
 pub enum Told<'t, 'a> {
-    Chain(&'t mut Chunks<'a>),
+    Chain(Chunks<'a>),
     Other(&'t mut dyn NextElements),
 }
 
@@ -307,26 +306,39 @@ impl Told<'_, '_> {
 }
 
 /// The elements of one list as they are read, by their type.
-pub struct NativeList<'t, 'a, E>(Told<'t, 'a>, PhantomData<E>);
+pub enum NativeList<'t, 'a, E> {
+    Chain(Iter<'a, E>),
+    Other(&'t mut dyn NextElements),
+}
 
-impl<'t, 'a, E> NativeList<'t, 'a, E> {
+impl<'t, 'a, E: State> NativeList<'t, 'a, E> {
+    /// The elements, if they are `E`.
+    ///
+    /// # Panics
+    /// If they are of another type; of those on storage when they are told.
+    #[inline]
     pub fn new(told: Told<'t, 'a>) -> Self {
-        Self(told, PhantomData)
+        match told {
+            Told::Chain(chunks) => NativeList::Chain(chunks.native()),
+            Told::Other(list) => NativeList::Other(list),
+        }
     }
 }
 
 impl<E: State> Elements<E> for NativeList<'_, '_, E> {
     #[inline]
     fn next(&mut self) -> Result<Option<&E>> {
-        let one = match &mut self.0 {
-            Told::Chain(chunks) => chunks.next_one(),
-            Told::Other(slices) => slices.next_one()?,
-        };
-        Ok(one.and_then(|one| one.native().first()))
+        match self {
+            NativeList::Chain(elements) => Ok(elements.next()),
+            NativeList::Other(list) => Ok(list.next_one()?.and_then(|one| one.native().first())),
+        }
     }
 
     #[inline]
     fn next_chunk(&mut self) -> Result<&[E]> {
-        Ok(self.0.next_slice()?.map_or(&[], ElementSlice::native))
+        match self {
+            NativeList::Chain(elements) => Ok(elements.next_chunk()),
+            NativeList::Other(list) => Ok(list.next_slice()?.map_or(&[], ElementSlice::native)),
+        }
     }
 }

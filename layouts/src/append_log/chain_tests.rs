@@ -94,6 +94,17 @@ fn elements_come_in_the_chunks_they_stand_in_wherever_a_reader_stands() {
                 told.extend_from_slice(chunk);
             }
             assert_eq!(told, words, "{singly} singly");
+            // The same by their type.
+            let (mut iter, mut told) = (chain.iter::<String>(), Vec::<String>::new());
+            loop {
+                told.extend(iter.by_ref().take(singly).cloned());
+                let chunk = iter.next_chunk();
+                if chunk.is_empty() {
+                    break;
+                }
+                told.extend_from_slice(chunk);
+            }
+            assert_eq!(told, words, "{singly} singly");
         }
         for passed in [0, 1, 6, 7, 30, 299, 300] {
             let mut chunks = chain.chunks();

@@ -487,19 +487,28 @@ impl<'a> Chunks<'a> {
     /// The next elements that stand in one chunk.
     #[inline]
     pub fn next_slice(&mut self) -> Option<ElementSlice<'a>> {
-        let elements = self.chain.elements().filter(|_| self.left > 0)?;
+        let elements = self.chain.elements()?;
+        let (first, count) = self.rest()?;
+        // SAFETY: the first `len` elements of a chunk are initialised and borrowed.
+        Some(unsafe {
+            let first = place_in(self.chunk, elements.layout(), first);
+            ElementSlice::new(elements, first, count as usize)
+        })
+    }
+
+    /// Where the next elements begin in the chunk that is read then, and how many they are; they count as told.
+    #[inline(always)]
+    fn rest(&mut self) -> Option<(u32, u32)> {
+        if self.left == 0 {
+            return None;
+        }
         while self.at == self.len {
             self.turn();
         }
         let (first, count) = (self.at, self.len - self.at);
         self.left -= u64::from(count);
         self.at = self.len;
-        // SAFETY: the first `len` elements of a chunk are initialised and borrowed, and `len` is above 0 only after a
-        // turn to it.
-        Some(unsafe {
-            let first = place_in(self.chunk, elements.layout(), first);
-            ElementSlice::new(elements, first, count as usize)
-        })
+        Some((first, count))
     }
 }
 
@@ -513,6 +522,19 @@ pub struct Iter<'a, E> {
 impl<E> Clone for Iter<'_, E> {
     fn clone(&self) -> Self {
         Self { chunks: self.chunks.clone(), of: PhantomData }
+    }
+}
+
+impl<'a, E> Iter<'a, E> {
+    /// The next elements that stand in one chunk; none at the end.
+    #[inline]
+    pub fn next_chunk(&mut self) -> &'a [E] {
+        let Some((first, count)) = self.chunks.rest() else { return &[] };
+        // SAFETY: the first `len` elements of a chunk are initialised and borrowed.
+        unsafe {
+            let first = place_in(self.chunks.chunk, Layout::new::<E>(), first).cast::<E>();
+            std::slice::from_raw_parts(first, count as usize)
+        }
     }
 }
 

@@ -389,7 +389,7 @@ impl<'a, K: Key> Walk<'a, K> {
             (pieces, cursors.is_empty())
         {
             // All there is of the key, most often.
-            visit(key, Told::Chain(&mut chain.chunks()))?;
+            visit(key, Told::Chain(chain.chunks()))?;
             return Ok(chain.len());
         }
         let Arrived { cursors: at_place, key, is_noted } = self.arrive(place, pieces, cursors)?;

@@ -195,7 +195,7 @@ impl<K: Key> Telling<'_, K> {
             ([Piece { key, source: (_, LIVE), chain: Some(chain), .. }], true) => {
                 self.within = None;
                 self.skip = self.told;
-                self.tell(key, Told::Chain(&mut chain.chunks()), 0)?.is_none()
+                self.tell(key, Told::Chain(chain.chunks()), 0)?.is_none()
             }
             _ => self.tell_keys(walk, place, pieces, cursors)?,
         };
