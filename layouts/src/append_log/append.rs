@@ -11,7 +11,7 @@ use alluvium_pagestore::{ErrorKind, Key, Lookup, MemoryKind, Rejected, Result, S
 
 use super::bucket::{BUCKET_BYTES, Bucket, hash_of_head};
 use super::chain_unsafe::Chain;
-use super::core::Core;
+use super::core::ListsCore;
 use super::frozen::Head;
 use super::typed_unsafe::{Found, Plenty, TypedBucket, heap_of};
 
@@ -22,7 +22,7 @@ const LISTS_AHEAD: u64 = 1024;
 /// Times that a call makes room before it gives up.
 const ROUNDS_MAX: usize = 16;
 
-impl<K: Key> Core<K> {
+impl<K: Key> ListsCore<K> {
     /// Appends an element of which this was found.
     #[inline]
     pub(super) fn append_found<E: State, Q: Lookup<K> + ?Sized>(

@@ -21,7 +21,7 @@ use alluvium_pagestore::{
 use super::LAYOUT;
 use super::checkpoint::{CatalogHead, NoteValue, RunKey, RunValue, parts_of, record_of_gap};
 use super::config::{MERGE_CHUNK_BYTES, PAGE_BLOCKS};
-use super::core::Core;
+use super::core::ListsCore;
 use super::frozen::{Booked, Frozen};
 use super::jobs::RunName;
 use super::notes::Note;
@@ -95,7 +95,7 @@ struct NotesLeft<K> {
     snapshot: Box<Snapshot<K, Note<K>>>,
 }
 
-impl<K: Key> InSteps for Core<K> {
+impl<K: Key> InSteps for ListsCore<K> {
     fn pause(&mut self) -> Result<()> {
         if self.writing == 0 {
             std::thread::yield_now();
@@ -110,7 +110,7 @@ impl<K: Key> InSteps for Core<K> {
     }
 }
 
-impl<K: Key> Core<K> {
+impl<K: Key> ListsCore<K> {
     /// Everything in the lists now is of the checkpoint.
     pub(super) fn begin_capture(&mut self) -> Result<()> {
         self.context.segment_store()?;

@@ -13,7 +13,7 @@ use alluvium_pagestore::{
 
 use super::LAYOUT;
 use super::bucket::Bucket;
-use super::core::Core;
+use super::core::ListsCore;
 use super::notes::{Import, Note};
 use super::run::{BlockAt, RUN_BYTES, Run, StoredRun};
 use crate::checkpoint::NamedFiles;
@@ -125,7 +125,7 @@ pub fn gap_of((time, before): RunKey, (first, _, parts): &RunValue) -> Option<(T
 /// Bucket, cut and lowest rank; per import source, first and last run, shift of ranks.
 pub type NoteValue = ((i64, u64, i64), Vec<(i64, u64, u64, i64)>);
 
-impl<K: Key> Core<K> {
+impl<K: Key> ListsCore<K> {
     pub(super) fn restore(&mut self, image: &StateImage) -> Result<()> {
         let store = self.context.segment_store()?.for_opening();
         let state = self.source.as_ref().map_or(0, |source| source.state);

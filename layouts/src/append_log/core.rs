@@ -34,7 +34,7 @@ use crate::support::oversize::Oversize;
 use crate::support::patient_reads::PatientReads;
 
 /// An open [`AppendLog`], whose elements are erased.
-pub struct Core<K: 'static> {
+pub struct ListsCore<K: 'static> {
     /// The types of its lists.
     pub(super) blocks: &'static BlockType<K>,
     pub(super) context: StateContext,
@@ -82,13 +82,13 @@ pub struct Core<K: 'static> {
     pub(super) is_tight: bool,
 }
 
-impl<K> std::fmt::Debug for Core<K> {
+impl<K> std::fmt::Debug for ListsCore<K> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "AppendLogLists({}: {} elements)", self.context.name, self.elements)
     }
 }
 
-impl<K: Key> Core<K> {
+impl<K: Key> ListsCore<K> {
     /// Opens lists of these types.
     ///
     /// # Errors
@@ -127,7 +127,7 @@ impl<K: Key> Core<K> {
         };
         let reads =
             store.as_ref().map(|store| PatientReads::new(store, sizes.patience, account.clone()));
-        let mut lists = Core {
+        let mut lists = ListsCore {
             blocks,
             range,
             tables: (range, context.movable.then_some(context.key_groups)),
@@ -280,7 +280,7 @@ fn pool_of(context: &StateContext, piece_bytes: usize) -> Option<SharedPool> {
     (piece_bytes == PIECE_BYTES_MAX).then(|| Rc::new(RefCell::new(pool())))
 }
 
-impl<K: Key> Upkeep for Core<K> {
+impl<K: Key> Upkeep for ListsCore<K> {
     fn tick(&mut self, work: usize) -> Result<usize> {
         self.background_work(work)
     }
@@ -319,7 +319,7 @@ impl<K: Key> Upkeep for Core<K> {
     }
 }
 
-impl<K> Drop for Core<K> {
+impl<K> Drop for ListsCore<K> {
     fn drop(&mut self) {
         // The helper may be dropping lists; if it takes long it goes on alone.
         let start = Instant::now();

@@ -10,7 +10,7 @@ use alluvium_pagestore::{Key, Lookup, Result, Time};
 
 use super::block::Told;
 use super::bucket::Bucket;
-use super::core::Core;
+use super::core::ListsCore;
 use super::frozen::{LIVE, Piece, sooner};
 use super::gather::{Gathered, Stop};
 use super::notes::{View, resolve, views};
@@ -52,7 +52,7 @@ pub struct Bounds {
 /// Takes the elements of a key.
 pub type Visit<'v, K> = &'v mut dyn FnMut(&K, Told<'_, '_>) -> Result<()>;
 
-impl<K: Key> Core<K> {
+impl<K: Key> ListsCore<K> {
     pub(super) fn fold_buckets(
         &mut self,
         buckets: Range<Time>,
@@ -370,7 +370,7 @@ pub struct Arrived<K> {
 
 /// A fold over some buckets, place by place.
 pub struct Walk<'a, K: 'static> {
-    log: &'a Core<K>,
+    log: &'a ListsCore<K>,
     buckets: &'a [&'a Bucket<K>],
     views: Vec<View>,
 }

@@ -14,7 +14,7 @@ use std::ops::{Range, RangeInclusive};
 use alluvium_pagestore::{Error, ErrorKind, Key, MemoryKind, Result, Time, codec};
 
 use super::block::Told;
-use super::core::Core;
+use super::core::ListsCore;
 use super::element_type_unsafe::ElementSlice;
 use super::fold::{Arrived, Bounds, Resume, Walk, rest};
 use super::frozen::{LIVE, Piece};
@@ -28,7 +28,7 @@ use crate::support::gaps::GAP_BYTES;
 /// Takes elements of a key, before which so many were told.
 pub type VisitSlices<'v, K> = &'v mut dyn FnMut(&K, u64, ElementSlice<'_>) -> Result<()>;
 
-impl<K: Key> Core<K> {
+impl<K: Key> ListsCore<K> {
     /// Visits lists in runs of as many elements as a value may have bytes, or one.
     pub(super) fn visit_hashes(
         &mut self,
@@ -86,7 +86,7 @@ impl<K: Key> Core<K> {
     }
 }
 
-impl<K: Key> Core<K> {
+impl<K: Key> ListsCore<K> {
     fn visit_lists(
         &mut self,
         bucket: Time,
@@ -138,7 +138,7 @@ impl<K: Key> Core<K> {
     }
 }
 
-impl<K: Key> Core<K> {
+impl<K: Key> ListsCore<K> {
     /// Hides what the runs of a bucket have of keys with these hashes; says whether there is such a bucket.
     /// Done at each step, as lists that are still in memory may have become a run since the last one.
     fn leave_gap(&mut self, bucket: Time, hashes: &RangeInclusive<u64>) -> Result<bool> {

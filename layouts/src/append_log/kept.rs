@@ -1,7 +1,7 @@
 //! What appends leave: to reading lists, to the next checkpoint, and to opening it.
 //!
 //! What is in memory can be written and dropped, so that it counts as free here. What it keeps true: if all of it were
-//! on storage, the runs of each bucket, or of as many buckets as are [folded at once](Core::fold_at_once),
+//! on storage, the runs of each bucket, or of as many buckets as are [folded at once](ListsCore::fold_at_once),
 //! could be read, and a checkpoint could name them. Where that would not be so any more an append is refused, unless
 //! merging runs helps.
 
@@ -11,7 +11,7 @@ use alluvium_pagestore::{Key, MemoryKind, Result, Time};
 
 use super::bucket::Bucket;
 use super::capture::NAMED_BYTES;
-use super::core::Core;
+use super::core::ListsCore;
 use super::run::{RUN_BYTES, StoredRun};
 
 /// What is known of a block, and named by a checkpoint.
@@ -41,7 +41,7 @@ pub struct Kept {
     tables: u64,
 }
 
-impl<K: Key> Core<K> {
+impl<K: Key> ListsCore<K> {
     /// Buckets whose times are less than this apart are read together.
     pub(super) fn fold_at_once(&mut self, span: i128) {
         self.span = span.max(1);

@@ -15,7 +15,7 @@ use alluvium_pagestore::{Key, MemoryKind, Result, SegmentId, SegmentWriter, Time
 use super::block::{Block, BlockType, NewEntry, Stretch, Target};
 use super::bucket::Bucket;
 use super::config::MERGE_CHUNK_BYTES;
-use super::core::Core;
+use super::core::ListsCore;
 use super::frozen::{rank_of, sooner};
 use super::jobs::{ENTRY_BYTES, Merge, MergeName, MergedRun, Merging, Output, Pages, resolve};
 use super::run::{Prepaid, RUN_BYTES, Run, RunCursor, StoredRun, is_long};
@@ -31,7 +31,7 @@ const NOTES_MAX: u64 = 4096;
 /// How many times more runs a bucket may have whose lists are not read one by one.
 const UNREAD: usize = 8;
 
-impl<K: Key> Core<K> {
+impl<K: Key> ListsCore<K> {
     /// Buckets of which much was cleared wait no more for a checkpoint, which takes their notes.
     pub(super) fn look_at_cut(&mut self) {
         let cut = self.buckets.values().filter(|bucket| bucket.is_mostly_cut());

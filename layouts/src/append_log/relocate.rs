@@ -8,14 +8,14 @@
 use alluvium_pagestore::{Key, Lookup, Result, Time};
 
 use super::bucket::Bucket;
-use super::core::Core;
+use super::core::ListsCore;
 use super::frozen::rank_of;
 use super::notes::{Import, Note};
 
 /// Memory that a note or a moved list may take, by upper bound but for the growth of large tables.
 const ROOM_BYTES: u64 = 48 << 10;
 
-impl<K: Key> Core<K> {
+impl<K: Key> ListsCore<K> {
     fn room_to_note(&self) -> u64 {
         ROOM_BYTES.min(self.account.limit() / 16)
     }

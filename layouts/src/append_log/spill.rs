@@ -14,7 +14,7 @@ use alluvium_pagestore::io::BLOCK_BYTES;
 use alluvium_pagestore::{Error, ErrorKind, Key, MemoryKind, Result, Time, rounded};
 
 use super::bucket::Bucket;
-use super::core::Core;
+use super::core::ListsCore;
 use super::frozen::{Booked, Frozen};
 use super::jobs::Answer;
 use super::run::{Cached, RUN_BYTES, Run, StoredRun, window_bytes_min};
@@ -24,7 +24,7 @@ use crate::trace_event;
 /// Most runs that are written together.
 const BATCH_RUNS_MAX: usize = 256;
 
-impl<K: Key> Core<K> {
+impl<K: Key> ListsCore<K> {
     /// Takes the helper's answers.
     pub(super) fn poll(&mut self) -> Result<()> {
         while let Some(answer) = self.jobs.poll() {

@@ -1,5 +1,5 @@
 //! Lists kept in an append log: what callers see, by the types of keys and elements. All but appending and reading a chunk
-//! is done by a [`Core`].
+//! is done by a [`ListsCore`].
 
 use std::marker::PhantomData;
 use std::ops::{Range, RangeInclusive};
@@ -8,7 +8,7 @@ use alluvium_pagestore::{BlobWriter, Key, Lookup, Rejected, Result, State, State
 
 use super::block::{BlockType, NativeList, Told};
 use super::config::AppendLog;
-use super::core::Core;
+use super::core::ListsCore;
 use super::element_type_unsafe::ElementSlice;
 use crate::contract::by_hash::{ByHash, VisitRun};
 use crate::contract::lists::{Elements, Lists, ListsLayout};
@@ -18,7 +18,7 @@ use crate::contract::upkeep::Upkeep;
 /// An open [`AppendLog`].
 pub struct AppendLogLists<K: 'static, E> {
     /// Of elements `E`.
-    core: Core<K>,
+    core: ListsCore<K>,
     elements: PhantomData<E>,
 }
 
@@ -40,7 +40,7 @@ impl<K: Key, E: State> ListsLayout<K, E> for AppendLog {
     }
 
     fn open_lists(&self, context: StateContext) -> Result<Self::Lists> {
-        let core = Core::open(self, BlockType::of::<E>(), context)?;
+        let core = ListsCore::open(self, BlockType::of::<E>(), context)?;
         Ok(AppendLogLists { core, elements: PhantomData })
     }
 }
