@@ -282,6 +282,34 @@ fn append_log_of_values_with_heap_in_little_memory() {
     }
 }
 
+/// An element that begins with a line of the cache.
+#[derive(Clone, Debug, PartialEq, alluvium_derive::State)]
+#[derive(rkyv::Archive, rkyv::Serialize, rkyv::Deserialize)]
+#[state(crate = alluvium_pagestore)]
+#[repr(align(64))]
+struct Lined(u64);
+
+#[test]
+fn append_log_of_elements_of_any_size_in_little_memory() {
+    fn plays<E: State + PartialEq + std::fmt::Debug>(seed: u64, element: impl Fn(u64) -> E) {
+        let kind = Kind { steps: KIND.steps.min(1_500), ..KIND };
+        history(&AppendLog::new(), &mut simulated(seed), &kind, seed, |k| k, &element);
+        let mut ground = simulated(seed);
+        ground.movable = true;
+        history(&AppendLog::new(), &mut ground, &leaving(kind), seed, words, element);
+    }
+    for seed in 0..2 {
+        plays(seed, |_| ());
+        plays(seed, |n| n as u8);
+        plays(seed, |n| [n as u8; 3]);
+        plays(seed, |n| (n, -(n as i64)));
+        plays(seed, |n| [n; 8]);
+        plays(seed, Lined);
+        plays(seed, |n| (n as u8, words(n)));
+        plays(seed, |n| vec![n; n as usize % 5]);
+    }
+}
+
 #[test]
 fn append_log_in_little_memory_in_a_directory() {
     let directory = tempfile::tempdir().unwrap();
