@@ -18,7 +18,7 @@ const ALIKE_MAX: u32 = 8;
 /// Blocks that a call makes at most for entries that are expected: a millisecond's work.
 pub(super) const EXPECTED_BLOCKS_MAX: u64 = 256;
 
-/// The hashes of a block's entries, by group and slot.
+/// The hashes of a block's entries, by slot.
 type Hashes = [u64; GROUPS_MAX * SLOTS];
 
 // SAFETY: in all of these, a block was made by this table, with its shape, and `mask + 1` groups; groups are taken below
@@ -37,7 +37,7 @@ impl RawTable {
         while let Some(block) = next {
             // SAFETY: as said above.
             let head = unsafe { block.head() };
-            if (head.len as usize) < entries_max(self.mask) {
+            if usize::from(head.len) < entries_max(self.mask) {
                 return true;
             }
             next = head.next;
@@ -64,7 +64,8 @@ impl RawTable {
         };
         let groups = (2 * (self.mask + 1)).min(self.shape.groups_max);
         // SAFETY: as said above.
-        let (has_places, depth) = (self.hanging_places(*first), unsafe { first.head() }.depth);
+        let depth = u32::from(unsafe { first.head() }.depth);
+        let has_places = self.hanging_places(*first);
         let places = if has_places { Shape::places_bytes(groups) } else { 0 };
         let doubles = self.mask + 1 == self.shape.groups_max && depth == self.depth();
         let directory = if doubles { 2 * size_of_val(&*self.directory) } else { 0 };
@@ -80,7 +81,7 @@ impl RawTable {
         while !self.has_room(hash) {
             let index = self.index_of(hash);
             // SAFETY: as said above.
-            let depth = unsafe { self.directory[index].head() }.depth;
+            let depth = u32::from(unsafe { self.directory[index].head() }.depth);
             let directory_max = (DIRECTORY_SHARE * self.blocks) << self.alike;
             if self.mask + 1 < self.shape.groups_max {
                 self.double()?;
@@ -101,7 +102,7 @@ impl RawTable {
         let block_bytes = self.shape.block_bytes(groups);
         self.account.ensure(blocks as u64 * block_bytes + bytes, "a hash table")?;
         let mut directory = Vec::with_capacity(places);
-        self.mask = groups - 1;
+        self.set_groups(groups);
         for _ in 0..blocks {
             directory.push(self.new_block(depth));
         }
@@ -142,16 +143,16 @@ impl RawTable {
         debug_assert!(self.blocks == 1, "only the first block grows");
         let (old, groups) = (self.directory[0], self.mask + 1);
         // SAFETY: as said above.
-        let (has_places, depth) = unsafe { (old.has_places(), old.head().depth) };
+        let (has_places, depth) = unsafe { (old.has_places(), old.head().depth.into()) };
         let places = if has_places { Shape::places_bytes(2 * groups) } else { 0 };
         let bytes = self.shape.block_bytes(2 * groups) + places;
         self.account.ensure(bytes, "a hash table")?;
         let hashes = self.hashes_of(old);
-        self.mask = 2 * groups - 1;
+        self.set_groups(2 * groups);
         let new = self.new_blocks(1, depth, has_places);
         for group in 0..groups {
-            for slot in slots_of(self.occupied_in(old, group)) {
-                self.move_entry((old, group, slot), new, hashes[group * SLOTS + slot]);
+            for slot in slots_of(self.occupied_in(old, group)).map(|slot| group * SLOTS + slot) {
+                self.move_entry((old, slot), new, hashes[slot]);
             }
         }
         self.moved += 1;
@@ -162,16 +163,16 @@ impl RawTable {
 
     fn occupied_in(&self, block: Block, group: usize) -> u16 {
         // SAFETY: as said above.
-        unsafe { block.group(self.shape, group) }.occupied()
+        unsafe { block.occupied(group) }
     }
 
     /// The hashes of a block's entries. All of them are there before anything moves.
     fn hashes_of(&self, block: Block) -> Hashes {
         let mut hashes = [0; GROUPS_MAX * SLOTS];
         for group in 0..=self.mask {
-            for slot in slots_of(self.occupied_in(block, group)) {
+            for slot in slots_of(self.occupied_in(block, group)).map(|slot| group * SLOTS + slot) {
                 // SAFETY: as said above; a slot with a tag has an entry.
-                hashes[group * SLOTS + slot] = unsafe { self.record((block, group, slot)) }.hash();
+                hashes[slot] = unsafe { self.record((block, slot)) }.hash();
             }
         }
         hashes
@@ -200,19 +201,18 @@ impl RawTable {
         Ok((hashes, booked))
     }
 
-    /// Where the entries of a block are that are `upper`, with their hashes.
+    /// The slots of the entries of a block that are `upper`, with their hashes.
     fn upper_of<'a>(
         &self,
         block: Block,
         hashes: &'a Hashes,
         is_upper: &'a dyn Fn(u64) -> bool,
-    ) -> impl Iterator<Item = (usize, usize, u64)> + use<'a> {
-        let shape = self.shape;
+    ) -> impl Iterator<Item = (usize, u64)> + use<'a> {
         (0..=self.mask).flat_map(move |group| {
             // SAFETY: as said above.
-            let slots = slots_of(unsafe { block.group(shape, group) }.occupied());
-            let all = slots.map(move |slot| (group, slot, hashes[group * SLOTS + slot]));
-            all.filter(move |(.., hash)| is_upper(*hash))
+            let slots = slots_of(unsafe { block.occupied(group) });
+            let all = slots.map(move |slot| (group * SLOTS + slot, hashes[group * SLOTS + slot]));
+            all.filter(move |(_, hash)| is_upper(*hash))
         })
     }
 
@@ -234,9 +234,9 @@ impl RawTable {
         self.blocks += 1;
         let index = self.index_of(hash);
         for (block, hashes) in hashed {
-            for (group, slot, hash) in self.upper_of(block, hashes, &is_upper) {
-                self.move_entry((block, group, slot), upper, hash);
-                self.vacate(index, (block, group, slot), hash);
+            for (slot, hash) in self.upper_of(block, hashes, &is_upper) {
+                self.move_entry((block, slot), upper, hash);
+                self.vacate(index, (block, slot), hash);
             }
         }
         self.deepen(lower, depth);
@@ -286,7 +286,7 @@ impl RawTable {
         while let Some(block) = next {
             // SAFETY: as said above.
             let head = unsafe { block.head_mut() };
-            head.depth = depth;
+            head.depth = depth as u8;
             next = head.next;
             if head.len > 0 {
                 last_used = block;
@@ -310,7 +310,7 @@ impl RawTable {
                 last = next;
             }
             self.ensure_blocks(1, last.has_places(), 0)?;
-            let block = self.new_blocks(1, last.head().depth, last.has_places());
+            let block = self.new_blocks(1, last.head().depth.into(), last.has_places());
             last.head_mut().next = Some(block);
         }
         Ok(())
@@ -319,11 +319,11 @@ impl RawTable {
     /// Copies an entry to other blocks, with what is known of it. The caller has it forgotten where it was.
     fn move_entry(&mut self, from: At, to: Block, hash: u64) {
         let mark = self.lift(from);
-        let (to, _) = self.claim_in(to, self.mask, hash);
+        let (to, _) = self.claim_in(to, hash);
         // SAFETY: as said above; the slots are two, of entries of this size.
         unsafe {
-            let source = from.0.entry(self.shape, from.1, from.2);
-            let target = to.0.entry(self.shape, to.1, to.2);
+            let source = from.0.entry(self.shape, from.1);
+            let target = to.0.entry(self.shape, to.1);
             target.copy_from_nonoverlapping(source, self.record_type.layout().size());
         }
         self.put(to, mark);

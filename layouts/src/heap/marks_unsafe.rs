@@ -1,10 +1,9 @@
 //! What a heap table knows of its entries for checkpoints: whether each has changed since the last barrier, whether the
 //! checkpoint is to have it still, and the place of its record.
 //!
-//! Bits stand in the heads of groups, beside the tags, so that a change of an entry touches no other cache line; places,
-//! if any are noted, in an array beside each block. A barrier is a number: a group that is touched first after it has
-//! what has changed before [taken over](RawTable::follow) as what the checkpoint is to have. A bit for each group, in the head of
-//! its block, says whether any bit may be set there.
+//! Bits stand in each block behind its tags; places, if any are noted, in an array beside it. A barrier is a number: the
+//! first touch of a block after it turns the bits of its changed entries into [captured](RawTable::follow) ones. A bit
+//! for each group, in the head of its block, says whether any bit may be set there.
 //!
 //! What it keeps true:
 //! - An entry without a bit is on storage as it is, at its place, if places are noted.
@@ -13,7 +12,7 @@
 
 use alluvium_pagestore::{Account, MemoryKind};
 
-use super::group_unsafe::{Block, SLOTS, Shape};
+use super::group_unsafe::{Block, GroupBits, SLOTS, Shape};
 use super::raw_table_unsafe::{At, RawTable, Spot, slots_of};
 use crate::heap::place::Place;
 use crate::support::prefetch_unsafe::prefetch;
@@ -54,30 +53,35 @@ impl RawTable {
         self.marked
     }
 
-    /// Has a group know of the last barrier.
+    /// Has a block know of the last barrier.
     #[inline]
-    fn follow(&mut self, block: Block, group: usize) {
+    fn follow(&mut self, block: Block) {
         // SAFETY: as said above.
-        if unsafe { block.group(self.shape, group) }.epoch != self.epoch {
-            self.follow_slowly(block, group);
+        if unsafe { block.head() }.epoch != self.epoch {
+            self.follow_slowly(block);
         }
     }
 
-    fn follow_slowly(&mut self, block: Block, group: usize) {
-        let (epoch, takes_all) = (self.epoch, self.takes_all);
-        let head = self.group_mut((block, group));
-        let before =
-            head.changed.count_ones() + head.captured.count_ones() + head.owed.count_ones();
-        head.captured = match takes_all {
-            true => head.occupied(),
-            false => head.changed | head.captured | head.owed,
-        };
-        (head.changed, head.owed, head.epoch) = (0, 0, epoch);
-        let after = head.captured.count_ones();
-        self.marked = self.marked + u64::from(after) - u64::from(before);
-        if after > 0 {
-            self.set_dirty(block, group);
+    /// Cost: in the number of groups.
+    fn follow_slowly(&mut self, block: Block) {
+        let takes_all = self.takes_all;
+        // SAFETY: as said above.
+        for group in 0..unsafe { block.groups() } {
+            // SAFETY: as said above.
+            let occupied = unsafe { block.occupied(group) };
+            let bits = self.bits_mut((block, group));
+            let before = bits.count();
+            let any = bits.changed | bits.captured | bits.owed;
+            let captured = if takes_all { occupied } else { any };
+            *bits = GroupBits { captured, ..GroupBits::default() };
+            let after = bits.count();
+            self.marked = self.marked + u64::from(after) - u64::from(before);
+            if after > 0 {
+                self.set_dirty(block, group);
+            }
         }
+        // SAFETY: as said above.
+        unsafe { block.head_mut() }.epoch = self.epoch;
     }
 
     /// The bit of a group in the head of its block.
@@ -91,13 +95,13 @@ impl RawTable {
     }
 
     /// An entry was added to a slot.
-    pub(super) fn mark_added(&mut self, (block, group, slot): At) {
+    pub(super) fn mark_added(&mut self, (block, slot): At) {
         // SAFETY: as said above. What was there before has no place any more.
-        unsafe { block.set_place(group, slot, Place::NONE.word()) };
-        // A group that takes all must not take this one.
-        let bit = 1u16 << slot;
-        self.follow(block, group);
-        let head = self.group_mut((block, group));
+        unsafe { block.set_place(slot, Place::NONE.word()) };
+        // A block that takes all must not take this one.
+        let (group, bit) = group_and_bit(slot);
+        self.follow(block);
+        let head = self.bits_mut((block, group));
         let was_taken = head.captured & bit != 0;
         head.captured &= !bit;
         let is_first = head.changed == 0;
@@ -116,16 +120,16 @@ impl RawTable {
     }
 
     /// An entry moves: takes what is known of it.
-    pub(super) fn lift(&mut self, (block, group, slot): At) -> Mark {
-        self.follow(block, group);
+    pub(super) fn lift(&mut self, (block, slot): At) -> Mark {
+        self.follow(block);
         // SAFETY: as said above.
         let place = unsafe {
-            let place = block.place(group, slot);
-            block.set_place(group, slot, Place::NONE.word());
+            let place = block.place(slot);
+            block.set_place(slot, Place::NONE.word());
             place
         };
-        let bit = 1u16 << slot;
-        let head = self.group_mut((block, group));
+        let (group, bit) = group_and_bit(slot);
+        let head = self.bits_mut((block, group));
         let has = |word: u16| word & bit != 0;
         let (changed, captured, owed) = (has(head.changed), has(head.captured), has(head.owed));
         head.changed &= !bit;
@@ -135,31 +139,33 @@ impl RawTable {
     }
 
     /// An entry has moved to a slot.
-    pub(super) fn put(&mut self, (block, group, slot): At, mark: Mark) {
+    pub(super) fn put(&mut self, (block, slot): At, mark: Mark) {
         // The slots of new blocks are of this epoch, and nothing is known of them.
         // SAFETY: as said above.
-        unsafe { block.set_place(group, slot, mark.place) };
-        let head = self.group_mut((block, group));
-        head.changed |= u16::from(mark.changed) << slot;
-        head.captured |= u16::from(mark.captured) << slot;
-        head.owed |= u16::from(mark.owed) << slot;
-        if head.has_bits() {
+        unsafe { block.set_place(slot, mark.place) };
+        let (group, bit) = group_and_bit(slot);
+        let head = self.bits_mut((block, group));
+        let bit_if = |is_set: bool| if is_set { bit } else { 0 };
+        head.changed |= bit_if(mark.changed);
+        head.captured |= bit_if(mark.captured);
+        head.owed |= bit_if(mark.owed);
+        if head.any() {
             self.set_dirty(block, group);
         }
     }
 
-    /// The slot of a spot that has an entry, in a group that knows of the last barrier.
+    /// The slot of a spot that has an entry, in a block that knows of the last barrier.
     fn followed(&mut self, spot: Spot) -> Option<At> {
         let at = self.occupied(spot)?;
-        self.follow(at.0, at.1);
+        self.follow(at.0);
         Some(at)
     }
 
     /// Has an entry known as one that has changed since the last barrier, and not to be had by its checkpoint.
     pub fn mark_changed(&mut self, spot: Spot) {
-        if let Some((block, group, slot)) = self.followed(spot) {
-            let bit = 1u16 << slot;
-            let head = self.group_mut((block, group));
+        if let Some((block, slot)) = self.followed(spot) {
+            let (group, bit) = group_and_bit(slot);
+            let head = self.bits_mut((block, group));
             let is_new = head.changed & bit == 0;
             let was_taken = head.captured & bit != 0;
             head.changed |= bit;
@@ -173,16 +179,17 @@ impl RawTable {
 
     /// Whether the checkpoint is to have an entry because it has changed.
     pub fn is_captured(&mut self, spot: Spot) -> bool {
-        self.followed(spot).is_some_and(|(block, group, slot)| {
-            self.group_mut((block, group)).captured >> slot & 1 == 1
+        self.followed(spot).is_some_and(|(block, slot)| {
+            let (group, bit) = group_and_bit(slot);
+            self.bits_mut((block, group)).captured & bit != 0
         })
     }
 
     /// The checkpoint has an entry; its record is not there yet.
     pub fn owe(&mut self, spot: Spot) {
-        if let Some((block, group, slot)) = self.followed(spot) {
-            let bit = 1u16 << slot;
-            let head = self.group_mut((block, group));
+        if let Some((block, slot)) = self.followed(spot) {
+            let (group, bit) = group_and_bit(slot);
+            let head = self.bits_mut((block, group));
             let bits = head.captured & bit != 0;
             let was_owed = head.owed & bit != 0;
             head.captured &= !bit;
@@ -194,9 +201,9 @@ impl RawTable {
 
     /// The checkpoint has an entry, and its record.
     pub fn settle(&mut self, spot: Spot) {
-        if let Some((block, group, slot)) = self.followed(spot) {
-            let bit = 1u16 << slot;
-            let head = self.group_mut((block, group));
+        if let Some((block, slot)) = self.followed(spot) {
+            let (group, bit) = group_and_bit(slot);
+            let head = self.bits_mut((block, group));
             let bits = (head.captured & bit).count_ones() + (head.owed & bit).count_ones();
             head.captured &= !bit;
             head.owed &= !bit;
@@ -216,16 +223,15 @@ impl RawTable {
     pub fn captured(&mut self, index: usize, group: usize) -> u16 {
         let spot = Spot::new(index, group, 0);
         let Some((block, group)) = self.resolve(spot) else { return 0 };
-        self.follow(block, group);
-        self.group_mut((block, group)).captured
+        self.follow(block);
+        self.bits_mut((block, group)).captured
     }
 
     /// Slots of a group with an entry.
     pub fn occupied_slots(&self, index: usize, group: usize) -> u16 {
         let spot = Spot::new(index, group, 0);
         // SAFETY: as said above.
-        let of =
-            |(block, group): (Block, usize)| unsafe { block.group(self.shape, group) }.occupied();
+        let of = |(block, group): (Block, usize)| unsafe { block.occupied(group) };
         self.resolve(spot).map_or(0, of)
     }
 
@@ -256,10 +262,11 @@ impl RawTable {
         let Some((block, group)) = self.resolve(Spot::new(index, group, 0)) else { return };
         // SAFETY: as said above; what is brought near is only looked at by the processor.
         unsafe {
-            let head = block.group(self.shape, group);
-            let slots = if reads_all { head.occupied() } else { head.changed | head.captured };
+            let bits = block.bits(group);
+            let slots =
+                if reads_all { block.occupied(group) } else { bits.changed | bits.captured };
             for slot in slots_of(slots) {
-                prefetch(block.entry(self.shape, group, slot).as_ptr());
+                prefetch(block.entry(self.shape, group * SLOTS + slot).as_ptr());
             }
         }
     }
@@ -268,7 +275,7 @@ impl RawTable {
     pub fn clean(&mut self, index: usize, group: usize) {
         let spot = Spot::new(index, group, 0);
         let Some((block, group)) = self.resolve(spot) else { return };
-        if !self.group_mut((block, group)).has_bits() {
+        if !self.bits_mut((block, group)).any() {
             // SAFETY: as said above.
             unsafe { block.head_mut() }.dirty &= !Self::dirty_bit(group);
         }
@@ -335,23 +342,29 @@ impl RawTable {
 
     /// The place of an entry's record.
     pub fn place(&self, spot: Spot) -> Place {
-        let place = |(block, group, slot): At| {
+        let place = |(block, slot): At| {
             // SAFETY: as said above.
-            Place::from_word(unsafe { block.place(group, slot) })
+            Place::from_word(unsafe { block.place(slot) })
         };
         self.occupied(spot).map_or(Place::NONE, place)
     }
 
     /// The record of an entry is there now.
     pub fn set_place(&mut self, spot: Spot, place: Place) {
-        let Some((block, group, slot)) = self.occupied(spot) else { return };
+        let Some((block, slot)) = self.occupied(spot) else { return };
         // SAFETY: as said above.
         if self.has_places && place != Place::NONE && !unsafe { block.has_places() } {
             self.make_places(block);
         }
         // SAFETY: as said above.
-        unsafe { block.set_place(group, slot, place.word()) };
+        unsafe { block.set_place(slot, place.word()) };
     }
+}
+
+/// The group of a slot, and its bit there.
+#[inline(always)]
+fn group_and_bit(slot: usize) -> (usize, u16) {
+    (slot / SLOTS, 1 << (slot % SLOTS))
 }
 
 fn reserve(account: &Account, bytes: u64) -> bool {

@@ -103,6 +103,10 @@ pub trait Kind<K, V>: Sized + 'static {
     /// call.
     const MADE_BYTES: u64;
 
+    /// Whether a closure can change the heap of an entry that the budget counts. If not, a change in
+    /// place needs no memory, and is not refused for lack of it.
+    const CAN_GROW: bool;
+
     /// Returns the heap bytes of an entry that the budget counts.
     fn heap_bytes(key: &K, value: &V) -> u64;
 
@@ -123,6 +127,7 @@ pub struct Volatile;
 
 impl<K: Key, V: State> Kind<K, V> for Stored {
     const MADE_BYTES: u64 = if V::NO_HEAP { 0 } else { rounded(1) as u64 };
+    const CAN_GROW: bool = !V::NO_HEAP;
 
     #[inline]
     fn heap_bytes(key: &K, value: &V) -> u64 {
@@ -136,6 +141,7 @@ impl<K: Key, V: State> Kind<K, V> for Stored {
 
 impl<K: Key, V: 'static> Kind<K, V> for Volatile {
     const MADE_BYTES: u64 = 0;
+    const CAN_GROW: bool = false;
 
     #[inline]
     fn heap_bytes(key: &K, _: &V) -> u64 {
@@ -255,7 +261,9 @@ impl<K: Key, V: 'static, M: Kind<K, V>> HeapTable<K, V, M> {
         init: impl FnOnce() -> V,
         change: impl FnOnce(&mut V) -> R,
     ) -> Result<R> {
-        self.core.check_not_overdrawn()?;
+        if M::CAN_GROW {
+            self.core.check_not_overdrawn()?;
+        }
         if let Some((entry, account, oversize)) = self.core.change(hash, |known| key.is(known)) {
             let lent = Lent::<K, V, M>::new(entry, account, oversize)?;
             return Ok(change(&mut lent.entry.value));
@@ -352,10 +360,12 @@ impl<K: Key, V: 'static, M: Kind<K, V>> Table<K, V> for HeapTable<K, V, M> {
         self.core.table.len()
     }
 
+    #[inline]
     fn get<Q: Lookup<K> + ?Sized>(&mut self, key: &Q) -> Result<Option<&V>> {
         Ok(self.core.find(key.key_hash(), |known| key.is(known)).map(|entry| &entry.value))
     }
 
+    #[inline]
     fn peek<Q: Lookup<K> + ?Sized>(&self, key: &Q) -> Peek<'_, V> {
         match self.core.find(key.key_hash(), |known| key.is(known)) {
             Some(entry) => Peek::Resident(&entry.value),
@@ -363,6 +373,7 @@ impl<K: Key, V: 'static, M: Kind<K, V>> Table<K, V> for HeapTable<K, V, M> {
         }
     }
 
+    #[inline]
     fn update<Q: Lookup<K> + ?Sized, R>(
         &mut self,
         key: &Q,
@@ -372,18 +383,22 @@ impl<K: Key, V: 'static, M: Kind<K, V>> Table<K, V> for HeapTable<K, V, M> {
         self.update_hashed(key.key_hash(), key, init, change)
     }
 
+    #[inline]
     fn modify<Q: Lookup<K> + ?Sized, R>(
         &mut self,
         key: &Q,
         change: impl FnOnce(&mut V) -> R,
     ) -> Result<Option<R>> {
-        self.core.check_not_overdrawn()?;
+        if M::CAN_GROW {
+            self.core.check_not_overdrawn()?;
+        }
         let found = self.core.change(key.key_hash(), |known| key.is(known));
         let Some((entry, account, oversize)) = found else { return Ok(None) };
         let lent = Lent::<K, V, M>::new(entry, account, oversize)?;
         Ok(Some(change(&mut lent.entry.value)))
     }
 
+    #[inline]
     fn touch<Q: Lookup<K> + ?Sized, R>(
         &mut self,
         key: &Q,

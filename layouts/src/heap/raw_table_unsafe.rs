@@ -6,12 +6,12 @@
 //! whatever is inserted, removed or split meanwhile. A table of few entries is one block, which doubles. Where too many
 //! hashes agree to be split, further blocks hang behind the first.
 //!
-//! Looking up, which is typed and inlined, is a load from the directory, a comparison of 14 tags, and one of keys. All
+//! Looking up, which is typed and inlined, is a load from the directory, a comparison of 16 tags, and one of keys. All
 //! else is compiled once: growing is in `growing_unsafe.rs`, what is known beside entries in `marks_unsafe.rs`.
 //!
 //! What it keeps true:
 //! - Each block is reached from exactly the directory's places of its prefix, and all have `mask + 1` groups.
-//! - A group is passed by a look-up if an entry was put behind it.
+//! - A look-up goes past a window if an entry was put behind it.
 //! - All that the table takes is booked.
 
 use std::alloc::Layout;
@@ -22,7 +22,7 @@ use std::rc::Rc;
 
 use alluvium_pagestore::{Account, MemoryKind};
 
-use super::group_unsafe::{Block, GroupHead, SLOTS, Shape, tag_of};
+use super::group_unsafe::{Block, GroupBits, SLOTS, Shape, tag_of};
 use crate::heap::place::Place;
 use crate::heap::split_table::HashRange;
 use crate::support::prefetch_unsafe::prefetch;
@@ -45,12 +45,33 @@ impl Spot {
 /// A native entry that was found.
 pub(super) struct Found<K, V> {
     pub entry: NonNull<Entry<K, V>>,
-    head: NonNull<GroupHead>,
-    pub spot: Spot,
+    slot: FoundSlot,
 }
 
-/// A slot of a block: its group, and which one.
-pub(super) type At = (Block, usize, usize);
+/// A slot that was found: at an index of the directory, in a block, behind so many groups.
+#[derive(Clone, Copy)]
+struct FoundSlot {
+    index: usize,
+    block: Block,
+    first: usize,
+    slot: usize,
+}
+
+impl FoundSlot {
+    fn spot(self) -> Spot {
+        Spot::new(self.index, self.first + self.slot / SLOTS, self.slot % SLOTS)
+    }
+}
+
+impl<K, V> Found<K, V> {
+    #[inline(always)]
+    pub fn spot(&self) -> Spot {
+        self.slot.spot()
+    }
+}
+
+/// A slot of a block.
+pub(super) type At = (Block, usize);
 
 /// The table.
 pub(crate) struct RawTable {
@@ -60,8 +81,9 @@ pub(crate) struct RawTable {
     pub(super) range: HashRange,
     /// How far a place of a hash is shifted to be an index of the directory.
     shift: u32,
-    /// Groups of a block less one.
+    /// Groups of a block less one, and slots less one.
     pub(super) mask: usize,
+    last: usize,
     pub(super) directory: Vec<Block>,
     /// First blocks of prefixes.
     pub(super) blocks: usize,
@@ -109,6 +131,7 @@ impl RawTable {
             range,
             shift: 0,
             mask: 0,
+            last: 0,
             directory: Vec::new(),
             blocks: 0,
             len: 0,
@@ -151,10 +174,13 @@ impl RawTable {
         self.moved
     }
 
+    /// The highest bits of the [place](HashRange::place) of a hash, as many as the directory tells apart. In an empty table
+    /// nothing stands there.
     #[inline(always)]
     pub(super) fn index_of(&self, hash: u64) -> usize {
         // Of a hash that the table does not own, as that of a record about the state itself, it is some index too.
-        (self.range.place(hash) >> self.shift) as usize
+        let last = self.directory.len().wrapping_sub(1);
+        (hash.wrapping_sub(self.range.first_hash()) >> self.shift) as usize & last
     }
 
     /// Bits of a prefix that the directory tells apart.
@@ -162,9 +188,14 @@ impl RawTable {
         self.directory.len().trailing_zeros()
     }
 
+    /// Blocks have so many groups from now on.
+    pub(super) fn set_groups(&mut self, groups: usize) {
+        (self.mask, self.last) = (groups - 1, groups * SLOTS - 1);
+    }
+
     /// The directory has another length.
     pub(super) fn set_shift(&mut self) {
-        self.shift = u64::BITS - self.depth();
+        self.shift = u64::BITS - self.range.same_bits() - self.depth();
     }
 
     pub(super) fn book(&mut self, bytes: u64) {
@@ -184,30 +215,65 @@ impl RawTable {
         mut is: impl FnMut(&Entry<K, V>) -> bool,
     ) -> Option<Found<K, V>> {
         let shape = const { Shape::of(Layout::new::<Entry<K, V>>()) };
-        let (index, tag) = (self.index_of(hash), tag_of(hash));
+        let index = self.index_of(hash);
+        let (block, window) = (*self.directory.get(index)?, hash as usize & self.last);
+        // SAFETY: as said above; a slot with a tag has an entry of these types.
+        unsafe {
+            let mut found = block.window(window).matches(tag_of(hash));
+            while found != 0 {
+                let slot = (window + found.trailing_zeros() as usize) & self.last;
+                let entry = block.entry(shape, slot).cast::<Entry<K, V>>();
+                if is(entry.as_ref()) {
+                    return Some(Found { entry, slot: FoundSlot { index, block, first: 0, slot } });
+                }
+                found &= found - 1;
+            }
+            if block.is_passed(window) { self.probe_further(hash, &mut is) } else { None }
+        }
+    }
+
+    /// The same behind the first window: few entries are there.
+    ///
+    /// # Safety
+    /// The table is of these types.
+    #[cold]
+    #[inline(never)]
+    // SAFETY: the types are the caller's promise.
+    unsafe fn probe_further<K, V>(
+        &self,
+        hash: u64,
+        is: &mut impl FnMut(&Entry<K, V>) -> bool,
+    ) -> Option<Found<K, V>> {
+        let shape = const { Shape::of(Layout::new::<Entry<K, V>>()) };
+        let entry_at = |at: FoundSlot| {
+            // SAFETY: as said above; a slot with a tag has an entry of these types.
+            unsafe { at.block.entry(shape, at.slot).cast::<Entry<K, V>>() }
+        };
+        // SAFETY: as above.
+        let slot = self.search(hash, |at| is(unsafe { entry_at(at).as_ref() }))?;
+        Some(Found { entry: entry_at(slot), slot })
+    }
+
+    /// The first slot with the tag of a hash that `is` it, in the order of look-ups.
+    #[inline(always)]
+    fn search(&self, hash: u64, mut is: impl FnMut(FoundSlot) -> bool) -> Option<FoundSlot> {
+        let index = self.index_of(hash);
         let (mut block, mut first) = (*self.directory.get(index)?, 0);
         loop {
-            let mut group = hash as usize & self.mask;
+            let mut window = hash as usize & self.last;
             for _ in 0..=self.mask {
-                // SAFETY: as said above; a slot with a tag has an entry of these types.
-                unsafe {
-                    let (mut found, is_passed) = block.look(shape, group, tag);
-                    while found != 0 {
-                        let slot = found.trailing_zeros();
-                        let entry = block.entry(shape, group, slot as usize).cast::<Entry<K, V>>();
-                        if is(entry.as_ref()) {
-                            let head = NonNull::from(block.group(shape, group));
-                            let group = (first + group) as u32;
-                            let spot = Spot { index: index as u32, group, slot };
-                            return Some(Found { entry, head, spot });
-                        }
-                        found &= found - 1;
-                    }
-                    if !is_passed {
-                        return None;
+                // SAFETY: as said above.
+                for found in slots_of(unsafe { block.window(window) }.matches(tag_of(hash))) {
+                    let at = FoundSlot { index, block, first, slot: (window + found) & self.last };
+                    if is(at) {
+                        return Some(at);
                     }
                 }
-                group = (group + 1) & self.mask;
+                // SAFETY: as said above.
+                if !unsafe { block.is_passed(window) } {
+                    return None;
+                }
+                window = (window + SLOTS) & self.last;
             }
             // SAFETY: as said above.
             block = unsafe { block.head() }.next?;
@@ -222,9 +288,9 @@ impl RawTable {
     #[inline(always)]
     // SAFETY: what was found is the caller's promise.
     pub unsafe fn has_changed<K, V>(&self, found: &Found<K, V>) -> bool {
-        // SAFETY: the head is where it was.
-        let head = unsafe { found.head.as_ref() };
-        head.epoch == self.epoch && head.changed >> found.spot.slot & 1 == 1
+        let FoundSlot { block, slot, .. } = found.slot;
+        // SAFETY: the block is where it was.
+        unsafe { block.has_changed(self.last + 1, slot, self.epoch) }
     }
 
     /// Has the group of a hash, and probably its entry, fetched into the cache.
@@ -245,13 +311,13 @@ impl RawTable {
     #[inline(always)]
     fn look_ahead_in(&self, shape: Shape, hash: u64) {
         let Some(block) = self.directory.get(self.index_of(hash)) else { return };
-        let group = hash as usize & self.mask;
+        let window = hash as usize & self.last;
         // SAFETY: as said above; both callers know the shape.
         unsafe {
-            let (found, _) = block.look(shape, group, tag_of(hash));
+            let found = block.window(window).matches(tag_of(hash));
             if found != 0 {
-                let entry = block.entry(shape, group, found.trailing_zeros() as usize);
-                prefetch(entry.as_ptr());
+                let slot = (window + found.trailing_zeros() as usize) & self.last;
+                prefetch(block.entry(shape, slot).as_ptr());
             }
         }
     }
@@ -273,10 +339,10 @@ impl RawTable {
     #[inline]
     pub(super) fn occupied(&self, spot: Spot) -> Option<At> {
         let (block, group) = self.resolve(spot)?;
-        let slot = spot.slot as usize;
+        let slot = group * SLOTS + spot.slot as usize;
         // SAFETY: as said above.
-        let has = slot < SLOTS && unsafe { block.group(self.shape, group) }.has(slot);
-        has.then_some((block, group, slot))
+        let has = (spot.slot as usize) < SLOTS && unsafe { block.has(slot) };
+        has.then_some((block, slot))
     }
 
     /// The entry in a slot that has one.
@@ -285,10 +351,10 @@ impl RawTable {
     /// It has, and nobody changes it while this lives.
     // SAFETY: the slot is the caller's promise.
     #[inline]
-    pub(super) unsafe fn record<'a>(&self, (block, group, slot): At) -> RecordRef<'a> {
+    pub(super) unsafe fn record<'a>(&self, (block, slot): At) -> RecordRef<'a> {
         // SAFETY: as said above.
         unsafe {
-            let entry = block.entry(self.shape, group, slot);
+            let entry = block.entry(self.shape, slot);
             RecordRef::new(self.record_type, entry.as_ptr())
         }
     }
@@ -303,28 +369,9 @@ impl RawTable {
 
     /// The entry with this hash that `is` it.
     pub fn find(&self, hash: u64, is: &mut dyn FnMut(RecordRef<'_>) -> bool) -> Option<Spot> {
-        let index = self.index_of(hash);
-        let (mut block, mut first) = (*self.directory.get(index)?, 0);
-        loop {
-            let mut group = hash as usize & self.mask;
-            for _ in 0..=self.mask {
-                // SAFETY: as said above; slots with a tag have entries.
-                let (found, is_passed) = unsafe { block.look(self.shape, group, tag_of(hash)) };
-                for slot in slots_of(found) {
-                    // SAFETY: as said above.
-                    if is(unsafe { self.record((block, group, slot)) }) {
-                        return Some(Spot::new(index, first + group, slot));
-                    }
-                }
-                if !is_passed {
-                    return None;
-                }
-                group = (group + 1) & self.mask;
-            }
-            // SAFETY: as said above.
-            block = unsafe { block.head() }.next?;
-            first += self.mask + 1;
-        }
+        // SAFETY: as said above; slots with a tag have entries.
+        let is = |at: FoundSlot| is(unsafe { self.record((at.block, at.slot)) });
+        self.search(hash, is).map(FoundSlot::spot)
     }
 
     /// Takes a slot for an entry that is not there yet, for which [room was made](RawTable::make_room). It counts as one
@@ -338,37 +385,25 @@ impl RawTable {
     // SAFETY: the entry is the caller's promise.
     pub unsafe fn claim(&mut self, hash: u64) -> (NonNull<u8>, Spot) {
         let index = self.index_of(hash);
-        let (at, chained) = self.claim_in(self.directory[index], self.mask, hash);
-        let (block, group, slot) = at;
-        let group_of = chained * (self.mask + 1) + group;
+        let ((block, slot), first) = self.claim_in(self.directory[index], hash);
         self.len += 1;
-        self.mark_added(at);
+        self.mark_added((block, slot));
         // SAFETY: as said above.
-        let entry = unsafe { block.entry(self.shape, group, slot) };
-        (entry, Spot::new(index, group_of, slot))
+        let entry = unsafe { block.entry(self.shape, slot) };
+        (entry, FoundSlot { index, block, first, slot }.spot())
     }
 
-    /// Takes a slot in the first block with room of those that hang together; which, and in the how manieth.
-    pub(super) fn claim_in(&self, mut block: Block, mask: usize, hash: u64) -> (At, usize) {
-        let mut chained = 0;
-        // SAFETY: as said above; but the caller says how many groups there are.
+    /// Takes a slot in the first block with room of those that hang together; which, and how many groups are before it.
+    pub(super) fn claim_in(&self, mut block: Block, hash: u64) -> (At, usize) {
+        let mut first = 0;
+        // SAFETY: as said above.
         unsafe {
-            while block.head().len as usize >= entries_max(mask) {
-                for group in 0..=mask {
-                    block.group_mut(self.shape, group).pass();
-                }
+            while usize::from(block.head().len) >= entries_max(self.mask) {
+                block.pass_all();
                 block = block.head().next.expect("room was made");
-                chained += 1;
+                first += self.mask + 1;
             }
-            let mut group = hash as usize & mask;
-            loop {
-                if let Some(slot) = block.group(self.shape, group).free_slot() {
-                    block.fill(self.shape, (group, slot), tag_of(hash));
-                    return ((block, group, slot), chained);
-                }
-                block.group_mut(self.shape, group).pass();
-                group = (group + 1) & mask;
-            }
+            ((block, block.fill(hash)), first)
         }
     }
 
@@ -384,7 +419,7 @@ impl RawTable {
         self.vacate(spot.index as usize, at, hash);
         self.len -= 1;
         // SAFETY: as said above.
-        Some((unsafe { at.0.entry(self.shape, at.1, at.2) }, place))
+        Some((unsafe { at.0.entry(self.shape, at.1) }, place))
     }
 
     /// Removes the entry at a spot, and drops it; where its record was.
@@ -397,23 +432,16 @@ impl RawTable {
         }
     }
 
-    /// Empties a slot of a block that hangs at a place of the directory; groups that led to it are told.
-    pub(super) fn vacate(&mut self, index: usize, (block, group, slot): At, hash: u64) {
+    /// Empties a slot of a block that hangs at a place of the directory; blocks that led to it are told.
+    pub(super) fn vacate(&mut self, index: usize, (block, slot): At, hash: u64) {
         let mut passed = self.directory[index];
         // SAFETY: as said above.
         unsafe {
             while passed != block {
-                for group in 0..=self.mask {
-                    passed.group_mut(self.shape, group).unpass();
-                }
+                passed.unpass_all();
                 passed = passed.head().next.expect("the block hangs there");
             }
-            let mut at = hash as usize & self.mask;
-            while at != group {
-                block.group_mut(self.shape, at).unpass();
-                at = (at + 1) & self.mask;
-            }
-            block.vacate(self.shape, (group, slot));
+            block.vacate(slot, hash);
         }
     }
 
@@ -425,7 +453,7 @@ impl RawTable {
         }
         let index = (place >> (u64::BITS - self.depth())) as usize;
         // SAFETY: as said above.
-        let depth = unsafe { self.directory[index].head() }.depth;
+        let depth = u32::from(unsafe { self.directory[index].head() }.depth);
         let size = if depth == 0 { 0 } else { 1u64 << (u64::BITS - depth) };
         let end = if depth == 0 { None } else { (place & !(size - 1)).checked_add(size) };
         (Some(index), end)
@@ -446,8 +474,8 @@ impl RawTable {
         let (mut next, mut len) = (Some(self.directory[index]), 0);
         while let Some(block) = next {
             // SAFETY: as said above.
-            let head: &super::group_unsafe::BlockHead = unsafe { block.head() };
-            (next, len) = (head.next, len + head.len as usize);
+            let head = unsafe { block.head() };
+            (next, len) = (head.next, len + usize::from(head.len));
         }
         len
     }
@@ -457,7 +485,7 @@ impl RawTable {
         let all = Spot::new(index, group, 0);
         let occupied = self.resolve(all).map_or(0, |(block, group)| {
             // SAFETY: as said above.
-            unsafe { block.group(self.shape, group) }.occupied()
+            unsafe { block.occupied(group) }
         });
         slots_of(occupied).map(move |slot| Spot { slot: slot as u32, ..all })
     }
@@ -499,9 +527,9 @@ impl RawTable {
         }
         for group in 0..=self.mask {
             // SAFETY: as said above; the block goes, and its tags are not looked at again.
-            for slot in slots_of(unsafe { block.group(self.shape, group) }.occupied()) {
+            for slot in slots_of(unsafe { block.occupied(group) }) {
                 // SAFETY: as said above.
-                let entry = unsafe { block.entry(self.shape, group, slot) };
+                let entry = unsafe { block.entry(self.shape, group * SLOTS + slot) };
                 // SAFETY: the entry is dropped once.
                 let drop_it = || unsafe { self.record_type.drop_entry(entry.as_ptr()) };
                 if let Err(payload) = catch_unwind(AssertUnwindSafe(drop_it)) {
@@ -521,17 +549,17 @@ impl RawTable {
         self.book(self.booked - self.shape.block_bytes(groups) - places);
     }
 
-    /// The head of a group.
-    pub(super) fn group_mut(&mut self, (block, group): (Block, usize)) -> &mut GroupHead {
+    /// What is known of the entries of a group.
+    pub(super) fn bits_mut(&mut self, (block, group): (Block, usize)) -> &mut GroupBits {
         // SAFETY: as said above; the table is borrowed as long.
-        unsafe { block.group_mut(self.shape, group) }
+        unsafe { block.bits_mut(group) }
     }
 }
 
-/// Entries of a full block.
+/// Entries of a full block: 7 in 8 slots, as windows would be full too often with more.
 #[inline]
 pub(super) fn entries_max(mask: usize) -> usize {
-    if mask == 0 { SLOTS } else { (mask + 1) * SLOTS * 13 / 16 }
+    (mask + 1) * SLOTS * 7 / 8
 }
 
 impl Drop for RawTable {

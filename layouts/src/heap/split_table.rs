@@ -71,6 +71,17 @@ impl HashRange {
         hash.wrapping_sub(self.lo) << self.shift
     }
 
+    /// The lowest hash of the range.
+    #[inline(always)]
+    pub(crate) fn first_hash(self) -> u64 {
+        self.lo
+    }
+
+    /// Upper bits that are the same in all hashes above the lowest.
+    pub(crate) fn same_bits(self) -> u32 {
+        self.shift
+    }
+
     /// The hash that stands at a place.
     pub fn hash(self, place: u64) -> u64 {
         self.lo.wrapping_add(place >> self.shift)

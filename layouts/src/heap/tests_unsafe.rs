@@ -73,7 +73,7 @@ fn find<V: Item>(table: &RawTable, hash: u64, n: u64) -> Option<Spot> {
     let found = unsafe { table.probe(hash, |entry: &Of<V>| entry.key == n) }?;
     // SAFETY: it is there.
     assert!(unsafe { found.entry.as_ref() }.value.is(n), "{n} has another value");
-    Some(found.spot)
+    Some(found.spot())
 }
 
 /// Hashes of the keys of a test: of `alike` keys each is the same.
@@ -183,6 +183,26 @@ fn entries_whose_hashes_agree_are_found_as_in_a_map() {
     history::<u8>(2_000, 40, steps(20_000));
     history::<String>(2_000, 700, steps(10_000));
     history::<Wide>(1_500, u64::MAX, steps(10_000));
+}
+
+/// Removed entries leave no traces: a table that always has as many entries stays as large.
+#[test]
+fn a_table_whose_entries_come_and_go_does_not_grow() {
+    ALIKE.set(1);
+    let mut table = table_of(record_type::<u64>(), 1 << 20);
+    let live = 440;
+    (0..live).for_each(|n| {
+        add::<u64>(&mut table, hash_of(n, 1), n);
+    });
+    let before = table.memory_bytes();
+    for n in live..share(100_000, 50) {
+        let gone = hash_of(n - live, 1);
+        let spot = find::<u64>(&table, gone, n - live).unwrap();
+        assert!(table.drop_entry(spot, gone).is_some());
+        assert_eq!(find::<u64>(&table, gone, n - live), None);
+        add::<u64>(&mut table, hash_of(n, 1), n);
+        assert_eq!((table.len(), table.memory_bytes()), (live, before));
+    }
 }
 
 /// What is known of entries is theirs wherever they move: against sets, through barriers that are given up or not.

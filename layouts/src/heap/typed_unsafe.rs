@@ -70,7 +70,7 @@ impl<K: Key, V: 'static> Typed<K, V> {
             let table = &self.core.table;
             let mut found = table.probe(hash, |entry: &Entry<K, V>| is(&entry.key))?;
             if !table.has_changed(&found) {
-                self.core.note_change(found.spot);
+                self.core.note_change(found.spot());
             }
             let HeapCore { context, oversize, .. } = &mut self.core;
             Some((found.entry.as_mut(), &context.account, oversize))
@@ -105,7 +105,7 @@ impl<K: Key, V: 'static> Typed<K, V> {
         // SAFETY: as said above; the entry is read at once, and is the table's no more.
         unsafe {
             let found = self.core.table.probe(hash, |entry: &Entry<K, V>| is(&entry.key))?;
-            let spot = found.spot;
+            let spot = found.spot();
             // Measuring may panic, and then nothing has changed.
             let heap = found.entry.as_ref();
             let heap = bytes(&heap.key, &heap.value);
