@@ -1,49 +1,68 @@
 //! Batches on the heap: groups of keys whose memory accesses overlap.
 //!
-//! A table that is larger than the cache misses it twice for a key, at a group's head and at the entry. Both are brought
-//! near for a whole group of keys before the first is looked at; what tells that an entry has changed stands beside the
-//! tags. Each key is hashed once.
+//! A table that is larger than the cache misses it twice for a key, at its tag and at the entry. All keys of a group are
+//! hashed, and their tags compared, before the first entry is looked at. The slot that was found is remembered: tags are
+//! not compared again.
 
 use alluvium_pagestore::{Key, Lookup, Result};
 
-use super::{HeapTable, Kind};
+use super::raw_table_unsafe::Near;
+use super::{HeapTable, Kind, Lent};
 use crate::contract::table::BatchError;
 
 /// Keys of a group.
 pub(crate) const GROUP: usize = 64;
-/// Of a smaller table nothing has to be brought near: it is in the cache.
+/// Keys of a smaller table need not be looked for ahead where nothing is remembered of it: it is in the cache.
 pub(crate) const NEAR_BYTES: u64 = 1 << 20;
 
-impl<K: Key, V: 'static, M: Kind<K, V>> HeapTable<K, V, M> {
-    /// The hashes of the next group of keys, whose entries are brought near.
+/// The hashes of a group of keys, and where their entries probably are.
+struct Ahead {
+    hashes: [u64; GROUP],
+    near: [Near; GROUP],
+}
+
+impl Ahead {
+    fn new() -> Self {
+        Self { hashes: [0; GROUP], near: [Near::default(); GROUP] }
+    }
+
+    /// Of so many keys.
     #[inline]
-    fn hashes<'a, Q: Lookup<K> + ?Sized + 'a>(
+    fn of(&self, count: usize) -> impl Iterator<Item = (u64, Near)> {
+        self.hashes[..count].iter().copied().zip(self.near[..count].iter().copied())
+    }
+}
+
+impl<K: Key, V: 'static, M: Kind<K, V>> HeapTable<K, V, M> {
+    /// Looks for the next group of keys, whose entries are brought near; how many they are.
+    #[inline]
+    fn look_ahead<'a, Q: Lookup<K> + ?Sized + 'a>(
         &self,
         keys: impl Iterator<Item = &'a Q>,
-        hashes: &mut [u64; GROUP],
+        ahead: &mut Ahead,
     ) -> usize {
         let mut count = 0;
-        for (hash, key) in hashes.iter_mut().zip(keys) {
+        for (hash, key) in ahead.hashes.iter_mut().zip(keys) {
             *hash = key.key_hash();
             count += 1;
         }
-        if self.core.table.memory_bytes() > NEAR_BYTES {
+        for (near, hash) in ahead.near.iter_mut().zip(&ahead.hashes[..count]) {
             // Not compared: probably the key's, and nobody waits for it.
-            hashes[..count].iter().for_each(|hash| self.core.look_ahead(*hash));
+            *near = self.core.look_ahead(*hash);
         }
         count
     }
 
     pub(crate) fn put_all(&mut self, batch: &mut Vec<(K, V)>) -> Result<()> {
-        let (mut rest, mut hashes) = (batch.drain(..), [0; GROUP]);
+        let (mut rest, mut ahead) = (batch.drain(..), Ahead::new());
         loop {
-            let count = self.hashes(rest.as_slice().iter().map(|entry| &entry.0), &mut hashes);
+            let count = self.look_ahead(rest.as_slice().iter().map(|entry| &entry.0), &mut ahead);
             if count == 0 {
                 return Ok(());
             }
-            for hash in &hashes[..count] {
+            for (hash, near) in ahead.of(count) {
                 let (key, value) = rest.next().expect("hashed above");
-                if let Err(rejected) = self.put_hashed(*hash, key, value) {
+                if let Err(rejected) = self.put_hashed(hash, Some(near), key, value) {
                     let left = std::iter::once(rejected.value).chain(rest).collect();
                     *batch = left;
                     return Err(rejected.error);
@@ -59,16 +78,34 @@ impl<K: Key, V: 'static, M: Kind<K, V>> HeapTable<K, V, M> {
         mut init: impl FnMut(&T) -> V,
         mut change: impl FnMut(&T, &mut V),
     ) -> std::result::Result<(), BatchError> {
-        let mut hashes = [0; GROUP];
+        let mut ahead = Ahead::new();
         for (nth, items) in batch.chunks(GROUP).enumerate() {
-            self.hashes(items.iter().map(&key), &mut hashes);
-            for (i, (item, hash)) in items.iter().zip(&hashes).enumerate() {
+            let count = self.look_ahead(items.iter().map(&key), &mut ahead);
+            for (i, (item, at)) in items.iter().zip(ahead.of(count)).enumerate() {
                 let change = |value: &mut V| change(item, value);
-                let updated = self.update_hashed(*hash, key(item), || init(item), change);
+                let updated = self.update_near(at, key(item), || init(item), change);
                 updated.map_err(|error| BatchError { applied: nth * GROUP + i, error })?;
             }
         }
         Ok(())
+    }
+
+    #[inline]
+    fn update_near<Q: Lookup<K> + ?Sized>(
+        &mut self,
+        (hash, near): (u64, Near),
+        key: &Q,
+        init: impl FnOnce() -> V,
+        change: impl FnOnce(&mut V),
+    ) -> Result<()> {
+        self.check_writable()?;
+        let found = self.core.change_near(hash, near, |known| key.is(known));
+        if let Some((entry, account, oversize)) = found {
+            let lent = Lent::<K, V, M>::new(entry, account, oversize)?;
+            change(&mut lent.entry.value);
+            return Ok(());
+        }
+        self.insert_hashed(hash, key.to_owned(), init, change)
     }
 
     pub(crate) fn read_all<T, Q: Lookup<K> + ?Sized>(
@@ -77,11 +114,11 @@ impl<K: Key, V: 'static, M: Kind<K, V>> HeapTable<K, V, M> {
         key: impl Fn(&T) -> &Q,
         mut read: impl FnMut(&T, Option<&V>),
     ) {
-        let mut hashes = [0; GROUP];
+        let mut ahead = Ahead::new();
         for items in batch.chunks(GROUP) {
-            self.hashes(items.iter().map(&key), &mut hashes);
-            for (item, hash) in items.iter().zip(&hashes) {
-                let found = self.core.find(*hash, |known| key(item).is(known));
+            let count = self.look_ahead(items.iter().map(&key), &mut ahead);
+            for (item, (hash, near)) in items.iter().zip(ahead.of(count)) {
+                let found = self.core.find_near(hash, near, |known| key(item).is(known));
                 read(item, found.map(|entry| &entry.value));
             }
         }

@@ -275,7 +275,15 @@ impl Block {
     // SAFETY: as said above.
     pub unsafe fn has(self, slot: usize) -> bool {
         // SAFETY: as said above.
-        unsafe { self.0.add(TAGS + slot).read() != 0 }
+        !unsafe { self.has_tag(slot, 0) }
+    }
+
+    /// Whether a slot has a tag.
+    #[inline(always)]
+    // SAFETY: as said above.
+    pub unsafe fn has_tag(self, slot: usize, tag: u8) -> bool {
+        // SAFETY: as said above.
+        unsafe { self.0.add(TAGS + slot).read() == tag }
     }
 
     /// What is known of the entries of a group.

@@ -43,7 +43,7 @@ use alluvium_pagestore::{
 pub(crate) use self::batches::{GROUP, NEAR_BYTES};
 pub(crate) use self::capture::segment_bytes;
 use self::core::{Durability, HeapCore};
-use self::raw_table_unsafe::Spot;
+use self::raw_table_unsafe::{Near, Spot};
 use self::typed_unsafe::Typed;
 use crate::contract::by_hash::ByHash;
 use crate::contract::expiry::ExpiryPass;
@@ -202,7 +202,7 @@ impl<K: Key, V: State> HeapTable<K, V, Stored> {
         let context = self.core.context.clone();
         read_placed(&context, image, blobs, |at, key: K, value: V| {
             self.core.found(Stored::heap_bytes(&key, &value));
-            let (_, spot) = self.put_at(key.key_hash(), key, value).map_err(Error::from)?;
+            let (_, spot) = self.put_at(key.key_hash(), None, key, value).map_err(Error::from)?;
             self.core.restored(spot, at);
             Ok(())
         })?;
@@ -253,6 +253,12 @@ impl<K: Key, V: 'static> Layout<K, V> for VolatileHeap {
 }
 
 impl<K: Key, V: 'static, M: Kind<K, V>> HeapTable<K, V, M> {
+    /// Writes of values with heap are refused while values have outgrown the memory.
+    #[inline]
+    fn check_writable(&mut self) -> Result<()> {
+        if M::CAN_GROW { self.core.check_not_overdrawn() } else { Ok(()) }
+    }
+
     #[inline]
     fn update_hashed<Q: Lookup<K> + ?Sized, R>(
         &mut self,
@@ -261,9 +267,7 @@ impl<K: Key, V: 'static, M: Kind<K, V>> HeapTable<K, V, M> {
         init: impl FnOnce() -> V,
         change: impl FnOnce(&mut V) -> R,
     ) -> Result<R> {
-        if M::CAN_GROW {
-            self.core.check_not_overdrawn()?;
-        }
+        self.check_writable()?;
         if let Some((entry, account, oversize)) = self.core.change(hash, |known| key.is(known)) {
             let lent = Lent::<K, V, M>::new(entry, account, oversize)?;
             return Ok(change(&mut lent.entry.value));
@@ -294,19 +298,30 @@ impl<K: Key, V: 'static, M: Kind<K, V>> HeapTable<K, V, M> {
     fn put_hashed(
         &mut self,
         hash: u64,
+        near: Option<Near>,
         key: K,
         value: V,
     ) -> std::result::Result<bool, Rejected<(K, V)>> {
         if let Err(error) = self.core.oversize.check(&key, M::heap_bytes(&key, &value)) {
             return Err(Rejected::new(error, (key, value)));
         }
-        self.put_at(hash, key, value).map(|(was_there, _)| was_there)
+        self.put_at(hash, near, key, value).map(|(was_there, _)| was_there)
     }
 
     /// Puts an entry; says whether the key was there before, and where a new one is.
     #[inline]
-    fn put_at(&mut self, hash: u64, key: K, value: V) -> OrBack<(bool, Option<Spot>), K, V> {
-        let Some((entry, account, _)) = self.core.change(hash, |known| *known == key) else {
+    fn put_at(
+        &mut self,
+        hash: u64,
+        near: Option<Near>,
+        key: K,
+        value: V,
+    ) -> OrBack<(bool, Option<Spot>), K, V> {
+        let found = match near {
+            Some(near) => self.core.change_near(hash, near, |known| *known == key),
+            None => self.core.change(hash, |known| *known == key),
+        };
+        let Some((entry, account, _)) = found else {
             return self.put_new(hash, key, value).map(|spot| (false, Some(spot)));
         };
         let before = M::heap_bytes(&entry.key, &entry.value);
@@ -389,9 +404,7 @@ impl<K: Key, V: 'static, M: Kind<K, V>> Table<K, V> for HeapTable<K, V, M> {
         key: &Q,
         change: impl FnOnce(&mut V) -> R,
     ) -> Result<Option<R>> {
-        if M::CAN_GROW {
-            self.core.check_not_overdrawn()?;
-        }
+        self.check_writable()?;
         let found = self.core.change(key.key_hash(), |known| key.is(known));
         let Some((entry, account, oversize)) = found else { return Ok(None) };
         let lent = Lent::<K, V, M>::new(entry, account, oversize)?;
@@ -411,7 +424,7 @@ impl<K: Key, V: 'static, M: Kind<K, V>> Table<K, V> for HeapTable<K, V, M> {
     }
 
     fn put(&mut self, key: K, value: V) -> std::result::Result<bool, Rejected<(K, V)>> {
-        self.put_hashed(key.key_hash(), key, value)
+        self.put_hashed(key.key_hash(), None, key, value)
     }
 
     fn put_batch(&mut self, batch: &mut Vec<(K, V)>) -> Result<()> {

@@ -70,6 +70,10 @@ impl<K, V> Found<K, V> {
     }
 }
 
+/// The slot of a block where the entry of a hash was when it was looked for ahead, if it was anywhere.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Near(u16);
+
 /// A slot of a block.
 pub(super) type At = (Block, usize);
 
@@ -232,7 +236,7 @@ impl RawTable {
         }
     }
 
-    /// The same behind the first window: few entries are there.
+    /// The same in all windows: few entries are not in the first.
     ///
     /// # Safety
     /// The table is of these types.
@@ -293,32 +297,59 @@ impl RawTable {
         unsafe { block.has_changed(self.last + 1, slot, self.epoch) }
     }
 
-    /// Has the group of a hash, and probably its entry, fetched into the cache.
+    /// Has the entry fetched into the cache that a look-up of a hash compares first; which it is.
     ///
     /// # Safety
     /// The table is of these types.
     #[inline(always)]
     // SAFETY: the types are the caller's promise.
-    pub unsafe fn look_ahead_native<K, V>(&self, hash: u64) {
-        self.look_ahead_in(const { Shape::of(Layout::new::<Entry<K, V>>()) }, hash);
+    pub unsafe fn look_ahead_native<K, V>(&self, hash: u64) -> Near {
+        self.look_ahead_in(const { Shape::of(Layout::new::<Entry<K, V>>()) }, hash)
     }
 
     /// The same of a table of any types.
-    pub fn look_ahead(&self, hash: u64) {
-        self.look_ahead_in(self.shape, hash);
+    pub fn look_ahead(&self, hash: u64) -> Near {
+        self.look_ahead_in(self.shape, hash)
     }
 
     #[inline(always)]
-    fn look_ahead_in(&self, shape: Shape, hash: u64) {
-        let Some(block) = self.directory.get(self.index_of(hash)) else { return };
+    fn look_ahead_in(&self, shape: Shape, hash: u64) -> Near {
+        let Some(block) = self.directory.get(self.index_of(hash)) else { return Near::default() };
         let window = hash as usize & self.last;
         // SAFETY: as said above; both callers know the shape.
         unsafe {
             let found = block.window(window).matches(tag_of(hash));
-            if found != 0 {
-                let slot = (window + found.trailing_zeros() as usize) & self.last;
-                prefetch(block.entry(shape, slot).as_ptr());
+            let slot = (window + found.trailing_zeros() as usize) & self.last;
+            prefetch(block.entry(shape, slot).as_ptr());
+            Near(slot as u16)
+        }
+    }
+
+    /// The entry with this hash that `is` it, which was looked for ahead: most are where they were found then. Otherwise
+    /// costs more than [`probe`](Self::probe).
+    ///
+    /// # Safety
+    /// The table is of these types.
+    #[inline(always)]
+    // SAFETY: the types are the caller's promise.
+    pub unsafe fn probe_near<K, V>(
+        &self,
+        hash: u64,
+        near: Near,
+        mut is: impl FnMut(&Entry<K, V>) -> bool,
+    ) -> Option<Found<K, V>> {
+        let shape = const { Shape::of(Layout::new::<Entry<K, V>>()) };
+        let index = self.index_of(hash);
+        let (block, slot) = (*self.directory.get(index)?, usize::from(near.0) & self.last);
+        // SAFETY: as said above; a slot with a tag has an entry of these types, also if others moved since.
+        unsafe {
+            if block.has_tag(slot, tag_of(hash)) {
+                let entry = block.entry(shape, slot).cast::<Entry<K, V>>();
+                if is(entry.as_ref()) {
+                    return Some(Found { entry, slot: FoundSlot { index, block, first: 0, slot } });
+                }
             }
+            self.probe_further(hash, &mut is)
         }
     }
 

@@ -13,7 +13,7 @@ use std::ops::{Deref, DerefMut};
 use alluvium_pagestore::{Account, Key, MemoryKind};
 
 use super::core::HeapCore;
-use super::raw_table_unsafe::Spot;
+use super::raw_table_unsafe::{Found, Near, Spot};
 use crate::support::oversize::Oversize;
 use crate::support::record_type_unsafe::Entry;
 
@@ -61,19 +61,58 @@ impl<K: Key, V: 'static> Typed<K, V> {
         unsafe { Some(self.core.table.probe(hash, |entry| is(&entry.key))?.entry.as_ref()) }
     }
 
+    /// The same of a hash that was looked for [ahead](Self::look_ahead).
+    #[inline(always)]
+    pub fn find_near(
+        &self,
+        hash: u64,
+        near: Near,
+        is: impl Fn(&K) -> bool,
+    ) -> Option<&Entry<K, V>> {
+        let is = |entry: &Entry<K, V>| is(&entry.key);
+        // SAFETY: as said above; the entry stays while `self` is borrowed.
+        unsafe { Some(self.core.table.probe_near(hash, near, is)?.entry.as_ref()) }
+    }
+
     /// The entry with this hash and a key that `is` it, which is known as one that has changed from now on.
     #[inline(always)]
     pub fn change(&mut self, hash: u64, is: impl Fn(&K) -> bool) -> Option<Changing<'_, K, V>> {
+        // SAFETY: as said above.
+        let found = unsafe { self.core.table.probe(hash, |entry: &Entry<K, V>| is(&entry.key)) };
+        // SAFETY: it was found just now.
+        Some(unsafe { self.change_found(found?) })
+    }
+
+    /// The same of a hash that was looked for [ahead](Self::look_ahead).
+    #[inline(always)]
+    pub fn change_near(
+        &mut self,
+        hash: u64,
+        near: Near,
+        is: impl Fn(&K) -> bool,
+    ) -> Option<Changing<'_, K, V>> {
+        let is = |entry: &Entry<K, V>| is(&entry.key);
+        // SAFETY: as said above.
+        let found = unsafe { self.core.table.probe_near(hash, near, is) };
+        // SAFETY: it was found just now.
+        Some(unsafe { self.change_found(found?) })
+    }
+
+    /// An entry that was found just now.
+    ///
+    /// # Safety
+    /// It was found in this table, which has not changed since.
+    #[inline(always)]
+    // SAFETY: what was found is the caller's promise.
+    unsafe fn change_found(&mut self, mut found: Found<K, V>) -> Changing<'_, K, V> {
         // SAFETY: as said above. Noting the change moves and drops no entries of the table, so that the entry is where it
         // was, and nobody else has a reference to it.
         unsafe {
-            let table = &self.core.table;
-            let mut found = table.probe(hash, |entry: &Entry<K, V>| is(&entry.key))?;
-            if !table.has_changed(&found) {
+            if !self.core.table.has_changed(&found) {
                 self.core.note_change(found.spot());
             }
             let HeapCore { context, oversize, .. } = &mut self.core;
-            Some((found.entry.as_mut(), &context.account, oversize))
+            (found.entry.as_mut(), &context.account, oversize)
         }
     }
 
@@ -122,7 +161,7 @@ impl<K: Key, V: 'static> Typed<K, V> {
 
     /// Brings near what a look-up of a hash reads.
     #[inline(always)]
-    pub fn look_ahead(&self, hash: u64) {
+    pub fn look_ahead(&self, hash: u64) -> Near {
         // SAFETY: as said above.
         unsafe { self.core.table.look_ahead_native::<K, V>(hash) }
     }
