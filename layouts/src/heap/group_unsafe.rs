@@ -32,12 +32,12 @@ pub(super) const BLOCK_SLOTS_MAX: u64 = (GROUPS_MAX * SLOTS) as u64;
 /// From a block to its tags.
 const TAGS: usize = size_of::<BlockHead>();
 
-/// Where things stand in a block of entries of some layout.
+/// Sizes of a block for entries of some layout.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Shape {
-    /// Of a block.
+    /// Alignment of a block.
     align: usize,
-    /// Of an entry.
+    /// Size of an entry.
     size: usize,
     /// Most groups of a block.
     pub groups_max: usize,
@@ -53,7 +53,7 @@ impl Shape {
         Self { align, size: entry.size(), groups_max }
     }
 
-    /// Bytes of so many groups' entries, which are before the block's head.
+    /// Returns the bytes before the head of a block: the entries of `groups` groups.
     fn entries_bytes(self, groups: usize) -> usize {
         (groups * SLOTS * self.size).next_multiple_of(self.align)
     }
@@ -64,18 +64,18 @@ impl Shape {
         Layout::from_size_align(bytes, self.align).expect("no more than there is memory")
     }
 
-    /// Memory that a block of so many groups takes: the allocator may need more for its alignment.
+    /// Returns the memory of a block of `groups` groups, with what the allocator may need to align it.
     pub fn block_bytes(self, groups: usize) -> u64 {
         (rounded(self.layout(groups).size()) + self.align) as u64
     }
 
-    /// Memory that the places of a block's records take.
+    /// Returns the memory of a block's places.
     pub fn places_bytes(groups: usize) -> u64 {
         rounded(groups * SLOTS * size_of::<u32>()) as u64
     }
 }
 
-/// From a block of so many slots to the bits of its first group.
+/// Returns the distance from a block of `slots` slots to the bits of its first group.
 #[inline(always)]
 fn bits_at(slots: usize) -> usize {
     TAGS + slots + SLOTS
@@ -84,13 +84,13 @@ fn bits_at(slots: usize) -> usize {
 /// The head of a block.
 #[repr(C)]
 pub(super) struct BlockHead {
-    /// What has no room here, as too many hashes agree, is there.
+    /// The next block of a chain, for entries whose hashes agree in too many bits.
     pub next: Option<Block>,
-    /// Of the records of entries, by slot.
+    /// Places of records, by slot.
     places: Option<NonNull<u32>>,
     /// Groups that may have a bit set.
     pub dirty: u64,
-    /// The barrier since which `changed` tells what has changed.
+    /// The barrier that `changed` counts from.
     pub epoch: u32,
     /// Entries.
     pub len: u16,
@@ -102,35 +102,35 @@ pub(super) struct BlockHead {
     passed: [u8; GROUPS_MAX],
 }
 
-/// What is known of the entries of a group, a bit for each slot.
+/// Bits for checkpoints, one for each slot of a group.
 #[derive(Clone, Copy, Debug, Default)]
 #[repr(C)]
 pub(super) struct GroupBits {
-    /// Entries that have changed since the barrier of the block's epoch.
+    /// Entries that changed since the barrier of the block's epoch.
     pub changed: u16,
-    /// Entries that the checkpoint of that barrier is to have still.
+    /// Entries that the checkpoint of that barrier still has to read.
     pub captured: u16,
-    /// Entries that it has, but whose records are not there yet.
+    /// Entries that it has read, but not written yet.
     pub owed: u16,
 }
 
 const _: () = assert!(size_of::<BlockHead>() == 64);
 
 impl GroupBits {
-    /// Whether any bit is set.
+    /// Returns whether any bit is set.
     #[inline]
     pub fn any(self) -> bool {
         self.count() > 0
     }
 
-    /// Bits that are set.
+    /// Counts the bits that are set.
     #[inline]
     pub fn count(self) -> u32 {
         self.changed.count_ones() + self.captured.count_ones() + self.owed.count_ones()
     }
 }
 
-/// The tag of a hash.
+/// Returns the tag of a hash.
 #[inline(always)]
 pub(super) fn tag_of(hash: u64) -> u8 {
     (hash >> 24) as u8 | 0x80
@@ -141,7 +141,7 @@ pub(super) fn tag_of(hash: u64) -> u8 {
 pub(super) struct Window([u8; SLOTS]);
 
 impl Window {
-    /// Slots with a tag, counted from the start of the window.
+    /// Returns the slots that have `tag`, as bits from the start of the window.
     #[inline(always)]
     #[cfg(target_arch = "x86_64")]
     pub fn matches(self, tag: u8) -> u16 {
@@ -162,18 +162,18 @@ impl Window {
     }
 }
 
-/// A block, which its table owns.
+/// A pointer to a block. The table owns the block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(transparent)]
 pub(super) struct Block(NonNull<u8>);
 
-/// A place of a block that exists, and of its shape.
+/// Access to a block.
 ///
 /// # Safety
-/// Whoever calls a method of a block promises that it was made with this shape, was not freed, and that nobody else
-/// holds a reference into it; and that a group it names is below the block's groups, a slot below its slots.
+/// The caller of a method promises that the block was made with this shape and not freed, that nobody else holds a
+/// reference into it, and that `group` and `slot` are below the block's numbers of groups and slots.
 impl Block {
-    /// An empty one.
+    /// Allocates an empty block.
     pub fn new(shape: Shape, groups: usize, depth: u32, epoch: u32) -> Self {
         let (layout, entries) = (shape.layout(groups), shape.entries_bytes(groups));
         // SAFETY: it has a size, as a head has one.
@@ -206,7 +206,7 @@ impl Block {
         unsafe { self.0.cast().as_mut() }
     }
 
-    /// Groups.
+    /// Returns the number of groups.
     #[inline(always)]
     // SAFETY: as said above.
     pub unsafe fn groups(self) -> usize {
@@ -214,7 +214,7 @@ impl Block {
         usize::from(unsafe { self.head() }.groups)
     }
 
-    /// The window that begins at a slot.
+    /// Returns the window that begins at a slot.
     #[inline(always)]
     // SAFETY: as said above.
     pub unsafe fn window(self, slot: usize) -> Window {
@@ -222,7 +222,7 @@ impl Block {
         Window(unsafe { self.0.add(TAGS + slot).cast().read() })
     }
 
-    /// Whether an entry may be behind a window.
+    /// Returns whether a look-up has to go past a window.
     #[inline(always)]
     // SAFETY: as said above.
     pub unsafe fn is_passed(self, window: usize) -> bool {
@@ -230,7 +230,7 @@ impl Block {
         unsafe { self.head() }.passed[window / SLOTS % GROUPS_MAX] != 0
     }
 
-    /// Counts an entry that goes past a window.
+    /// Counts an entry that is put past a window.
     // SAFETY: as said above.
     unsafe fn pass(self, window: usize) {
         // SAFETY: as said above.
@@ -238,7 +238,7 @@ impl Block {
         *passed = passed.saturating_add(1);
     }
 
-    /// An entry that went past a window is gone.
+    /// Counts an entry past a window out.
     // SAFETY: as said above.
     unsafe fn unpass(self, window: usize) {
         // SAFETY: as said above.
@@ -248,21 +248,21 @@ impl Block {
         }
     }
 
-    /// Counts an entry that goes to a block behind this one.
+    /// Counts an entry that is put into a later block of the chain.
     // SAFETY: as said above.
     pub unsafe fn pass_all(self) {
         // SAFETY: as said above.
         unsafe { (0..self.groups()).for_each(|group| self.pass(group * SLOTS)) }
     }
 
-    /// An entry of a block behind this one is gone.
+    /// Counts an entry of a later block of the chain out.
     // SAFETY: as said above.
     pub unsafe fn unpass_all(self) {
         // SAFETY: as said above.
         unsafe { (0..self.groups()).for_each(|group| self.unpass(group * SLOTS)) }
     }
 
-    /// Slots of a group with an entry.
+    /// Returns the slots of a group that have an entry, as bits.
     #[inline]
     // SAFETY: as said above.
     pub unsafe fn occupied(self, group: usize) -> u16 {
@@ -270,7 +270,7 @@ impl Block {
         !unsafe { self.window(group * SLOTS) }.matches(0)
     }
 
-    /// Whether a slot has an entry.
+    /// Returns whether a slot has an entry.
     #[inline]
     // SAFETY: as said above.
     pub unsafe fn has(self, slot: usize) -> bool {
@@ -278,7 +278,7 @@ impl Block {
         !unsafe { self.has_tag(slot, 0) }
     }
 
-    /// Whether a slot has a tag.
+    /// Returns whether a slot has this tag.
     #[inline(always)]
     // SAFETY: as said above.
     pub unsafe fn has_tag(self, slot: usize, tag: u8) -> bool {
@@ -286,7 +286,7 @@ impl Block {
         unsafe { self.0.add(TAGS + slot).read() == tag }
     }
 
-    /// What is known of the entries of a group.
+    /// Returns the bits of a group.
     #[inline(always)]
     // SAFETY: as said above.
     pub unsafe fn bits<'a>(self, group: usize) -> &'a GroupBits {
@@ -301,7 +301,7 @@ impl Block {
         unsafe { self.0.add(bits_at(slots)).cast::<GroupBits>().add(group) }
     }
 
-    /// Whether the entry of a slot has changed since a barrier, in a block of so many slots.
+    /// Returns whether the entry of a slot has changed since the barrier `epoch`, in a block of `slots` slots.
     #[inline(always)]
     // SAFETY: as said above.
     pub unsafe fn has_changed(self, slots: usize, slot: usize, epoch: u32) -> bool {
@@ -319,7 +319,7 @@ impl Block {
         unsafe { self.bits_at(self.groups() * SLOTS, group).as_mut() }
     }
 
-    /// The memory of a slot.
+    /// Returns the memory of a slot.
     #[inline(always)]
     // SAFETY: as said above.
     pub unsafe fn entry(self, shape: Shape, slot: usize) -> NonNull<u8> {
@@ -338,8 +338,8 @@ impl Block {
         }
     }
 
-    /// Takes the first empty slot for a hash, of those of a block that has one. The caller writes the entry before
-    /// anything else happens.
+    /// Takes the first empty slot for a hash. The block has one, and the caller writes the entry before anything else
+    /// happens.
     // SAFETY: as said above.
     pub unsafe fn fill(self, hash: u64) -> usize {
         // SAFETY: as said above.
@@ -359,7 +359,7 @@ impl Block {
         }
     }
 
-    /// The entry of a slot is not there any more: the caller has taken it. Its hash tells which windows it went past.
+    /// Empties a slot. The caller has taken its entry, which has this hash.
     // SAFETY: as said above.
     pub unsafe fn vacate(self, slot: usize, hash: u64) {
         // SAFETY: as said above.
@@ -382,7 +382,7 @@ impl Block {
         unsafe { self.head() }.places.is_some()
     }
 
-    /// The place of a record; 0 if there are none.
+    /// Returns the place of a slot's record; 0 without places.
     #[inline]
     // SAFETY: as said above.
     pub unsafe fn place(self, slot: usize) -> u32 {
@@ -390,7 +390,7 @@ impl Block {
         unsafe { self.head().places.map_or(0, |places| places.add(slot).read()) }
     }
 
-    /// Notes the place of a record, if there are places.
+    /// Notes the place of a slot's record, if the block has places.
     #[inline]
     // SAFETY: as said above.
     pub unsafe fn set_place(self, slot: usize, place: u32) {
@@ -402,7 +402,7 @@ impl Block {
         }
     }
 
-    /// Makes places, which are all none.
+    /// Allocates places, all of them none.
     // SAFETY: as said above.
     pub unsafe fn make_places(self) {
         // SAFETY: as said above; a block has a group at least.
@@ -426,7 +426,7 @@ impl Block {
         }
     }
 
-    /// Gives the memory back; entries that are there still are not dropped.
+    /// Frees the memory, without dropping entries.
     // SAFETY: as said above, and the block is not used again.
     pub unsafe fn free(self, shape: Shape) {
         // SAFETY: as said above; it was made with this layout.

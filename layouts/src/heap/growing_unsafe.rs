@@ -1,8 +1,9 @@
 //! How a heap table grows: its only block doubles, or a block is split by the next bit of its hashes.
 //!
-//! What it keeps true: the hashes of all entries that are to move are known before the first does, so that a hash that
-//! panics leaves the table as it was; what is known beside an entry moves with it; no call moves more than the entries
-//! of a block, but for those whose hashes agree in too many bits.
+//! What it keeps true:
+//! - All hashes are computed before the first entry moves: a hash that panics leaves the table as it was.
+//! - Bits and places move with their entries.
+//! - No call moves more than the entries of a block, or of a chain of blocks whose hashes agree in too many bits.
 
 use alluvium_pagestore::{MemoryKind, Result, rounded};
 
@@ -10,12 +11,12 @@ use super::group_unsafe::{Block, GROUPS_MAX, SLOTS, Shape};
 use super::raw_table_unsafe::{At, RawTable, entries_max, slots_of};
 use crate::support::booked::Booked;
 
-/// The directory has at most so many places per block: of hashes that agree in more bits, blocks hang behind others.
+/// Most places of the directory per block. Entries whose hashes agree in more bits get chained blocks.
 const DIRECTORY_SHARE: usize = 16;
-/// Where all keys may be of one key group, this many times two as many.
+/// Most doublings of that for state that may have few of many key groups.
 const ALIKE_MAX: u32 = 8;
 
-/// Blocks that a call makes at most for entries that are expected: a millisecond's work.
+/// Most blocks that a call makes for expected entries: a millisecond's work.
 pub(super) const EXPECTED_BLOCKS_MAX: u64 = 256;
 
 /// The hashes of a block's entries, by slot.
@@ -24,13 +25,13 @@ type Hashes = [u64; GROUPS_MAX * SLOTS];
 // SAFETY: in all of these, a block was made by this table, with its shape, and `mask + 1` groups; groups are taken below
 // that number, slots below `SLOTS`. No two references to one head are there at once.
 impl RawTable {
-    /// All entries may be of one of so many key groups.
+    /// Allows all entries to be of one of `groups` key groups.
     pub fn expect_few_of(mut self, groups: u16) -> Self {
         self.alike = (u16::BITS - groups.saturating_sub(1).leading_zeros()).min(ALIKE_MAX);
         self
     }
 
-    /// Whether there is room for an entry with this hash.
+    /// Returns whether there is room for an entry with this hash.
     #[inline]
     pub fn has_room(&self, hash: u64) -> bool {
         let mut next = self.directory.get(self.index_of(hash)).copied();
@@ -54,7 +55,8 @@ impl RawTable {
         if self.has_room(hash) { Ok(()) } else { self.grow(hash) }
     }
 
-    /// What making room for an entry takes of the account; more only if a split leaves all entries in one half.
+    /// Returns the memory that making room for an entry takes. It takes more only if a split leaves all entries in one
+    /// half.
     pub fn growth_bytes(&self, hash: u64) -> u64 {
         if self.has_room(hash) {
             return 0;
@@ -94,7 +96,7 @@ impl RawTable {
         Ok(())
     }
 
-    /// Makes the first blocks, of so many groups, for prefixes of so many bits.
+    /// Makes the first blocks, of `groups` groups, for prefixes of `depth` bits.
     fn begin(&mut self, groups: usize, depth: u32) -> Result<()> {
         // With one bit at least, a shift is less than 64.
         let (places, blocks) = ((1usize << depth).max(2), 1 << depth);
@@ -113,7 +115,7 @@ impl RawTable {
         Ok(())
     }
 
-    /// A new block, for which there is room.
+    /// Makes a block, for which there is room.
     fn new_block(&mut self, depth: u32) -> Block {
         let groups = self.mask + 1;
         let block = Block::new(self.shape, groups, depth, self.epoch);
@@ -121,9 +123,8 @@ impl RawTable {
         block
     }
 
-    /// Makes blocks of an empty table for so many entries whose hashes are spread evenly, so that they may come in any
-    /// order: as many as they fill, of which some are split, and `blocks_max` at most. Not if that takes more than half of
-    /// what is free. Cost: in the number of blocks.
+    /// Makes the blocks of an empty table that `entries` entries with evenly spread hashes are going to fill, `blocks_max`
+    /// at most. Makes none if they take more than half of the free memory. Cost: in the number of blocks.
     pub fn expect(&mut self, entries: u64, blocks_max: u64) {
         let groups = self.shape.groups_max;
         let blocks = (entries / entries_max(groups - 1) as u64).min(blocks_max);
@@ -138,7 +139,7 @@ impl RawTable {
         }
     }
 
-    /// Moves the entries of the only block to one with twice as many groups.
+    /// Moves the entries of the only block to a block of twice as many groups.
     fn double(&mut self) -> Result<()> {
         debug_assert!(self.blocks == 1, "only the first block grows");
         let (old, groups) = (self.directory[0], self.mask + 1);
@@ -166,7 +167,7 @@ impl RawTable {
         unsafe { block.occupied(group) }
     }
 
-    /// The hashes of a block's entries. All of them are there before anything moves.
+    /// Returns the hashes of a block's entries.
     fn hashes_of(&self, block: Block) -> Hashes {
         let mut hashes = [0; GROUPS_MAX * SLOTS];
         for group in 0..=self.mask {
@@ -178,19 +179,19 @@ impl RawTable {
         hashes
     }
 
-    /// The blocks that hang together behind one.
+    /// Iterates over a chain of blocks.
     fn hanging(&self, first: Block) -> impl Iterator<Item = Block> + Clone + use<> {
         // SAFETY: as said above.
         std::iter::successors(Some(first), |block| unsafe { block.head() }.next)
     }
 
-    /// Whether any of the blocks that hang together notes places.
+    /// Returns whether any block of a chain notes places.
     fn hanging_places(&self, first: Block) -> bool {
         // SAFETY: as said above.
         self.hanging(first).any(|block| unsafe { block.has_places() })
     }
 
-    /// The hashes of the blocks behind one, with what is booked for them: usually there are none.
+    /// Returns the hashes of the later blocks of a chain, and their booking. Usually there are none.
     fn hashes_behind(&self, first: Block) -> Result<(Vec<Hashes>, Booked)> {
         let count = self.hanging(first).count() - 1;
         let bytes = rounded(count * size_of::<Hashes>()) as u64;
@@ -201,7 +202,7 @@ impl RawTable {
         Ok((hashes, booked))
     }
 
-    /// The slots of the entries of a block that are `upper`, with their hashes.
+    /// Iterates over the slots of a block whose entries are `upper`, with their hashes.
     fn upper_of<'a>(
         &self,
         block: Block,
@@ -216,7 +217,7 @@ impl RawTable {
         })
     }
 
-    /// Splits the blocks at a place of the directory by one more bit of their hashes.
+    /// Splits a chain of blocks by one more bit of their hashes.
     fn split(&mut self, hash: u64, depth: u32) -> Result<()> {
         let (range, lower) = (self.range, self.directory[self.index_of(hash)]);
         let is_upper = |hash: u64| range.place(hash) << (depth - 1) >> 63 == 1;
@@ -263,7 +264,7 @@ impl RawTable {
         self.account.ensure(bytes, "a hash table")
     }
 
-    /// New blocks that hang together, for which there is room.
+    /// Makes a chain of blocks, for which there is room.
     fn new_blocks(&mut self, blocks: usize, depth: u32, has_places: bool) -> Block {
         let mut next = None;
         for _ in 0..blocks {
@@ -280,7 +281,7 @@ impl RawTable {
         next.expect("one at least")
     }
 
-    /// Blocks that hang together are for a longer prefix now; those at the end that are empty go.
+    /// Sets a longer prefix for a chain of blocks, and frees empty blocks at its end.
     fn deepen(&mut self, first: Block, depth: u32) {
         let (mut next, mut last_used) = (Some(first), first);
         while let Some(block) = next {
@@ -301,7 +302,7 @@ impl RawTable {
         }
     }
 
-    /// Hangs a block behind those at an index.
+    /// Adds a block to the chain at an index.
     fn hang(&mut self, index: usize) -> Result<()> {
         let mut last = self.directory[index];
         // SAFETY: as said above.
@@ -316,7 +317,7 @@ impl RawTable {
         Ok(())
     }
 
-    /// Copies an entry to other blocks, with what is known of it. The caller has it forgotten where it was.
+    /// Copies an entry to another chain of blocks, with its bits and place. The caller empties the old slot.
     fn move_entry(&mut self, from: At, to: Block, hash: u64) {
         let mark = self.lift(from);
         let (to, _) = self.claim_in(to, hash);

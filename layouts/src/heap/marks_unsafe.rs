@@ -1,5 +1,5 @@
-//! What a heap table knows of its entries for checkpoints: whether each has changed since the last barrier, whether the
-//! checkpoint is to have it still, and the place of its record.
+//! Bits and places of a heap table's entries, for checkpoints: whether an entry has changed since the last barrier,
+//! whether the checkpoint still has to read it, and the place of its record.
 //!
 //! Bits stand in each block behind its tags; places, if any are noted, in an array beside it. A barrier is a number: the
 //! first touch of a block after it turns the bits of its changed entries into [captured](RawTable::follow) ones. A bit
@@ -7,8 +7,8 @@
 //!
 //! What it keeps true:
 //! - An entry without a bit is on storage as it is, at its place, if places are noted.
-//! - An entry that is known to have changed since the barrier is not to be had by its checkpoint any more.
-//! - What a checkpoint that was given up was to have, and what it has without a record, the next one is to have.
+//! - The checkpoint does not read an entry that is marked as changed since its barrier.
+//! - What an aborted checkpoint has not written, the next one reads.
 
 use alluvium_pagestore::{Account, MemoryKind};
 
@@ -17,10 +17,10 @@ use super::raw_table_unsafe::{At, RawTable, Spot, slots_of};
 use crate::heap::place::Place;
 use crate::support::prefetch_unsafe::prefetch;
 
-/// Places are noted if they take no more than such a part of what is free.
+/// Places are noted if they take at most this part of the free memory.
 const BEGIN_SHARE: u64 = 4;
 
-/// What is known of an entry, and moves with it.
+/// Bits and place of an entry that moves.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Mark {
     place: u32,
@@ -32,28 +32,28 @@ pub(super) struct Mark {
 // SAFETY: in all of these, a block was made by this table, with its shape, and `mask + 1` groups; groups are taken below
 // that number, slots below `SLOTS`. No two references to one head are there at once.
 impl RawTable {
-    /// A barrier: what has changed until now is to be had by its checkpoint. Cost: O(1).
+    /// Sets a barrier: its checkpoint reads what has changed until now. Cost: O(1).
     pub fn barrier(&mut self) {
         self.epoch = self.epoch.wrapping_add(1);
         self.takes_all = false;
     }
 
-    /// The checkpoint of the last barrier is to have all entries. Nothing has changed since the barrier.
+    /// Makes the checkpoint of the last barrier read all entries. Nothing has changed since the barrier.
     pub fn take_all(&mut self) {
         self.takes_all = true;
     }
 
-    /// Whether it is.
+    /// Returns whether the checkpoint of the last barrier reads all entries.
     pub fn takes_all(&self) -> bool {
         self.takes_all
     }
 
-    /// Entries that have changed, at most.
+    /// Returns the most entries that can have a bit.
     pub fn marked(&self) -> u64 {
         self.marked
     }
 
-    /// Has a block know of the last barrier.
+    /// Brings a block to the last barrier: what changed before it becomes captured.
     #[inline]
     fn follow(&mut self, block: Block) {
         // SAFETY: as said above.
@@ -62,7 +62,7 @@ impl RawTable {
         }
     }
 
-    /// Cost: in the number of groups.
+    /// Does so in a block that is behind. Cost: in the number of groups.
     fn follow_slowly(&mut self, block: Block) {
         let takes_all = self.takes_all;
         // SAFETY: as said above.
@@ -84,7 +84,7 @@ impl RawTable {
         unsafe { block.head_mut() }.epoch = self.epoch;
     }
 
-    /// The bit of a group in the head of its block.
+    /// Returns the bit of a group in the head of its block.
     fn dirty_bit(group: usize) -> u64 {
         1 << (group % 64)
     }
@@ -94,7 +94,7 @@ impl RawTable {
         unsafe { block.head_mut() }.dirty |= Self::dirty_bit(group);
     }
 
-    /// An entry was added to a slot.
+    /// Marks an entry that was added to a slot.
     pub(super) fn mark_added(&mut self, (block, slot): At) {
         // SAFETY: as said above. What was there before has no place any more.
         unsafe { block.set_place(slot, Place::NONE.word()) };
@@ -112,14 +112,14 @@ impl RawTable {
         }
     }
 
-    /// The entry in a slot goes: nothing is known of it any more; where its record was.
+    /// Clears bits and place of a slot whose entry goes. Returns the place.
     pub(super) fn unmark(&mut self, at: At) -> Place {
         let mark = self.lift(at);
         self.marked -= u64::from(mark.changed) + u64::from(mark.captured) + u64::from(mark.owed);
         Place::from_word(mark.place)
     }
 
-    /// An entry moves: takes what is known of it.
+    /// Takes bits and place of an entry that moves.
     pub(super) fn lift(&mut self, (block, slot): At) -> Mark {
         self.follow(block);
         // SAFETY: as said above.
@@ -138,7 +138,7 @@ impl RawTable {
         Mark { place, changed, captured, owed }
     }
 
-    /// An entry has moved to a slot.
+    /// Puts bits and place of an entry that has moved to a slot.
     pub(super) fn put(&mut self, (block, slot): At, mark: Mark) {
         // The slots of new blocks are of this epoch, and nothing is known of them.
         // SAFETY: as said above.
@@ -154,14 +154,14 @@ impl RawTable {
         }
     }
 
-    /// The slot of a spot that has an entry, in a block that knows of the last barrier.
+    /// Returns the slot of a spot that has an entry, after its block was brought to the last barrier.
     fn followed(&mut self, spot: Spot) -> Option<At> {
         let at = self.occupied(spot)?;
         self.follow(at.0);
         Some(at)
     }
 
-    /// Has an entry known as one that has changed since the last barrier, and not to be had by its checkpoint.
+    /// Marks an entry as changed since the last barrier. Its checkpoint does not read the entry any more.
     pub fn mark_changed(&mut self, spot: Spot) {
         if let Some((block, slot)) = self.followed(spot) {
             let (group, bit) = group_and_bit(slot);
@@ -177,7 +177,7 @@ impl RawTable {
         }
     }
 
-    /// Whether the checkpoint is to have an entry because it has changed.
+    /// Returns whether the checkpoint has to read an entry because of its bit.
     pub fn is_captured(&mut self, spot: Spot) -> bool {
         self.followed(spot).is_some_and(|(block, slot)| {
             let (group, bit) = group_and_bit(slot);
@@ -185,7 +185,7 @@ impl RawTable {
         })
     }
 
-    /// The checkpoint has an entry; its record is not there yet.
+    /// Notes that the checkpoint has read an entry, and not written it yet.
     pub fn owe(&mut self, spot: Spot) {
         if let Some((block, slot)) = self.followed(spot) {
             let (group, bit) = group_and_bit(slot);
@@ -199,7 +199,7 @@ impl RawTable {
         }
     }
 
-    /// The checkpoint has an entry, and its record.
+    /// Notes that the checkpoint has written an entry.
     pub fn settle(&mut self, spot: Spot) {
         if let Some((block, slot)) = self.followed(spot) {
             let (group, bit) = group_and_bit(slot);
@@ -211,7 +211,7 @@ impl RawTable {
         }
     }
 
-    /// An entry was restored: it is on storage as it is.
+    /// Notes that an entry was restored: its record at `place` is current.
     pub fn mark_restored(&mut self, spot: Spot, place: Place) {
         if let Some(at) = self.followed(spot) {
             self.unmark(at);
@@ -219,7 +219,7 @@ impl RawTable {
         }
     }
 
-    /// Entries of a group that the checkpoint is to have because they have changed, of `slots`.
+    /// Returns the entries of a group that the checkpoint has to read because of their bits.
     pub fn captured(&mut self, index: usize, group: usize) -> u16 {
         let spot = Spot::new(index, group, 0);
         let Some((block, group)) = self.resolve(spot) else { return 0 };
@@ -227,7 +227,7 @@ impl RawTable {
         self.bits_mut((block, group)).captured
     }
 
-    /// Slots of a group with an entry.
+    /// Returns the slots of a group that have an entry.
     pub fn occupied_slots(&self, index: usize, group: usize) -> u16 {
         let spot = Spot::new(index, group, 0);
         // SAFETY: as said above.
@@ -235,8 +235,8 @@ impl RawTable {
         self.resolve(spot).map_or(0, of)
     }
 
-    /// Groups at an index, of those from a group to that before another, that may have a bit set, as far as it is known
-    /// without a look at each; the bits of what hangs behind are those of all.
+    /// Returns the groups at an index that may have a bit set. A bit stands for the groups of this number in all blocks
+    /// of the chain.
     pub fn dirty(&self, index: usize) -> u64 {
         let (mut next, mut dirty) = (Some(self.directory[index]), 0);
         while let Some(block) = next {
@@ -247,17 +247,17 @@ impl RawTable {
         dirty
     }
 
-    /// Whether a group is of those that may have a bit set.
+    /// Returns whether `dirty` has a group.
     pub fn is_dirty_in(&self, dirty: u64, group: usize) -> bool {
         dirty & Self::dirty_bit(group & self.mask) != 0
     }
 
-    /// Slots of so many groups.
+    /// Returns the slots of `groups` groups.
     pub fn slots_of_groups(groups: usize) -> usize {
         groups * SLOTS
     }
 
-    /// Brings near what a checkpoint that reads a group is going to read.
+    /// Prefetches the entries of a group that a checkpoint is going to read.
     pub fn look_ahead_at_group(&self, index: usize, group: usize, reads_all: bool) {
         let Some((block, group)) = self.resolve(Spot::new(index, group, 0)) else { return };
         // SAFETY: as said above; what is brought near is only looked at by the processor.
@@ -271,7 +271,7 @@ impl RawTable {
         }
     }
 
-    /// A group was read: unless a bit is set there, its bit is not any more.
+    /// Clears the dirty bit of a group that was read, unless one of its bits is set.
     pub fn clean(&mut self, index: usize, group: usize) {
         let spot = Spot::new(index, group, 0);
         let Some((block, group)) = self.resolve(spot) else { return };
@@ -281,7 +281,7 @@ impl RawTable {
         }
     }
 
-    /// Starts to note the places of records, of which none is known; says whether there is memory for that.
+    /// Starts to note places of records; none is known yet. Returns whether there is memory for them.
     pub fn note_places(&mut self) -> bool {
         self.forget_places();
         let bytes = self.blocks as u64 * Shape::places_bytes(self.mask + 1);
@@ -289,18 +289,18 @@ impl RawTable {
         self.has_places
     }
 
-    /// Whether places are noted.
+    /// Returns whether places are noted.
     #[inline]
     pub fn notes_places(&self) -> bool {
         self.has_places
     }
 
-    /// Whether places were lost for want of memory since this was asked last.
+    /// Returns whether places were lost for lack of memory since the last call.
     pub fn take_lost(&mut self) -> bool {
         std::mem::take(&mut self.is_lost)
     }
 
-    /// Gives the memory of places back. Cost: in the number of blocks.
+    /// Frees the memory of places. Cost: in the number of blocks.
     pub fn forget_places(&mut self) {
         if !std::mem::take(&mut self.has_places) {
             return;
@@ -326,7 +326,7 @@ impl RawTable {
         self.book(self.booked - freed);
     }
 
-    /// Makes places for a block, which are none; without the memory, all are lost.
+    /// Makes places for a block, all of them none. Without the memory, the places of all blocks are lost.
     pub(super) fn make_places(&mut self, block: Block) {
         let bytes = Shape::places_bytes(self.mask + 1);
         let has_room = self.account.available() >= bytes;
@@ -340,7 +340,7 @@ impl RawTable {
         unsafe { block.make_places() };
     }
 
-    /// The place of an entry's record.
+    /// Returns the place of an entry's record.
     pub fn place(&self, spot: Spot) -> Place {
         let place = |(block, slot): At| {
             // SAFETY: as said above.
@@ -349,7 +349,7 @@ impl RawTable {
         self.occupied(spot).map_or(Place::NONE, place)
     }
 
-    /// The record of an entry is there now.
+    /// Notes the place of an entry's record.
     pub fn set_place(&mut self, spot: Spot, place: Place) {
         let Some((block, slot)) = self.occupied(spot) else { return };
         // SAFETY: as said above.
@@ -361,7 +361,7 @@ impl RawTable {
     }
 }
 
-/// The group of a slot, and its bit there.
+/// Returns the group of a slot, and its bit there.
 #[inline(always)]
 fn group_and_bit(slot: usize) -> (usize, u16) {
     (slot / SLOTS, 1 << (slot % SLOTS))

@@ -6,13 +6,13 @@
 //! whatever is inserted, removed or split meanwhile. A table of few entries is one block, which doubles. Where too many
 //! hashes agree to be split, further blocks hang behind the first.
 //!
-//! Looking up, which is typed and inlined, is a load from the directory, a comparison of 16 tags, and one of keys. All
-//! else is compiled once: growing is in `growing_unsafe.rs`, what is known beside entries in `marks_unsafe.rs`.
+//! A look-up is typed and inlined: a load from the directory, a comparison of 16 tags, and one of keys. All else is
+//! compiled once: growing is in `growing_unsafe.rs`, bits and places for checkpoints in `marks_unsafe.rs`.
 //!
 //! What it keeps true:
 //! - Each block is reached from exactly the directory's places of its prefix, and all have `mask + 1` groups.
-//! - A look-up goes past a window if an entry was put behind it.
-//! - All that the table takes is booked.
+//! - `passed` of a window is not 0 while an entry is behind it.
+//! - All memory of the table is booked.
 
 use std::alloc::Layout;
 use std::any::Any;
@@ -28,7 +28,7 @@ use crate::heap::split_table::HashRange;
 use crate::support::prefetch_unsafe::prefetch;
 use crate::support::record_type_unsafe::{Entry, RecordRef, RecordType};
 
-/// Where an entry stands until entries move: at a place of the directory, in a group of the blocks there, and a slot.
+/// Position of an entry until entries move: index in the directory, group in its chain of blocks, slot in the group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Spot {
     pub(super) index: u32,
@@ -42,13 +42,13 @@ impl Spot {
     }
 }
 
-/// A native entry that was found.
+/// A native entry, found by a look-up.
 pub(super) struct Found<K, V> {
     pub entry: NonNull<Entry<K, V>>,
     slot: FoundSlot,
 }
 
-/// A slot that was found: at an index of the directory, in a block, behind so many groups.
+/// Its slot: in a block at an index of the directory, with `first` groups of the chain before the block.
 #[derive(Clone, Copy)]
 struct FoundSlot {
     index: usize,
@@ -70,11 +70,11 @@ impl<K, V> Found<K, V> {
     }
 }
 
-/// The slot of a block where the entry of a hash was when it was looked for ahead, if it was anywhere.
+/// A hint: the slot that a [look-up ahead](RawTable::look_ahead) has found. May be outdated or wrong.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Near(u16);
 
-/// A slot of a block.
+/// A block, and a slot of it.
 pub(super) type At = (Block, usize);
 
 /// The table.
@@ -83,26 +83,26 @@ pub(crate) struct RawTable {
     pub(super) account: Rc<Account>,
     pub(super) shape: Shape,
     pub(super) range: HashRange,
-    /// How far a place of a hash is shifted to be an index of the directory.
+    /// Bits that the hash, less the lowest of the range, is shifted to give an index of the directory.
     shift: u32,
     /// Groups of a block less one, and slots less one.
     pub(super) mask: usize,
     last: usize,
     pub(super) directory: Vec<Block>,
-    /// First blocks of prefixes.
+    /// Number of prefixes with blocks.
     pub(super) blocks: usize,
     pub(super) len: u64,
-    /// Bits in which all hashes may be alike: the directory may be longer by so much.
+    /// Bits in which all hashes may agree: the directory may be longer by as many.
     pub(super) alike: u32,
     pub(super) booked: u64,
-    /// How often entries have moved within what a place of the directory leads to.
+    /// Counts moves of entries within a prefix.
     pub(super) moved: u64,
-    /// Bits of marks that are set, and how many barriers there were.
+    /// Bits that are set, and the number of the last barrier.
     pub(super) marked: u64,
     pub(super) epoch: u32,
-    /// Whether the checkpoint of the last barrier is to have all entries.
+    /// Whether the checkpoint of the last barrier reads all entries.
     pub(super) takes_all: bool,
-    /// Whether places are noted, and whether they were lost since that was asked last.
+    /// Whether places are noted, and whether they were lost since the last [question](RawTable::take_lost).
     pub(super) has_places: bool,
     pub(super) is_lost: bool,
 }
@@ -113,7 +113,7 @@ impl std::fmt::Debug for RawTable {
     }
 }
 
-/// The slots of a word of bits.
+/// Iterates over the bits that are set.
 pub(super) fn slots_of(mut word: u16) -> impl Iterator<Item = usize> {
     std::iter::from_fn(move || {
         let slot = word.trailing_zeros() as usize;
@@ -126,7 +126,7 @@ pub(super) fn slots_of(mut word: u16) -> impl Iterator<Item = usize> {
 // SAFETY: in all of these, a block was made by this table, with its shape, and `mask + 1` groups; groups are taken below
 // that number, slots below `SLOTS`. No two references to one head are there at once.
 impl RawTable {
-    /// An empty one, which takes no memory yet.
+    /// Makes an empty table, which takes no memory.
     pub fn new(record_type: &'static RecordType, account: Rc<Account>, range: HashRange) -> Self {
         Self {
             record_type,
@@ -154,7 +154,7 @@ impl RawTable {
         self.record_type
     }
 
-    /// Entries.
+    /// Returns the number of entries.
     pub fn len(&self) -> u64 {
         self.len
     }
@@ -163,41 +163,41 @@ impl RawTable {
         self.range
     }
 
-    /// Slots, about.
+    /// Returns the number of slots, without those of chained blocks.
     pub fn slots(&self) -> u64 {
         (self.blocks * (self.mask + 1) * SLOTS) as u64
     }
 
-    /// Bytes booked for the table itself.
+    /// Returns the bytes booked for the table.
     pub fn memory_bytes(&self) -> u64 {
         self.booked
     }
 
-    /// How often entries have moved within what a place of the directory leads to.
+    /// Returns how often entries have moved within a prefix.
     pub fn moved(&self) -> u64 {
         self.moved
     }
 
-    /// The highest bits of the [place](HashRange::place) of a hash, as many as the directory tells apart. In an empty table
-    /// nothing stands there.
+    /// Returns the index of a hash in the directory: the highest bits of its [place](HashRange::place). Out of range if
+    /// the table is empty.
     #[inline(always)]
     pub(super) fn index_of(&self, hash: u64) -> usize {
-        // Of a hash that the table does not own, as that of a record about the state itself, it is some index too.
+        // A hash that the table does not own, such as that of a record about the state itself, gets some index too.
         let last = self.directory.len().wrapping_sub(1);
         (hash.wrapping_sub(self.range.first_hash()) >> self.shift) as usize & last
     }
 
-    /// Bits of a prefix that the directory tells apart.
+    /// Returns the length of the directory's prefixes, in bits.
     pub(super) fn depth(&self) -> u32 {
         self.directory.len().trailing_zeros()
     }
 
-    /// Blocks have so many groups from now on.
+    /// Sets the number of groups of a block.
     pub(super) fn set_groups(&mut self, groups: usize) {
         (self.mask, self.last) = (groups - 1, groups * SLOTS - 1);
     }
 
-    /// The directory has another length.
+    /// Follows a change of the directory's length.
     pub(super) fn set_shift(&mut self) {
         self.shift = u64::BITS - self.range.same_bits() - self.depth();
     }
@@ -207,7 +207,7 @@ impl RawTable {
         self.booked = bytes;
     }
 
-    /// The entry with this hash that `is` it. Cost: two cache lines of a large table, beside the key's own.
+    /// Finds the entry with this hash that `is` it. Cost: two cache lines of a large table, beside the key's own.
     ///
     /// # Safety
     /// The table is of these types.
@@ -236,7 +236,7 @@ impl RawTable {
         }
     }
 
-    /// The same in all windows: few entries are not in the first.
+    /// Finds an entry in any window. Few are not in the first.
     ///
     /// # Safety
     /// The table is of these types.
@@ -258,7 +258,7 @@ impl RawTable {
         Some(Found { entry: entry_at(slot), slot })
     }
 
-    /// The first slot with the tag of a hash that `is` it, in the order of look-ups.
+    /// Finds the first slot with the tag of a hash that `is` it, window by window.
     #[inline(always)]
     fn search(&self, hash: u64, mut is: impl FnMut(FoundSlot) -> bool) -> Option<FoundSlot> {
         let index = self.index_of(hash);
@@ -285,10 +285,10 @@ impl RawTable {
         }
     }
 
-    /// Whether an entry that was found is known to have changed since the last barrier.
+    /// Returns whether an entry is already marked as changed since the last barrier.
     ///
     /// # Safety
-    /// It was found in this table, in which no entry has moved since.
+    /// The entry was found in this table, and no entry has moved since.
     #[inline(always)]
     // SAFETY: what was found is the caller's promise.
     pub unsafe fn has_changed<K, V>(&self, found: &Found<K, V>) -> bool {
@@ -297,7 +297,7 @@ impl RawTable {
         unsafe { block.has_changed(self.last + 1, slot, self.epoch) }
     }
 
-    /// Has the entry fetched into the cache that a look-up of a hash compares first; which it is.
+    /// Prefetches the entry that a look-up of a hash compares first, and returns its slot.
     ///
     /// # Safety
     /// The table is of these types.
@@ -307,7 +307,7 @@ impl RawTable {
         self.look_ahead_in(const { Shape::of(Layout::new::<Entry<K, V>>()) }, hash)
     }
 
-    /// The same of a table of any types.
+    /// Does the same in a table of any types.
     pub fn look_ahead(&self, hash: u64) -> Near {
         self.look_ahead_in(self.shape, hash)
     }
@@ -325,8 +325,8 @@ impl RawTable {
         }
     }
 
-    /// The entry with this hash that `is` it, which was looked for ahead: most are where they were found then. Otherwise
-    /// costs more than [`probe`](Self::probe).
+    /// Finds the entry with this hash that `is` it, at the hinted slot first. If it is elsewhere, costs more than
+    /// [`probe`](Self::probe).
     ///
     /// # Safety
     /// The table is of these types.
@@ -353,7 +353,7 @@ impl RawTable {
         }
     }
 
-    /// The block and its group of a spot, whether or not an entry is there.
+    /// Returns the block of a spot and the group in it, whether or not the slot has an entry.
     #[inline]
     pub(super) fn resolve(&self, spot: Spot) -> Option<(Block, usize)> {
         let mut block = *self.directory.get(spot.index as usize)?;
@@ -366,7 +366,7 @@ impl RawTable {
         Some((block, group))
     }
 
-    /// The slot of a spot, if it has an entry.
+    /// Returns the slot of a spot, if it has an entry.
     #[inline]
     pub(super) fn occupied(&self, spot: Spot) -> Option<At> {
         let (block, group) = self.resolve(spot)?;
@@ -376,10 +376,10 @@ impl RawTable {
         has.then_some((block, slot))
     }
 
-    /// The entry in a slot that has one.
+    /// Returns the entry of a slot.
     ///
     /// # Safety
-    /// It has, and nobody changes it while this lives.
+    /// The slot has one, and nobody changes it during `'a`.
     // SAFETY: the slot is the caller's promise.
     #[inline]
     pub(super) unsafe fn record<'a>(&self, (block, slot): At) -> RecordRef<'a> {
@@ -390,7 +390,7 @@ impl RawTable {
         }
     }
 
-    /// The entry at a spot.
+    /// Returns the entry at a spot.
     #[inline]
     pub fn entry(&self, spot: Spot) -> Option<RecordRef<'_>> {
         let at = self.occupied(spot)?;
@@ -398,15 +398,14 @@ impl RawTable {
         Some(unsafe { self.record(at) })
     }
 
-    /// The entry with this hash that `is` it.
+    /// Finds the entry with this hash that `is` it.
     pub fn find(&self, hash: u64, is: &mut dyn FnMut(RecordRef<'_>) -> bool) -> Option<Spot> {
         // SAFETY: as said above; slots with a tag have entries.
         let is = |at: FoundSlot| is(unsafe { self.record((at.block, at.slot)) });
         self.search(hash, is).map(FoundSlot::spot)
     }
 
-    /// Takes a slot for an entry that is not there yet, for which [room was made](RawTable::make_room). It counts as one
-    /// that has changed.
+    /// Takes a slot for a new entry, which is marked as changed. [Room was made](RawTable::make_room) for it.
     ///
     /// # Safety
     /// The caller writes an entry of the table's types with this hash there before anything else happens.
@@ -424,7 +423,7 @@ impl RawTable {
         (entry, FoundSlot { index, block, first, slot }.spot())
     }
 
-    /// Takes a slot in the first block with room of those that hang together; which, and how many groups are before it.
+    /// Takes a slot in the first block of a chain that has room. Also returns how many groups are before that block.
     pub(super) fn claim_in(&self, mut block: Block, hash: u64) -> (At, usize) {
         let mut first = 0;
         // SAFETY: as said above.
@@ -438,8 +437,7 @@ impl RawTable {
         }
     }
 
-    /// The entry at a spot is not the table's any more: its place in memory, which stays until something else is called,
-    /// and where its record was.
+    /// Removes the entry at a spot. Returns its memory, valid until the next call, and the place of its record.
     ///
     /// # Safety
     /// The caller reads or drops the entry before anything else happens.
@@ -453,7 +451,7 @@ impl RawTable {
         Some((unsafe { at.0.entry(self.shape, at.1) }, place))
     }
 
-    /// Removes the entry at a spot, and drops it; where its record was.
+    /// Removes and drops the entry at a spot. Returns the place of its record.
     pub fn drop_entry(&mut self, spot: Spot, hash: u64) -> Option<Place> {
         // SAFETY: it is dropped at once.
         unsafe {
@@ -463,7 +461,7 @@ impl RawTable {
         }
     }
 
-    /// Empties a slot of a block that hangs at a place of the directory; blocks that led to it are told.
+    /// Empties a slot of a block in the chain at `index`.
     pub(super) fn vacate(&mut self, index: usize, (block, slot): At, hash: u64) {
         let mut passed = self.directory[index];
         // SAFETY: as said above.
@@ -476,8 +474,8 @@ impl RawTable {
         }
     }
 
-    /// What stands at a place of the hashes: its index, and where the next begins; `None` after the last, or in an empty
-    /// table. A walk begins at 0.
+    /// Returns the index of a place of the hashes, and the place where the next prefix begins: `None` after the last.
+    /// Both are `None` in an empty table. A walk begins at 0.
     pub fn part_at(&self, place: u64) -> (Option<usize>, Option<u64>) {
         if self.directory.is_empty() {
             return (None, None);
@@ -490,7 +488,7 @@ impl RawTable {
         (Some(index), end)
     }
 
-    /// Groups at an index of the directory.
+    /// Counts the groups at an index of the directory.
     pub fn groups_at(&self, index: usize) -> usize {
         let (mut block, mut groups) = (self.directory[index], self.mask + 1);
         // SAFETY: as said above.
@@ -500,7 +498,7 @@ impl RawTable {
         groups
     }
 
-    /// Entries at an index of the directory.
+    /// Counts the entries at an index of the directory.
     pub fn len_at(&self, index: usize) -> usize {
         let (mut next, mut len) = (Some(self.directory[index]), 0);
         while let Some(block) = next {
@@ -511,7 +509,7 @@ impl RawTable {
         len
     }
 
-    /// The spots of the entries in a group at an index.
+    /// Iterates over the entries of a group at an index.
     pub fn spots(&self, index: usize, group: usize) -> impl Iterator<Item = Spot> + use<> {
         let all = Spot::new(index, group, 0);
         let occupied = self.resolve(all).map_or(0, |(block, group)| {
@@ -521,15 +519,15 @@ impl RawTable {
         slots_of(occupied).map(move |slot| Spot { slot: slot as u32, ..all })
     }
 
-    /// The entries at an index, in no order.
+    /// Iterates over the entries at an index, in no order.
     pub fn entries_at(&self, index: usize) -> impl Iterator<Item = RecordRef<'_>> {
         let groups = 0..self.groups_at(index);
         let spots = groups.flat_map(move |group| self.spots(index, group));
         spots.filter_map(|spot| self.entry(spot))
     }
 
-    /// Gives back some blocks of a table that is of no use any more, and drops their entries; says whether there were
-    /// any. What panics is told by the first of the panics.
+    /// Drops the entries of one prefix of a table that is not used any more, and frees its blocks. Returns whether there
+    /// was one. Keeps the first panic of a drop.
     pub fn drop_step(&mut self, panicked: &mut Option<Box<dyn Any + Send>>) -> bool {
         let Some(first) = self.directory.pop() else { return false };
         while self.directory.last() == Some(&first) {
@@ -570,7 +568,7 @@ impl RawTable {
         }
     }
 
-    /// Gives a block of so many groups back, which has no entries any more.
+    /// Frees a block of `groups` groups without entries.
     pub(super) fn free_block(&mut self, block: Block, groups: usize) {
         // SAFETY: as said above, and nothing leads to it any more.
         let places = unsafe { block.has_places() };
@@ -580,14 +578,14 @@ impl RawTable {
         self.book(self.booked - self.shape.block_bytes(groups) - places);
     }
 
-    /// What is known of the entries of a group.
+    /// Returns the bits of a group.
     pub(super) fn bits_mut(&mut self, (block, group): (Block, usize)) -> &mut GroupBits {
         // SAFETY: as said above; the table is borrowed as long.
         unsafe { block.bits_mut(group) }
     }
 }
 
-/// Entries of a full block: 7 in 8 slots, as windows would be full too often with more.
+/// Returns the number of entries of a full block: with more than 7 in 8 slots, windows are full too often.
 #[inline]
 pub(super) fn entries_max(mask: usize) -> usize {
     (mask + 1) * SLOTS * 7 / 8

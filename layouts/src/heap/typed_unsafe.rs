@@ -1,11 +1,11 @@
-//! The part of a heap table that knows the types of its records: looking one up, changing it, adding and taking it.
+//! The part of a heap table that knows the types of its records: it finds, changes, adds and takes entries.
 //!
-//! A [`HeapCore`] is compiled once, for records of any type. [`Typed`] is one whose records are known to be of `K` and
-//! `V`; only it reaches native keys and values. This is the record path: a look-up calls nothing by a table of functions,
-//! and a change of an entry that has changed before since the last barrier looks at one more bit.
+//! A [`HeapCore`] is compiled once, for records of any type. [`Typed`] is a core whose records are of `K` and `V`; only
+//! it reaches native keys and values. This is the record path: a look-up makes no virtual call, and a change of an entry
+//! that is marked as changed already reads one more bit.
 //!
-//! What makes it sound: a `Typed<K, V>` is made around a core whose record type is that of `K` and `V`, which is looked
-//! at; its table is replaced by another one of its own record type only.
+//! Why it is sound: `Typed::new` checks that the core's record type is that of `K` and `V`, and a core replaces its
+//! table by one of the same record type only.
 
 use std::marker::PhantomData;
 use std::ops::{Deref, DerefMut};
@@ -40,28 +40,28 @@ impl<K, V> DerefMut for Typed<K, V> {
     }
 }
 
-/// An entry that is about to change, with what that is booked and told by.
+/// An entry that is about to change, with its account and its limit.
 pub(crate) type Changing<'a, K, V> = (&'a mut Entry<K, V>, &'a Account, &'a mut Oversize);
 
 // SAFETY: in all of these the table is one of records of these types, which `new` has looked at.
 impl<K: Key, V: 'static> Typed<K, V> {
-    /// A core that was opened for these types.
+    /// Wraps a core that was opened for these types.
     ///
     /// # Panics
-    /// If it was opened for others.
+    /// If the core was opened for other types.
     pub fn new(core: HeapCore) -> Self {
         assert!(core.table.record_type().is::<K, V>(), "a table of records of other types");
         Self { core, types: PhantomData }
     }
 
-    /// The entry with this hash and a key that `is` it.
+    /// Finds the entry with this hash and a key that `is` it.
     #[inline(always)]
     pub fn find(&self, hash: u64, is: impl Fn(&K) -> bool) -> Option<&Entry<K, V>> {
         // SAFETY: as said above; the entry stays while `self` is borrowed.
         unsafe { Some(self.core.table.probe(hash, |entry| is(&entry.key))?.entry.as_ref()) }
     }
 
-    /// The same of a hash that was looked for [ahead](Self::look_ahead).
+    /// Does the same with a hint of [`look_ahead`](Self::look_ahead).
     #[inline(always)]
     pub fn find_near(
         &self,
@@ -74,7 +74,7 @@ impl<K: Key, V: 'static> Typed<K, V> {
         unsafe { Some(self.core.table.probe_near(hash, near, is)?.entry.as_ref()) }
     }
 
-    /// The entry with this hash and a key that `is` it, which is known as one that has changed from now on.
+    /// Finds the entry with this hash and a key that `is` it, and marks it as changed.
     #[inline(always)]
     pub fn change(&mut self, hash: u64, is: impl Fn(&K) -> bool) -> Option<Changing<'_, K, V>> {
         // SAFETY: as said above.
@@ -83,7 +83,7 @@ impl<K: Key, V: 'static> Typed<K, V> {
         Some(unsafe { self.change_found(found?) })
     }
 
-    /// The same of a hash that was looked for [ahead](Self::look_ahead).
+    /// Does the same with a hint of [`look_ahead`](Self::look_ahead).
     #[inline(always)]
     pub fn change_near(
         &mut self,
@@ -98,7 +98,7 @@ impl<K: Key, V: 'static> Typed<K, V> {
         Some(unsafe { self.change_found(found?) })
     }
 
-    /// An entry that was found just now.
+    /// Marks an entry as changed.
     ///
     /// # Safety
     /// It was found in this table, which has not changed since.
@@ -116,7 +116,7 @@ impl<K: Key, V: 'static> Typed<K, V> {
         }
     }
 
-    /// Adds an entry that is not there yet, for which [room was made](HeapCore::make_room).
+    /// Adds a new entry, for which [room was made](HeapCore::make_room).
     #[inline]
     pub fn add(&mut self, hash: u64, entry: Entry<K, V>) -> (Changing<'_, K, V>, Spot) {
         if self.core.reads {
@@ -133,7 +133,7 @@ impl<K: Key, V: 'static> Typed<K, V> {
         }
     }
 
-    /// Removes the entry with this hash and a key that `is` it, whose heap has so many `bytes`.
+    /// Removes the entry with this hash and a key that `is` it. `bytes` measures its heap.
     #[inline]
     pub fn take(
         &mut self,
@@ -159,7 +159,7 @@ impl<K: Key, V: 'static> Typed<K, V> {
         }
     }
 
-    /// Brings near what a look-up of a hash reads.
+    /// Prefetches what a look-up of a hash reads, and returns a hint for it.
     #[inline(always)]
     pub fn look_ahead(&self, hash: u64) -> Near {
         // SAFETY: as said above.
