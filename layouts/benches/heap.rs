@@ -1,6 +1,6 @@
-//! Reads and updates of a heap table against a hashbrown map with the same hash, all in memory: one by one, each after
-//! the answer of the one before, and in batches, the two sides in turns on the same keys, answers compared. Prints medians
-//! and spread, of the thread's time on a processor: other work on the machine is counted only by what it evicts.
+//! Compares a heap table with a hashbrown map of the same hash, all in memory: inserts, then reads and updates that are
+//! independent, that depend on the answer before, and in batches. Both sides take turns on the same keys, and answers are
+//! compared. Prints medians and spread of the thread's processor time; other work on the machine only evicts caches.
 //!
 //! `cargo bench -p alluvium-layouts --bench heap -- [keys] [bytes an entry: 16 or 256] [rounds] [calls a round]`
 
@@ -19,7 +19,7 @@ const BATCH: usize = 64;
 /// Keys drawn at a time.
 const STRETCH: usize = 1 << 16;
 
-/// A value: a count, and a sum at the end.
+/// A value: a count first, and in a long one a sum last.
 trait Value: State {
     fn new() -> Self;
     fn touch(&mut self) -> u64;
@@ -88,7 +88,7 @@ impl BuildHasher for ByWord {
 
 type Map<V> = HashMap<u64, V, ByWord>;
 
-/// How the keys of a stretch are used.
+/// What is done with keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum How {
     Update,
@@ -100,7 +100,7 @@ enum How {
 
 const ALL: [How; 5] = [How::Update, How::Dependent, How::Batch, How::Read, How::ReadDependent];
 
-/// Nanoseconds of a processor that a run took.
+/// Runs, and returns the nanoseconds of processor time too.
 fn timed<R>(run: impl FnOnce() -> R) -> (R, f64) {
     let now = || {
         let time = clock_gettime(ClockId::ThreadCPUTime);
@@ -111,7 +111,7 @@ fn timed<R>(run: impl FnOnce() -> R) -> (R, f64) {
     (result, now() - start)
 }
 
-/// The top bit of a count is never set, which neither compiler nor processor know.
+/// Returns `key`, but only when `answer` is known: the top bit of a count is never set.
 #[inline(always)]
 fn after(key: u64, answer: u64) -> u64 {
     key.wrapping_add(answer >> 63)
@@ -189,15 +189,18 @@ fn compare<V: Value>(keys: u64, rounds: u64, calls: usize) {
     let context = context(account, None, Helper::thread().expect("a thread"));
     let mut table = Layout::<u64, V>::open(&Heap::new(), context).expect("room");
     let mut map = Map::<V>::default();
-    for key in 0..keys {
-        table.update(&key, V::new, V::touch).expect("room");
-        map.entry(key).or_insert_with(V::new).touch();
-    }
+    let fill = || (0..keys).map(|key| table.update(&key, V::new, V::touch).expect("room")).sum();
+    let (our_sum, our_ns): (u64, f64) = timed(fill);
+    let fill = || (0..keys).map(|key| map.entry(key).or_insert_with(V::new).touch()).sum();
+    let (their_sum, their_ns): (u64, f64) = timed(fill);
+    assert_eq!(our_sum, their_sum);
     println!(
         "{keys} keys, entries of {} bytes: {:.1} bytes a key",
         size_of::<(u64, V)>(),
         booked.used() as f64 / keys as f64
     );
+    let (ours, theirs) = (our_ns / keys as f64, their_ns / keys as f64);
+    println!("  Insert: {ours:.1} ns, hashbrown {theirs:.1} ns: {:.2}x", theirs / ours);
     let mut drawn = 0u64;
     let mut stretch = vec![0; STRETCH];
     for how in ALL {
