@@ -40,6 +40,7 @@ impl<K: Key, V: 'static, M: Kind<K, V>> HeapTable<K, V, M> {
         &self,
         keys: impl Iterator<Item = &'a Q>,
         ahead: &mut Ahead,
+        changes: bool,
     ) -> usize {
         let mut count = 0;
         for (hash, key) in ahead.hashes.iter_mut().zip(keys) {
@@ -48,7 +49,7 @@ impl<K: Key, V: 'static, M: Kind<K, V>> HeapTable<K, V, M> {
         }
         for (near, hash) in ahead.near.iter_mut().zip(&ahead.hashes[..count]) {
             // Not compared: probably the key's, and nobody waits for it.
-            *near = self.core.look_ahead(*hash);
+            *near = self.core.look_ahead(*hash, changes);
         }
         count
     }
@@ -56,7 +57,8 @@ impl<K: Key, V: 'static, M: Kind<K, V>> HeapTable<K, V, M> {
     pub(crate) fn put_all(&mut self, batch: &mut Vec<(K, V)>) -> Result<()> {
         let (mut rest, mut ahead) = (batch.drain(..), Ahead::new());
         loop {
-            let count = self.look_ahead(rest.as_slice().iter().map(|entry| &entry.0), &mut ahead);
+            let count =
+                self.look_ahead(rest.as_slice().iter().map(|entry| &entry.0), &mut ahead, true);
             if count == 0 {
                 return Ok(());
             }
@@ -80,7 +82,7 @@ impl<K: Key, V: 'static, M: Kind<K, V>> HeapTable<K, V, M> {
     ) -> std::result::Result<(), BatchError> {
         let mut ahead = Ahead::new();
         for (nth, items) in batch.chunks(GROUP).enumerate() {
-            let count = self.look_ahead(items.iter().map(&key), &mut ahead);
+            let count = self.look_ahead(items.iter().map(&key), &mut ahead, true);
             for (i, (item, at)) in items.iter().zip(ahead.of(count)).enumerate() {
                 let change = |value: &mut V| change(item, value);
                 let updated = self.update_near(at, key(item), || init(item), change);
@@ -116,7 +118,7 @@ impl<K: Key, V: 'static, M: Kind<K, V>> HeapTable<K, V, M> {
     ) {
         let mut ahead = Ahead::new();
         for items in batch.chunks(GROUP) {
-            let count = self.look_ahead(items.iter().map(&key), &mut ahead);
+            let count = self.look_ahead(items.iter().map(&key), &mut ahead, false);
             for (item, (hash, near)) in items.iter().zip(ahead.of(count)) {
                 let found = self.core.find_near(hash, near, |known| key(item).is(known));
                 read(item, found.map(|entry| &entry.value));

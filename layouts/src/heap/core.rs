@@ -4,7 +4,7 @@ use alluvium_pagestore::{BlobWriter, Error, ErrorKind, MemoryKind, PlacedAt, Res
 
 use super::capture::{HeapCapture, LeftOver};
 use super::copies::Copies;
-use super::group_unsafe::BLOCK_SLOTS_MAX;
+use super::group_unsafe::BLOCK_ENTRIES_MAX;
 use super::growing_unsafe::EXPECTED_BLOCKS_MAX;
 use super::raw_table_unsafe::{RawTable, Spot};
 use super::walk::Walk;
@@ -119,8 +119,8 @@ impl HeapCore {
     /// [`ErrorKind::OverBudget`] if there is none for that of a new table.
     pub fn keep_free(&mut self) -> Result<()> {
         self.is_open = true;
-        self.kept = self.kept_for(self.table.slots());
-        match self.table.slots() {
+        self.kept = self.kept_for(self.table.capacity());
+        match self.table.capacity() {
             0 => self.context.account.ensure(self.kept, "a checkpoint"),
             _ => Ok(()),
         }
@@ -276,7 +276,7 @@ impl HeapCore {
             self.table.expect(expected, EXPECTED_BLOCKS_MAX);
         }
         if self.is_open && !self.table.has_room(hash) {
-            let grown = self.table.slots() + BLOCK_SLOTS_MAX;
+            let grown = self.table.capacity() + BLOCK_ENTRIES_MAX;
             self.kept = self.kept.max(self.kept_for(grown));
         }
         let kept = self.kept();

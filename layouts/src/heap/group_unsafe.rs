@@ -27,10 +27,17 @@ pub(crate) const SLOTS: usize = 16;
 /// Most groups of a block, and the most bytes of the entries of one with several groups.
 pub(super) const GROUPS_MAX: usize = 32;
 const BLOCK_BYTES: usize = 64 << 10;
-/// Most slots of a block.
-pub(super) const BLOCK_SLOTS_MAX: u64 = (GROUPS_MAX * SLOTS) as u64;
+/// Most entries of a block.
+pub(super) const BLOCK_ENTRIES_MAX: u64 = entries_max(GROUPS_MAX) as u64;
 /// From a block to its tags.
 const TAGS: usize = size_of::<BlockHead>();
+
+/// Returns the number of entries of a full block of `groups` groups. With more than 7 in 8 slots, windows are full too
+/// often.
+#[inline]
+pub(super) const fn entries_max(groups: usize) -> usize {
+    groups * SLOTS * 7 / 8
+}
 
 /// Sizes of a block for entries of some layout.
 #[derive(Clone, Copy, Debug)]
@@ -294,9 +301,10 @@ impl Block {
         unsafe { self.bits_at(self.groups() * SLOTS, group).as_ref() }
     }
 
+    /// Returns where the bits of a group are in a block of `slots` slots.
     #[inline(always)]
     // SAFETY: as said above.
-    unsafe fn bits_at(self, slots: usize, group: usize) -> NonNull<GroupBits> {
+    pub unsafe fn bits_at(self, slots: usize, group: usize) -> NonNull<GroupBits> {
         // SAFETY: as said above.
         unsafe { self.0.add(bits_at(slots)).cast::<GroupBits>().add(group) }
     }

@@ -7,8 +7,8 @@
 
 use alluvium_pagestore::{MemoryKind, Result, rounded};
 
-use super::group_unsafe::{Block, GROUPS_MAX, SLOTS, Shape};
-use super::raw_table_unsafe::{At, RawTable, entries_max, slots_of};
+use super::group_unsafe::{Block, GROUPS_MAX, SLOTS, Shape, entries_max};
+use super::raw_table_unsafe::{At, RawTable, slots_of};
 use crate::support::booked::Booked;
 
 /// Most places of the directory per block. Entries whose hashes agree in more bits get chained blocks.
@@ -38,7 +38,7 @@ impl RawTable {
         while let Some(block) = next {
             // SAFETY: as said above.
             let head = unsafe { block.head() };
-            if usize::from(head.len) < entries_max(self.mask) {
+            if usize::from(head.len) < entries_max(self.mask + 1) {
                 return true;
             }
             next = head.next;
@@ -127,7 +127,7 @@ impl RawTable {
     /// at most. Makes none if they take more than half of the free memory. Cost: in the number of blocks.
     pub fn expect(&mut self, entries: u64, blocks_max: u64) {
         let groups = self.shape.groups_max;
-        let blocks = (entries / entries_max(groups - 1) as u64).min(blocks_max);
+        let blocks = (entries / entries_max(groups) as u64).min(blocks_max);
         if !self.directory.is_empty() || blocks < 2 {
             return;
         }
@@ -225,7 +225,7 @@ impl RawTable {
         let hashed = self.hanging(lower).zip(std::iter::once(&first).chain(&behind));
         let count = |(block, hashes)| self.upper_of(block, hashes, &is_upper).count();
         let upper_len: usize = hashed.clone().map(count).sum();
-        let blocks = upper_len.div_ceil(entries_max(self.mask)).max(1);
+        let blocks = upper_len.div_ceil(entries_max(self.mask + 1)).max(1);
         let has_places = self.hanging_places(lower);
         self.ensure_blocks(blocks, has_places, depth)?;
         if depth > self.depth() {

@@ -22,7 +22,7 @@ use std::rc::Rc;
 
 use alluvium_pagestore::{Account, MemoryKind};
 
-use super::group_unsafe::{Block, GroupBits, SLOTS, Shape, tag_of};
+use super::group_unsafe::{Block, GroupBits, SLOTS, Shape, entries_max, tag_of};
 use crate::heap::place::Place;
 use crate::heap::split_table::HashRange;
 use crate::support::prefetch_unsafe::prefetch;
@@ -168,7 +168,13 @@ impl RawTable {
         (self.blocks * (self.mask + 1) * SLOTS) as u64
     }
 
+    /// Returns the number of entries of full blocks, without chained ones.
+    pub fn capacity(&self) -> u64 {
+        (self.blocks * entries_max(self.mask + 1)) as u64
+    }
+
     /// Returns the bytes booked for the table.
+    #[cfg(test)]
     pub fn memory_bytes(&self) -> u64 {
         self.booked
     }
@@ -223,6 +229,8 @@ impl RawTable {
         let (block, window) = (*self.directory.get(index)?, hash as usize & self.last);
         // SAFETY: as said above; a slot with a tag has an entry of these types.
         unsafe {
+            // Most entries are near the start of their window: do not wait for the tags.
+            prefetch(block.entry(shape, window).as_ptr());
             let mut found = block.window(window).matches(tag_of(hash));
             while found != 0 {
                 let slot = (window + found.trailing_zeros() as usize) & self.last;
@@ -297,23 +305,24 @@ impl RawTable {
         unsafe { block.has_changed(self.last + 1, slot, self.epoch) }
     }
 
-    /// Prefetches the entry that a look-up of a hash compares first, and returns its slot.
+    /// Prefetches the entry that a look-up of a hash compares first, and returns its slot. For a change, also prefetches
+    /// its bits.
     ///
     /// # Safety
     /// The table is of these types.
     #[inline(always)]
     // SAFETY: the types are the caller's promise.
-    pub unsafe fn look_ahead_native<K, V>(&self, hash: u64) -> Near {
-        self.look_ahead_in(const { Shape::of(Layout::new::<Entry<K, V>>()) }, hash)
+    pub unsafe fn look_ahead_native<K, V>(&self, hash: u64, changes: bool) -> Near {
+        self.look_ahead_in(const { Shape::of(Layout::new::<Entry<K, V>>()) }, hash, changes)
     }
 
-    /// Does the same in a table of any types.
+    /// Does the same in a table of any types, for a change.
     pub fn look_ahead(&self, hash: u64) -> Near {
-        self.look_ahead_in(self.shape, hash)
+        self.look_ahead_in(self.shape, hash, true)
     }
 
     #[inline(always)]
-    fn look_ahead_in(&self, shape: Shape, hash: u64) -> Near {
+    fn look_ahead_in(&self, shape: Shape, hash: u64, changes: bool) -> Near {
         let Some(block) = self.directory.get(self.index_of(hash)) else { return Near::default() };
         let window = hash as usize & self.last;
         // SAFETY: as said above; both callers know the shape.
@@ -321,6 +330,10 @@ impl RawTable {
             let found = block.window(window).matches(tag_of(hash));
             let slot = (window + found.trailing_zeros() as usize) & self.last;
             prefetch(block.entry(shape, slot).as_ptr());
+            if changes {
+                prefetch(std::ptr::from_ref(block.head()));
+                prefetch(block.bits_at(self.last + 1, slot / SLOTS).as_ptr());
+            }
             Near(slot as u16)
         }
     }
@@ -428,7 +441,7 @@ impl RawTable {
         let mut first = 0;
         // SAFETY: as said above.
         unsafe {
-            while usize::from(block.head().len) >= entries_max(self.mask) {
+            while usize::from(block.head().len) >= entries_max(self.mask + 1) {
                 block.pass_all();
                 block = block.head().next.expect("room was made");
                 first += self.mask + 1;
@@ -583,12 +596,6 @@ impl RawTable {
         // SAFETY: as said above; the table is borrowed as long.
         unsafe { block.bits_mut(group) }
     }
-}
-
-/// Returns the number of entries of a full block: with more than 7 in 8 slots, windows are full too often.
-#[inline]
-pub(super) fn entries_max(mask: usize) -> usize {
-    (mask + 1) * SLOTS * 7 / 8
 }
 
 impl Drop for RawTable {

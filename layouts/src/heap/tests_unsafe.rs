@@ -7,9 +7,9 @@ use std::sync::Arc;
 
 use alluvium_pagestore::{Account, hash_word};
 
-use super::group_unsafe::BLOCK_SLOTS_MAX;
+use super::group_unsafe::BLOCK_ENTRIES_MAX;
 use super::growing_unsafe::EXPECTED_BLOCKS_MAX;
-use super::raw_table_unsafe::{RawTable, Spot};
+use super::raw_table_unsafe::{Near, RawTable, Spot};
 use super::walk::Walk;
 use crate::heap::place::Place;
 use crate::heap::split_table::HashRange;
@@ -74,6 +74,12 @@ fn find<V: Item>(table: &RawTable, hash: u64, n: u64) -> Option<Spot> {
     // SAFETY: it is there.
     assert!(unsafe { found.entry.as_ref() }.value.is(n), "{n} has another value");
     Some(found.spot())
+}
+
+fn find_near<V: Item>(table: &RawTable, hash: u64, n: u64, near: Near) -> Option<Spot> {
+    // SAFETY: the table is of these types.
+    let found = unsafe { table.probe_near(hash, near, |entry: &Of<V>| entry.key == n) };
+    found.map(|found| found.spot())
 }
 
 /// Hashes of the keys of a test: of `alike` keys each is the same.
@@ -202,6 +208,33 @@ fn a_table_whose_entries_come_and_go_does_not_grow() {
         assert_eq!(find::<u64>(&table, gone, n - live), None);
         add::<u64>(&mut table, hash_of(n, 1), n);
         assert_eq!((table.len(), table.memory_bytes()), (live, before));
+    }
+}
+
+/// A hint tells where to look first: entries that came, went or moved since are found as without it.
+#[test]
+fn an_outdated_hint_finds_what_a_look_up_finds() {
+    for alike in [1, 300] {
+        ALIKE.set(alike);
+        let mut table = table_of(record_type::<u64>(), 1 << 24);
+        let (few, all) = (share(600, 4), share(9_000, 20));
+        assert_eq!(find_near::<u64>(&table, 1, 1, table.look_ahead(1)), None);
+        (0..few).step_by(2).for_each(|n| {
+            add::<u64>(&mut table, hash_of(n, alike), n);
+        });
+        let hints: Vec<_> = (0..few).map(|n| table.look_ahead(hash_of(n, alike))).collect();
+        (1..few).step_by(4).chain(few..all).for_each(|n| {
+            add::<u64>(&mut table, hash_of(n, alike), n);
+        });
+        for n in (0..few).step_by(6) {
+            let hash = hash_of(n, alike);
+            let spot = find::<u64>(&table, hash, n).unwrap();
+            table.drop_entry(spot, hash);
+        }
+        for (n, hint) in hints.into_iter().enumerate() {
+            let (n, hash) = (n as u64, hash_of(n as u64, alike));
+            assert_eq!(find_near::<u64>(&table, hash, n, hint), find::<u64>(&table, hash, n));
+        }
     }
 }
 
@@ -353,15 +386,15 @@ fn a_call_makes_a_bounded_number_of_blocks_for_what_is_expected() {
     ALIKE.set(1);
     let mut table = table_of(record_type::<u8>(), 1 << 30);
     table.expect(1 << 24, EXPECTED_BLOCKS_MAX);
-    let made = table.slots() / BLOCK_SLOTS_MAX;
+    let made = table.capacity() / BLOCK_ENTRIES_MAX;
     assert_eq!(made, EXPECTED_BLOCKS_MAX);
     // The others come as entries do.
     let all = share(200_000, 100);
     let mut most = 0;
     for n in 0..all {
-        let before = table.slots();
+        let before = table.capacity();
         add::<u8>(&mut table, hash_of(n, 1), n);
-        most = most.max((table.slots() - before) / BLOCK_SLOTS_MAX);
+        most = most.max((table.capacity() - before) / BLOCK_ENTRIES_MAX);
     }
     assert!(most <= 2, "{most} blocks in one call");
     assert!((0..all).all(|n| find::<u8>(&table, hash_of(n, 1), n).is_some()));

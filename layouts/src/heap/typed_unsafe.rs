@@ -159,10 +159,10 @@ impl<K: Key, V: 'static> Typed<K, V> {
         }
     }
 
-    /// Prefetches what a look-up of a hash reads, and returns a hint for it.
+    /// Prefetches what a look-up of a hash reads, or a change, and returns a hint for it.
     #[inline(always)]
-    pub fn look_ahead(&self, hash: u64) -> Near {
+    pub fn look_ahead(&self, hash: u64, changes: bool) -> Near {
         // SAFETY: as said above.
-        unsafe { self.core.table.look_ahead_native::<K, V>(hash) }
+        unsafe { self.core.table.look_ahead_native::<K, V>(hash, changes) }
     }
 }
