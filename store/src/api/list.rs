@@ -149,10 +149,8 @@ impl<K: Key, E: State, L: ListsLayout<K, E>> List<K, E, L> {
         key: &Q,
         mut visit: impl FnMut(&E) -> Result<()>,
     ) -> Result<u64> {
-        if let Some(recorder) = self.cell.recorder() {
-            recorder.record(Access::Get, key, None, 0);
-        }
-        self.cell.run(1, |lists| lists.read(STAYING, key, &mut visit))?
+        let record = |recorder: &Recorder| recorder.record(Access::Get, key, None, 0);
+        self.cell.run_to_read(1, record, |lists| lists.read(STAYING, key, &mut visit))?
     }
 
     /// Returns the elements of `key`. Their memory is not reserved; use [`read`](List::read) for

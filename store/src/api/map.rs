@@ -1,6 +1,6 @@
 //! Keyed state: a value per key.
 
-use std::cell::Ref;
+use std::cell::{Ref, RefMut};
 use std::fmt;
 use std::rc::Rc;
 
@@ -61,7 +61,13 @@ impl<K: Key, V: 'static, L: Layout<K, V>> Map<K, V, L> {
         &self.cell
     }
 
-    /// Has a read go to the state's trace, if there is one.
+    /// The table, for a read of `key`, which goes to the state's trace if there is one.
+    #[inline]
+    fn enter_to_read<Q: Lookup<K> + ?Sized>(&self, key: &Q) -> Result<RefMut<'_, L::Table>> {
+        self.cell.enter_to_read(1, |recorder| recorder.record(Access::Get, key, None, 0))
+    }
+
+    /// Has a read that is not counted by key go to the state's trace, if there is one.
     #[inline]
     fn record_read<Q: Lookup<K> + ?Sized>(&self, key: &Q) {
         if let Some(recorder) = self.cell.recorder() {
@@ -87,16 +93,26 @@ impl<K: Key, V: 'static, L: Layout<K, V>> Map<K, V, L> {
     /// Returns the value of `key`; may read from storage. Drop the returned borrow before you use
     /// the state again. [`read`](Map::read) saves a second look-up.
     pub fn get<Q: Lookup<K> + ?Sized>(&mut self, key: &Q) -> Result<Option<ValueRef<'_, V>>> {
-        self.record_read(key);
-        self.find(key)
+        let is_there = self.enter_to_read(key)?.get(key)?.is_some();
+        self.shown(key, is_there)
     }
 
     /// [`get`](Map::get) of what a call that was recorded asks once more.
     pub(crate) fn find<Q: Lookup<K> + ?Sized>(&self, key: &Q) -> Result<Option<ValueRef<'_, V>>> {
-        if self.cell.enter_for(1)?.get(key)?.is_none() {
+        let is_there = self.cell.enter_for(1)?.get(key)?.is_some();
+        self.shown(key, is_there)
+    }
+
+    /// Lends a value that a look-up has made resident, if it is there.
+    #[inline]
+    fn shown<Q: Lookup<K> + ?Sized>(
+        &self,
+        key: &Q,
+        is_there: bool,
+    ) -> Result<Option<ValueRef<'_, V>>> {
+        if !is_there {
             return Ok(None);
         }
-        // `get` has made the value resident.
         let found = Ref::filter_map(self.cell.look()?, |table| match table.peek(key) {
             Peek::Resident(value) => Some(value),
             Peek::Absent | Peek::Unknown => None,
@@ -111,8 +127,7 @@ impl<K: Key, V: 'static, L: Layout<K, V>> Map<K, V, L> {
         key: &Q,
         read: impl FnOnce(Option<&V>) -> R,
     ) -> Result<R> {
-        self.record_read(key);
-        let mut table = self.cell.enter_for(1)?;
+        let mut table = self.enter_to_read(key)?;
         Ok(read(table.get(key)?))
     }
 
@@ -129,8 +144,7 @@ impl<K: Key, V: 'static, L: Layout<K, V>> Map<K, V, L> {
 
     /// Returns whether `key` is present; may read from storage.
     pub fn contains<Q: Lookup<K> + ?Sized>(&mut self, key: &Q) -> Result<bool> {
-        self.record_read(key);
-        Ok(self.cell.enter_for(1)?.get(key)?.is_some())
+        Ok(self.enter_to_read(key)?.get(key)?.is_some())
     }
 
     /// Applies `change` to the value of `key` in place: a read-modify-write. Inserts `init()` first
@@ -142,8 +156,8 @@ impl<K: Key, V: 'static, L: Layout<K, V>> Map<K, V, L> {
         init: impl FnOnce() -> V,
         change: impl FnOnce(&mut V) -> R,
     ) -> Result<R> {
-        if let Some(recorder) = self.cell.check(|| key.key_hash())? {
-            return self.cell.update_recorded(recorder, key, init, change);
+        if self.cell.is_watched() {
+            return self.cell.update_watched(key, init, change);
         }
         self.cell.run_to_write(1, |table| table.update(key, init, change))?
     }
@@ -155,8 +169,8 @@ impl<K: Key, V: 'static, L: Layout<K, V>> Map<K, V, L> {
         key: &Q,
         change: impl FnOnce(&mut V) -> R,
     ) -> Result<Option<R>> {
-        if let Some(recorder) = self.cell.check(|| key.key_hash())? {
-            return self.cell.modify_recorded(recorder, key, change);
+        if self.cell.is_watched() {
+            return self.cell.modify_watched(key, change);
         }
         self.cell.run_to_write(1, |table| table.modify(key, change))?
     }
@@ -207,12 +221,8 @@ impl<K: Key, V: 'static, L: Layout<K, V>> Map<K, V, L> {
     /// value.
     #[inline]
     pub fn put(&mut self, key: K, value: V) -> std::result::Result<bool, Rejected<(K, V)>> {
-        let recorder = match self.cell.check(|| key.key_hash()) {
-            Ok(recorder) => recorder,
-            Err(error) => return Err(Rejected::new(error, (key, value))),
-        };
-        if let Some(recorder) = recorder {
-            return self.cell.put_recorded(recorder, key, value);
+        if self.cell.is_watched() {
+            return self.cell.put_watched(key, value);
         }
         match self.cell.enter_to_write(1) {
             Ok(mut table) => table.put(key, value),
@@ -264,14 +274,15 @@ impl<K: Key, V: 'static, L: Layout<K, V>> Map<K, V, L> {
         if self.cell.is_watched() {
             let checked = self.cell.check_all(batch.iter().map(|item| key(item).key_hash()));
             checked.map_err(|error| BatchError { applied: 0, error })?;
-            if let Some(recorder) = self.cell.recorder() {
-                return self.cell.update_batch_recorded(recorder, batch, key, init, change);
-            }
         }
         let done = self
             .cell
-            .run_to_write(batch.len(), |table| table.update_batch(batch, key, init, change));
-        done.unwrap_or_else(|error| Err(BatchError { applied: 0, error }))
+            .run_to_write(batch.len(), |table| table.update_batch(batch, &key, init, change));
+        let done = done.unwrap_or_else(|error| Err(BatchError { applied: 0, error }));
+        if let Some(recorder) = self.cell.recorder() {
+            self.cell.record_batch(recorder, batch, key, &done);
+        }
+        done
     }
 
     /// Calls `read` with the value of each item's key, in order. Accesses overlap.

@@ -18,7 +18,7 @@ use alluvium_pagestore::{
 use crate::backend::any_layout::AnyLayout;
 use crate::cells::ListsCell;
 use crate::cells::held::Held;
-use crate::cells::recording::Access;
+use crate::cells::recording::{Access, Recorder};
 use crate::store::StateBuilder;
 
 /// The primitive of [`TimeMap`].
@@ -246,10 +246,8 @@ impl<K: Key, V: State, L: ListsLayout<K, (Time, V)>> TimeMap<K, V, L> {
         times: &Range<Time>,
     ) -> Result<Found<V>> {
         let mut found = Found { values: Vec::new(), bytes: 0, account: self.account.clone() };
-        if let Some(recorder) = self.cell.recorder() {
-            recorder.record(Access::Get, key, Some(slice), 0);
-        }
-        self.cell.run(1, |lists| {
+        let record = |recorder: &Recorder| recorder.record(Access::Get, key, Some(slice), 0);
+        self.cell.run_to_read(1, record, |lists| {
             lists.read(slice, key, &mut |(at, value)| {
                 if has(times, *at) { found.push(*at, value) } else { Ok(()) }
             })

@@ -109,16 +109,19 @@ impl<C: Grouped> Held<C> {
         if self.is_watched { self.cell.recorder() } else { None }
     }
 
-    /// Whether the key with this hash may be changed. The hash is taken only if some keys are refused. Returns
-    /// the trace that the change goes to, if there is one.
+    /// Whether the key with this hash may be changed. The hash is taken only of states whose calls are looked at.
+    /// Returns the trace that the change goes to, if there is one.
     #[inline]
     pub(crate) fn check(&self, hash: impl FnOnce() -> u64) -> Result<Option<&Recorder>> {
         if self.is_watched { self.check_hash(hash()) } else { Ok(None) }
     }
 
-    fn check_hash(&self, hash: u64) -> Result<Option<&Recorder>> {
-        self.check_all(std::iter::once(hash))?;
-        Ok(self.cell.recorder())
+    /// [`check`](Held::check) of a state whose calls are looked at.
+    pub(crate) fn check_hash(&self, hash: u64) -> Result<Option<&Recorder>> {
+        match check_one(self.cell.groups(), self.own.as_ref(), hash) {
+            Ok(()) => Ok(self.cell.recorder()),
+            Err(error) => Err(error.with("state", self.cell.name())),
+        }
     }
 
     /// [`check`](Held::check) of several keys.
@@ -131,6 +134,12 @@ impl<C: Grouped> Held<C> {
             .and_then(|()| self.own.as_ref().map_or(Ok(()), own))
             .map_err(|error| error.with("state", self.cell.name()))
     }
+}
+
+#[inline(never)]
+fn check_one(groups: Option<&Groups>, own: Option<&OwnKeys>, hash: u64) -> Result<()> {
+    groups.map_or(Ok(()), |groups| groups.check(hash))?;
+    own.map_or(Ok(()), |own| own.check(hash))
 }
 
 impl<C> Clone for Held<C> {

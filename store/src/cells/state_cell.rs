@@ -33,6 +33,9 @@ pub(crate) use hooks::{Durable, Hooks, Movable, Portable};
 #[derive(Debug)]
 pub(crate) struct StateCell<C: ?Sized> {
     core: OutOfLine<Core>,
+    /// Keys read. In a recorded state it stays at its end: counting overflows, which finds the trace without a
+    /// test of its own, and the core counts.
+    reads: Cell<u64>,
     contents: RefCell<C>,
 }
 
@@ -75,7 +78,8 @@ impl Drop for Mark<'_> {
 impl<T, W> StateCell<Kept<T, W>> {
     pub(crate) fn new(core: OutOfLine<Core>, layout: T, ways: W, lock: Option<Lock>) -> Self {
         let inner = OutOfLine::new(Locked { layout, _lock: lock });
-        Self { core, contents: RefCell::new(Kept { inner, ways }) }
+        let reads = Cell::new(if core.recorder().is_some() { u64::MAX } else { 0 });
+        Self { core, reads, contents: RefCell::new(Kept { inner, ways }) }
     }
 
     /// The layout, for one call.
@@ -99,8 +103,18 @@ impl<T, W> StateCell<Kept<T, W>> {
     /// [`enter`](StateCell::enter) for a call on so many keys that gives compaction nothing.
     #[inline]
     pub(crate) fn enter_for(&self, keys: usize) -> Result<RefMut<'_, T>> {
+        self.enter_to_read(keys, |_| ())
+    }
+
+    /// [`enter_for`](StateCell::enter_for) a read, which `record` tells to the state's trace if there is one.
+    #[inline]
+    pub(crate) fn enter_to_read(
+        &self,
+        keys: usize,
+        record: impl FnOnce(&Recorder),
+    ) -> Result<RefMut<'_, T>> {
         let inner = self.enter()?;
-        self.core.count(keys);
+        self.count_reads(keys, record);
         Ok(inner)
     }
 
@@ -111,6 +125,21 @@ impl<T, W> StateCell<Kept<T, W>> {
         self.run_kept(keys, |kept| call(&mut kept.inner.layout))
     }
 
+    /// [`run`](StateCell::run) for a read, which `record` tells to the state's trace if there is one.
+    #[inline]
+    pub(crate) fn run_to_read<R>(
+        &self,
+        keys: usize,
+        record: impl FnOnce(&Recorder),
+        call: impl FnOnce(&mut T) -> R,
+    ) -> Result<R> {
+        let mut inner = self.enter_to_read(keys, record)?;
+        let mark = Mark(&self.core.poisoned);
+        let result = call(&mut inner);
+        std::mem::forget(mark);
+        Ok(result)
+    }
+
     /// [`run`](StateCell::run) for a call that needs the ways too.
     #[inline]
     pub(crate) fn run_kept<R>(
@@ -119,7 +148,7 @@ impl<T, W> StateCell<Kept<T, W>> {
         call: impl FnOnce(&mut Kept<T, W>) -> R,
     ) -> Result<R> {
         let Ok(mut kept) = self.contents.try_borrow_mut() else { return Err(self.core.in_use()) };
-        self.core.count(keys);
+        self.count_reads(keys, |_| ());
         let mark = Mark(&self.core.poisoned);
         let result = call(&mut kept);
         std::mem::forget(mark);
@@ -165,6 +194,31 @@ where
         let result = call(&mut inner);
         std::mem::forget(mark);
         Ok(result)
+    }
+}
+
+impl<C: ?Sized> StateCell<C> {
+    /// Counts a call on so many keys, and has `record` tell the state's trace if there is one.
+    #[inline]
+    fn count_reads(&self, keys: usize, record: impl FnOnce(&Recorder)) {
+        let (reads, is_recorded) = self.reads.get().overflowing_add(keys as u64);
+        self.reads.set(reads);
+        if is_recorded && let Some(recorder) = self.count_recorded(keys) {
+            record(recorder);
+        }
+    }
+
+    #[cold]
+    fn count_recorded(&self, keys: usize) -> Option<&Recorder> {
+        self.reads.set(u64::MAX);
+        self.core.count(keys);
+        self.core.recorder()
+    }
+
+    /// Keys that were read or written.
+    pub(crate) fn all_calls(&self) -> u64 {
+        let is_recorded = self.core.recorder().is_some();
+        self.core.calls() + if is_recorded { 0 } else { self.reads.get() }
     }
 }
 

@@ -150,6 +150,31 @@ fn a_map() {
 }
 
 #[test]
+fn calls_are_counted_as_without_a_trace() {
+    let place = tempfile::tempdir().unwrap();
+    let calls = |is_recorded: bool| {
+        let builder = Store::in_memory().memory(16 * MIB);
+        let builder = match is_recorded {
+            true => builder.trace(TraceOptions::to(place.path())),
+            false => builder,
+        };
+        let store = builder.open().unwrap();
+        let mut map = store.map::<u64, u64>("counted").open().unwrap();
+        let keys: Vec<u64> = (0..100).collect();
+        for key in &keys {
+            map.update(key, || 0, |value| *value += 1).unwrap();
+            map.read(key, |value| assert_eq!(value, Some(&1))).unwrap();
+            assert!(map.get(key).unwrap().is_some() && map.contains(key).unwrap());
+        }
+        map.read_batch(&keys, |key| key, |_, value| assert_eq!(value, Some(&1))).unwrap();
+        map.update_batch(&keys, |key| key, |_| 0, |_, value| *value += 1).unwrap();
+        map.read_batch(&[] as &[u64], |key| key, |_, _| ()).unwrap();
+        map.stats().unwrap().calls
+    };
+    assert_eq!((calls(false), calls(true)), (600, 600));
+}
+
+#[test]
 fn a_sample_has_all_calls_on_the_keys_that_it_has() {
     let layout = || AnyLayout::from(Heap::new());
     for (sample, hash_keys) in [(0.5, false), (0.1, false), (0.3, true)] {

@@ -1,106 +1,92 @@
-//! Calls on a map that is recorded. Each of them is compiled once for a type of map and key: the caller's
-//! closures are called by pointer.
+//! Changes of a map that is [watched](Held::is_watched): recorded, or one that refuses some keys. They call the
+//! layout with the caller's own closures, as other changes do: so both share its code, and the others need only
+//! one test. What a recorded change wrote is measured by a second look-up.
 
-use alluvium_layouts::{BatchError, Table};
+use alluvium_layouts::{BatchError, Peek, Table};
 use alluvium_pagestore::{Key, Lookup, Rejected, Result};
 
 use super::{Access, Recorder};
 use crate::cells::MapCell;
+use crate::cells::held::Held;
 
-impl<K: Key, V: 'static, T: Table<K, V>> MapCell<K, V, T> {
+impl<K: Key, V: 'static, T: Table<K, V>> Held<MapCell<K, V, T>> {
     /// [`Table::update`].
-    #[cold]
     #[inline(never)]
-    pub(crate) fn update_recorded<Q: Lookup<K> + ?Sized, R>(
+    pub(crate) fn update_watched<Q: Lookup<K> + ?Sized, R>(
         &self,
-        recorder: &Recorder,
         key: &Q,
         init: impl FnOnce() -> V,
         change: impl FnOnce(&mut V) -> R,
     ) -> Result<R> {
-        let (mut init, mut change, mut result) = (Some(init), Some(change), None);
-        self.record_update(
-            recorder,
-            key,
-            &mut || (init.take().expect("a value is begun once"))(),
-            &mut |value| result = change.take().map(|change| change(value)),
-        )?;
-        Ok(result.expect("a change that succeeds is made"))
-    }
-
-    fn record_update<Q: Lookup<K> + ?Sized>(
-        &self,
-        recorder: &Recorder,
-        key: &Q,
-        init: &mut dyn FnMut() -> V,
-        change: &mut dyn FnMut(&mut V),
-    ) -> Result<()> {
-        let (ways, mut bytes) = (self.ways()?, 0);
-        let measured = |value: &mut V| {
-            change(value);
-            bytes = ways.bytes_of(value);
-        };
-        self.run_to_write(1, |table| table.update(key, init, measured))??;
-        if let Some(word) = recorder.word(key, None) {
-            recorder.write(word, &[(Access::Get, 0), (Access::Put, bytes)]);
+        let recorder = self.check_hash(key.key_hash())?;
+        let result = self.run_to_write(1, |table| table.update(key, init, change))??;
+        if let Some(recorder) = recorder {
+            self.record_change(recorder, key);
         }
-        Ok(())
-    }
-
-    /// [`Table::modify`].
-    #[cold]
-    #[inline(never)]
-    pub(crate) fn modify_recorded<Q: Lookup<K> + ?Sized, R>(
-        &self,
-        recorder: &Recorder,
-        key: &Q,
-        change: impl FnOnce(&mut V) -> R,
-    ) -> Result<Option<R>> {
-        let (mut change, mut result) = (Some(change), None);
-        self.record_modify(recorder, key, &mut |value| {
-            result = change.take().map(|change| change(value));
-        })?;
         Ok(result)
     }
 
-    fn record_modify<Q: Lookup<K> + ?Sized>(
+    /// [`Table::modify`].
+    #[inline(never)]
+    pub(crate) fn modify_watched<Q: Lookup<K> + ?Sized, R>(
         &self,
-        recorder: &Recorder,
         key: &Q,
-        change: &mut dyn FnMut(&mut V),
-    ) -> Result<()> {
-        let ways = self.ways()?;
-        let measured = |value: &mut V| {
-            change(value);
-            ways.bytes_of(value)
-        };
-        let bytes = self.run_to_write(1, |table| table.modify(key, measured))??;
-        if let Some(word) = recorder.word(key, None) {
-            let accesses = [(Access::Get, 0), (Access::Put, bytes.unwrap_or(0))];
-            recorder.write(word, if bytes.is_some() { &accesses } else { &accesses[..1] });
+        change: impl FnOnce(&mut V) -> R,
+    ) -> Result<Option<R>> {
+        let recorder = self.check_hash(key.key_hash())?;
+        let result = self.run_to_write(1, |table| table.modify(key, change))??;
+        match (recorder, &result) {
+            (Some(recorder), Some(_)) => self.record_change(recorder, key),
+            (Some(recorder), None) => recorder.record(Access::Get, key, None, 0),
+            (None, _) => {}
         }
-        Ok(())
+        Ok(result)
     }
 
     /// [`Table::put`].
-    #[cold]
     #[inline(never)]
-    pub(crate) fn put_recorded(
+    pub(crate) fn put_watched(
         &self,
-        recorder: &Recorder,
         key: K,
         value: V,
     ) -> std::result::Result<bool, Rejected<(K, V)>> {
-        let ways = match self.ways() {
-            Ok(ways) => ways,
-            Err(error) => return Err(Rejected::new(error, (key, value))),
-        };
-        let (word, bytes) = (recorder.word(&key, None), ways.bytes_of(&value));
+        match self.check_hash(key.key_hash()) {
+            Ok(recorder) => self.put_and_record(recorder, key, value),
+            Err(error) => Err(Rejected::new(error, (key, value))),
+        }
+    }
+}
+
+impl<K: Key, V: 'static, T: Table<K, V>> MapCell<K, V, T> {
+    /// Writes the lines of a change that was made. The value is in memory, unless other changes of its batch
+    /// have moved it out; then its heap is left out.
+    #[inline(never)]
+    fn record_change<Q: Lookup<K> + ?Sized>(&self, recorder: &Recorder, key: &Q) {
+        let Some(word) = recorder.word(key, None) else { return };
+        let measured = self.look().and_then(|table| match table.peek(key) {
+            Peek::Resident(value) => Ok(self.ways()?.bytes_of(value)),
+            Peek::Absent | Peek::Unknown => Ok(size_of::<V>() as u64),
+        });
+        // Nobody else is inside between two calls of the handle.
+        let bytes = measured.unwrap_or(size_of::<V>() as u64);
+        recorder.write(word, &[(Access::Get, 0), (Access::Put, bytes)]);
+    }
+
+    fn put_and_record(
+        &self,
+        recorder: Option<&Recorder>,
+        key: K,
+        value: V,
+    ) -> std::result::Result<bool, Rejected<(K, V)>> {
+        let line = recorder.and_then(|recorder| {
+            let (word, ways) = (recorder.word(&key, None)?, self.ways().ok()?);
+            Some((recorder, word, ways.bytes_of(&value)))
+        });
         let was_there = match self.enter_to_write(1) {
             Ok(mut table) => table.put(key, value)?,
             Err(error) => return Err(Rejected::new(error, (key, value))),
         };
-        if let Some(word) = word {
+        if let Some((recorder, word, bytes)) = line {
             recorder.write(word, &[(Access::Put, bytes)]);
         }
         Ok(was_there)
@@ -116,7 +102,9 @@ impl<K: Key, V: 'static, T: Table<K, V>> MapCell<K, V, T> {
     ) -> Result<()> {
         let mut rest = std::mem::take(batch).into_iter();
         while let Some((key, value)) = rest.next() {
-            if let Err(Rejected { error, value, .. }) = self.put_recorded(recorder, key, value) {
+            if let Err(Rejected { error, value, .. }) =
+                self.put_and_record(Some(recorder), key, value)
+            {
                 batch.push(value);
                 batch.extend(rest);
                 return Err(error);
@@ -125,22 +113,17 @@ impl<K: Key, V: 'static, T: Table<K, V>> MapCell<K, V, T> {
         Ok(())
     }
 
-    /// [`Table::update_batch`], one item after the other.
+    /// Writes the lines of the items of a batch that were applied. Each has the value as the whole batch left it.
     #[cold]
     #[inline(never)]
-    pub(crate) fn update_batch_recorded<I, Q: Lookup<K> + ?Sized>(
+    pub(crate) fn record_batch<I, Q: Lookup<K> + ?Sized>(
         &self,
         recorder: &Recorder,
         batch: &[I],
         key: impl Fn(&I) -> &Q,
-        mut init: impl FnMut(&I) -> V,
-        mut change: impl FnMut(&I, &mut V),
-    ) -> std::result::Result<(), BatchError> {
-        for (applied, item) in batch.iter().enumerate() {
-            let (init, change) = (&mut || init(item), &mut |value: &mut V| change(item, value));
-            let done = self.record_update(recorder, key(item), init, change);
-            done.map_err(|error| BatchError { applied, error })?;
-        }
-        Ok(())
+        done: &std::result::Result<(), BatchError>,
+    ) {
+        let applied = done.as_ref().err().map_or(batch.len(), |error| error.applied);
+        batch.iter().take(applied).for_each(|item| self.record_change(recorder, key(item)));
     }
 }

@@ -20,7 +20,8 @@ pub const TRACE_WAIT_MS: u64 = 10;
 ///
 /// `t` is in milliseconds since the store was opened. `bytes` are those that a value takes in
 /// memory. An update is a `get` and a `put`, an append is a `merge`. Calls that fail are not
-/// recorded. `docs/src/traces.md` has what a recorded call costs; batches are done item by item.
+/// recorded. `docs/src/traces.md` has what a recorded call costs. The lines of a batch of updates
+/// have each value as the whole batch left it; other batches are done item by item.
 ///
 /// ```
 /// use alluvium::{MIB, Store};

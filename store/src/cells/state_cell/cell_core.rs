@@ -34,7 +34,7 @@ pub(crate) struct Core {
     pub(super) poisoned: Cell<bool>,
     /// Writes since compaction was last given fuel.
     writes: Cell<usize>,
-    /// Writes before those, and keys read.
+    /// Writes before those, and what is counted elsewhere than in the cell.
     calls: Cell<u64>,
     pub(super) pacing: Pacing,
     /// Of a state that the store pairs with compaction.
@@ -189,14 +189,13 @@ impl Core {
         self.pay_compaction(contents.upkeep_mut(), writes);
     }
 
-    /// Keys that were read or written.
-    pub(super) fn all_calls(&self) -> u64 {
+    /// Keys that were counted here: all writes, and the reads of a recorded state.
+    pub(super) fn calls(&self) -> u64 {
         self.calls.get() + self.writes.get() as u64
     }
 
     /// Adds what only the store has counted.
     pub(super) fn describe(&self, stats: &mut TableStats) {
-        stats.calls = self.all_calls();
         if let Some(sweeping) = self.sweeping.get() {
             let (expired, looks) = sweeping.counts();
             stats.expired += expired;

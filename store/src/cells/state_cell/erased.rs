@@ -64,13 +64,13 @@ impl AnyCell {
         if let Some(outcome) = self.core.outcome.take() {
             contents.upkeep_mut().checkpointed(outcome);
         }
-        self.core.pacing.begin(self.core.all_calls());
+        self.core.pacing.begin(self.all_calls());
         contents.upkeep_mut().begin_checkpoint(blobs)
     }
 
     pub(super) fn pace_checkpoint(&self, stream: Stream) -> Result<()> {
         let mut contents = self.enter()?;
-        let pace = self.core.pacing.pace(self.core.all_calls(), stream);
+        let pace = self.core.pacing.pace(self.all_calls(), stream);
         contents.upkeep_mut().pace_checkpoint(pace);
         Ok(())
     }
@@ -147,6 +147,7 @@ impl AnyCell {
     pub(super) fn stats(&self) -> Result<TableStats> {
         let mut stats = self.enter()?.upkeep().stats();
         self.core.describe(&mut stats);
+        stats.calls = self.all_calls();
         Ok(stats)
     }
 
