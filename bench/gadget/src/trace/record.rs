@@ -1,6 +1,7 @@
 //! Runs an operator and makes each access at once, on an engine: to record it, or to measure both
 //! together.
 
+use std::collections::HashSet;
 use std::time::Instant;
 
 use alluvium::types::combine;
@@ -20,7 +21,7 @@ pub struct Recorded {
     pub events: u64,
     /// Lines.
     pub accesses: u64,
-    /// State keys.
+    /// State keys that have lines.
     pub keys: usize,
     /// A digest of all that was returned, in order.
     pub digest: u64,
@@ -45,8 +46,17 @@ pub fn record(
     sink: Sink<'_>,
 ) -> Result<Recorded> {
     let began = Instant::now();
-    let mut recorder =
-        Recorder { engine, sink, time: i64::MIN, read: 0, value: Vec::new(), digest: 0, number: 0 };
+    let mut recorder = Recorder {
+        engine,
+        sink,
+        time: i64::MIN,
+        read: 0,
+        value: Vec::new(),
+        digest: 0,
+        number: 0,
+        told: Vec::new(),
+        keys: HashSet::new(),
+    };
     let (mut trace, mut sent) = (Trace::default(), i64::MIN);
     for (from, events, watermark) in stream.batches() {
         for (event, place) in events.iter().zip(from as u32..) {
@@ -65,7 +75,7 @@ pub fn record(
     Ok(Recorded {
         events: stream.events.len() as u64,
         accesses: recorder.number,
-        keys: trace.keys.len(),
+        keys: recorder.keys.len(),
         digest: recorder.digest,
         seconds: began.elapsed().as_secs_f64(),
     })
@@ -81,6 +91,10 @@ struct Recorder<'a, 'b> {
     digest: u64,
     /// Lines so far.
     number: u64,
+    /// Of each key of the operator, whether it has a line. Those that end a range may have none.
+    told: Vec<bool>,
+    /// Digests of those that have: an operator may make a key again.
+    keys: HashSet<u64>,
 }
 
 impl Recorder<'_, '_> {
@@ -96,7 +110,11 @@ impl Recorder<'_, '_> {
     }
 
     fn access(&mut self, trace: &Trace, access: &Access, events: &[Event]) -> Result<()> {
-        let key = trace.keys.get(access.key);
+        let (key, number) = (trace.keys.get(access.key), access.key as usize);
+        self.told.resize(self.told.len().max(number + 1), false);
+        if !std::mem::replace(&mut self.told[number], true) {
+            self.keys.insert(digest_of(Some(key)));
+        }
         match access.kind {
             Kind::Get => self.get(key),
             Kind::Put | Kind::Merge => self.write(access, key, events),

@@ -76,6 +76,7 @@ fn every_engine_returns_what_was_recorded() {
         let done = recorded(name, 7, &mut BTree::default(), &path);
         let recording = Recording::read(&path, &Reading::default()).unwrap();
         assert_eq!(recording.entries().len() as u64, done.accesses, "{name}");
+        assert_eq!(recording.keys().len(), done.keys, "{name}");
         let expected = expect(&recording).unwrap();
         assert_eq!(expected.digest, done.digest, "{name}");
         let mut engines = 0;
