@@ -1,6 +1,6 @@
 //! Figures 2, 4, 6, 7 and 10 and table 3: sweeps over the operators' numbers, and traces of YCSB.
 
-use super::{Paper, Section, THREE, recording};
+use super::{Paper, Section, THREE, flink, recording};
 use crate::Result;
 use crate::access::Kind;
 use crate::characterize::{Distances, Working, unique};
@@ -146,11 +146,15 @@ fn lifetimes(all: &[(Name, Fit)], data: &str) -> Section {
 
 /// Figure 10.
 pub(super) fn original(paper: &Paper) -> Result<Section> {
-    let title = "Figure 10: ours and the original's accesses";
+    let title = "Figure 10: ours, the original's and Flink's accesses";
     let says = "Gadget's traces have nearly the same stack distances and sequences as Flink's";
+    let flink = match paper.flink {
+        Some(_) => "those of Flink 2.3, whose watermarks come every 100 events",
+        None => "those of Flink, which bench/flink makes, if they are given (--flink)",
+    };
     let data = format!(
-        "{}; joins: {}. Traces of Flink cannot be had: ours stand beside the operations of Gadget \
-         with its mistakes (--gadget-compat)",
+        "{}; joins: {}. Ours stand beside the operations of Gadget with its mistakes \
+         (--gadget-compat), with a watermark every second, and beside {flink}",
         paper.data(false),
         paper.data(true)
     );
@@ -159,17 +163,33 @@ pub(super) fn original(paper: &Paper) -> Result<Section> {
     for name in THREE {
         let stream = paper.stream(name, Watermarks::Every(1))?;
         let ours = recording(name, &Options::default(), &stream)?;
-        for (of, recording) in [("ours", ours), ("Gadget", as_gadget(name, &stream))] {
-            let keys: Vec<u32> = recording.entries().iter().map(|entry| entry.key).collect();
-            let mean = Distances::of(keys.iter().copied()).mean();
-            let sequences = unique(&keys, 10).last().copied().unwrap_or(0);
-            let counts = [keys.len(), recording.keys().len()].map(|count| count.to_string());
-            let first = [name.to_string(), of.to_owned()];
-            let last = [format!("{mean:.2}"), sequences.to_string()];
-            section.row(first.into_iter().chain(counts).chain(last));
+        section.row(localities_of(name, "ours", &ours));
+        section.row(localities_of(name, "Gadget", &as_gadget(name, &stream)));
+        drop(ours);
+        let of_flink = paper.flink.as_deref().map(|directory| flink::read(directory, name));
+        if let Some(of_flink) = of_flink.transpose()?.flatten() {
+            let stream = paper.stream(name, Watermarks::Events(100))?;
+            let ours = recording(name, &Options::default(), &stream)?;
+            section.row(localities_of(name, "ours, watermarks as in Flink", &ours));
+            section.row(localities_of(name, "Flink 2.3", &of_flink));
         }
     }
     Ok(section)
+}
+
+fn localities_of(name: Name, of: &str, recording: &Recording) -> Vec<String> {
+    let keys: Vec<u32> = recording.entries().iter().map(|entry| entry.key).collect();
+    let mean = Distances::of(keys.iter().copied()).mean();
+    let sequences = unique(&keys, 10).last().copied().unwrap_or(0);
+    let [accesses, of_keys] = [keys.len(), recording.keys().len()].map(|count| count.to_string());
+    vec![
+        name.to_string(),
+        of.to_owned(),
+        accesses,
+        of_keys,
+        format!("{mean:.2}"),
+        sequences.to_string(),
+    ]
 }
 
 fn as_gadget(name: Name, stream: &Stream) -> Recording {

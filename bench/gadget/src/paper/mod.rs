@@ -1,7 +1,8 @@
 //! The tables and figures of the Gadget paper, each with what the paper says and the data used.
 //!
-//! The paper's traces are of Flink on data that is not to be had; here the operators of this crate
-//! run on Borg's jobs and a Borg-like stream of tasks, if they are given, or on a generated stream.
+//! The paper's traces are of Flink on data that is not to be had. Here the operators of this crate
+//! run on Borg's jobs and a Borg-like stream of tasks, if they are given, or on a generated stream;
+//! traces that `bench/flink` makes of the same stream stand beside them, if they are given.
 
 mod figures;
 mod flink;
@@ -237,6 +238,8 @@ mod tests {
         let sections = text.matches("\n## ").count();
         assert!(text.matches("Paper: ").count() >= sections - 1, "{text}");
         assert!(text.contains("Azure") && text.contains("a generated stream"));
+        assert!(text.contains("| interval-join, Taxi | cannot be had |"), "{text}");
+        assert!(!text.contains("Traces of Flink cannot"), "{text}");
         let html = std::fs::read_to_string(dir.path().join("paper.html")).unwrap();
         assert!(html.contains("<svg") && !html.contains("src=\"http"));
     }

@@ -31,17 +31,41 @@ const SAID: [Said; 9] = [
     said(Name::Aggregation, [0.5, 0.5, 0.0, 0.0], 0.0, 841_135, 1_682_270),
 ];
 
+/// What the paper says of data that cannot be had: an operator's shares on Taxi and on Azure's VMs.
+type Elsewhere = (Name, [f64; 4], Option<[f64; 4]>);
+
+const ELSEWHERE: [Elsewhere; 9] = [
+    (Name::TumblingIncremental, [0.5, 0.308, 0.0, 0.191], Some([0.5, 0.405, 0.0, 0.095])),
+    (Name::TumblingHolistic, [0.277, 0.0, 0.446, 0.277], Some([0.165, 0.0, 0.669, 0.165])),
+    (Name::SlidingIncremental, [0.5, 0.308, 0.0, 0.191], Some([0.5, 0.405, 0.0, 0.095])),
+    (Name::SlidingHolistic, [0.277, 0.0, 0.446, 0.277], Some([0.159, 0.0, 0.681, 0.159])),
+    (Name::SessionIncremental, [0.399, 0.108, 0.109, 0.384], Some([0.544, 0.202, 0.064, 0.189])),
+    (Name::SessionHolistic, [0.327, 0.0, 0.242, 0.43], Some([0.429, 0.0, 0.334, 0.238])),
+    (Name::ContinuousJoin, [0.429, 0.281, 0.143, 0.147], None),
+    (Name::IntervalJoin, [0.334, 0.334, 0.0, 0.332], None),
+    (Name::Aggregation, [0.5, 0.5, 0.0, 0.0], Some([0.5, 0.5, 0.0, 0.0])),
+];
+
+/// Shares of operations in one cell.
+fn in_a_cell(shares: [f64; 4]) -> String {
+    shares.map(|share| share.to_string()).join(" / ")
+}
+
 fn of(name: &str) -> Option<&'static Said> {
     SAID.iter().find(|said| said.name.text() == name)
 }
 
 /// What the paper says of an operator's operations.
 pub(super) fn shares_of(name: Name) -> Option<String> {
-    of(name.text()).map(|said| said.shares.map(|share| share.to_string()).join(" / "))
+    of(name.text()).map(|said| in_a_cell(said.shares))
 }
 
 pub(super) fn sections(paper: &Paper, figures: &[Characterization]) -> Vec<Section> {
-    let data = format!("{}; joins: {}", paper.data(false), paper.data(true));
+    let data = format!(
+        "{}; joins: {}. Borg's own tasks, Taxi and Azure's VMs cannot be had",
+        paper.data(false),
+        paper.data(true)
+    );
     vec![
         mixes(figures, &data),
         distances(figures, &data),
@@ -63,6 +87,14 @@ fn mixes(figures: &[Characterization], data: &str) -> Section {
         let said = name.and_then(shares_of).unwrap_or_else(|| "none".to_owned());
         let ops = [Op::Get, Op::Put, Op::Merge, Op::Delete].map(share);
         section.row([one.name.clone()].into_iter().chain(ops).chain([steps, said]));
+    }
+    for (name, taxi, azure) in ELSEWHERE {
+        let sets = [("Taxi", Some(taxi)), ("Azure's VMs", azure)];
+        for (set, shares) in sets.into_iter().filter_map(|(set, said)| Some((set, said?))) {
+            let first = [format!("{name}, {set}"), "cannot be had".to_owned()];
+            let empty = std::iter::repeat_n(String::new(), 4);
+            section.row(first.into_iter().chain(empty).chain([in_a_cell(shares)]));
+        }
     }
     section
 }

@@ -71,7 +71,7 @@ pub(super) fn missing(has_flink: bool) -> Section {
         [
             "traces of Flink",
             if has_flink { HERE } else { NOT_MADE },
-            "the operations of Gadget, and ours",
+            "Flink 2.3 on the stream above, and the operations of Gadget",
         ],
         ["Lethe", "closed source", "RocksDB with compaction by deletes, in bench/peers"],
     ] {
