@@ -10,7 +10,7 @@ mod ycsb;
 use clap::{Args, Subcommand};
 use serde::Serialize;
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use crate::engine::Kind;
 use crate::trace::{Reading, Recording};
@@ -82,6 +82,6 @@ fn print(value: &impl Serialize) -> Result<()> {
     Ok(())
 }
 
-fn write(path: &PathBuf, text: &str) -> Result<()> {
+fn write(path: &Path, text: &str) -> Result<()> {
     std::fs::write(path, text).map_err(|error| Error::io(path, "write", error))
 }
