@@ -199,8 +199,8 @@ fn compare<V: Value>(keys: u64, rounds: u64, calls: usize) {
         size_of::<(u64, V)>(),
         booked.used() as f64 / keys as f64
     );
-    let (ours, theirs) = (our_ns / keys as f64, their_ns / keys as f64);
-    println!("  Insert: {ours:.1} ns, hashbrown {theirs:.1} ns: {:.2}x", theirs / ours);
+    let (our_ns, their_ns) = (our_ns / keys as f64, their_ns / keys as f64);
+    println!("  Insert: {our_ns:.1} ns, hashbrown {their_ns:.1} ns: {:.2}x", their_ns / our_ns);
     let mut drawn = 0u64;
     let mut stretch = vec![0; STRETCH];
     for how in ALL {
