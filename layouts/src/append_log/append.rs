@@ -33,40 +33,18 @@ impl<K: Key> ListsCore<K> {
         element: E,
     ) -> std::result::Result<(), Rejected<E>> {
         let (mut element, plenty) = (element, self.plenty());
-        if let Some(at) = self.buckets.get_mut(&bucket) {
-            match at.typed::<E>().append(found, key, element, plenty) {
-                Ok(()) => {
-                    self.elements += 1;
-                    return Ok(());
-                }
-                Err(back) => element = back,
-            }
-        }
-        self.append_prepared(bucket, (found, plenty), key, element)
-    }
-
-    /// Appends an element that needs more to be looked at.
-    #[cold]
-    #[inline(never)]
-    fn append_prepared<E: State, Q: Lookup<K> + ?Sized>(
-        &mut self,
-        bucket: Time,
-        (found, plenty): (Found, Plenty),
-        key: &Q,
-        element: E,
-    ) -> std::result::Result<(), Rejected<E>> {
-        let mut element = element;
         loop {
+            if let Some(at) = self.buckets.get_mut(&bucket) {
+                match at.typed::<E>().append(found, key, element, plenty) {
+                    Ok(()) => {
+                        self.elements += 1;
+                        return Ok(());
+                    }
+                    Err(back) => element = back,
+                }
+            }
             if let Err(error) = self.prepare(bucket, (found.0, key), heap_of(&element)) {
                 return Err(Rejected::new(error, element));
-            }
-            let Some(at) = self.buckets.get_mut(&bucket) else { continue };
-            match at.typed::<E>().append(found, key, element, plenty) {
-                Ok(()) => {
-                    self.elements += 1;
-                    return Ok(());
-                }
-                Err(back) => element = back,
             }
         }
     }
@@ -89,8 +67,7 @@ impl<K: Key> ListsCore<K> {
             let mut group = group.iter();
             while let Some((bucket, found, key, element)) = self.append_group(&mut group, &mut rest)
             {
-                let known = (found, self.plenty());
-                if let Err(rejected) = self.append_prepared(bucket, known, &key, element) {
+                if let Err(rejected) = self.append_found(bucket, found, &key, element) {
                     let left = std::iter::once((key, bucket, rejected.value)).chain(rest);
                     let left = left.collect();
                     *batch = left;
