@@ -45,6 +45,7 @@ impl<E: 'static> Of<E> {
         unsafe { std::slice::from_raw_parts(first.cast(), count) }
     }
 
+    // SAFETY: the caller's promise, as said above.
     unsafe fn drop(first: *mut u8, count: usize) {
         // SAFETY: as said above; their owner does not touch them again.
         unsafe { std::ptr::slice_from_raw_parts_mut(first.cast::<E>(), count).drop_in_place() }
@@ -62,12 +63,14 @@ impl<E: State> Of<E> {
         drop: Self::drop,
     };
 
+    // SAFETY: the caller's promise, as `ElementType` says.
     unsafe fn take_while(first: *const u8, count: usize, measured: Measured<'_>) -> usize {
         // SAFETY: as said above.
         let all = unsafe { Self::slice(first, count) };
         all.iter().take_while(|element| measured(element.heap_bytes())).count()
     }
 
+    // SAFETY: the caller's promise, as `ElementType` says.
     unsafe fn heap_bytes(first: *const u8, count: usize) -> u64 {
         // SAFETY: as said above.
         unsafe { Self::slice(first, count) }.iter().map(|element| element.heap_bytes() as u64).sum()

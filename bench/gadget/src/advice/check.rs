@@ -174,7 +174,7 @@ impl Checked {
 /// Measures all candidates on traces of about `accesses` accesses; gives each trace's row to `tell`.
 ///
 /// # Errors
-/// The engines', where a state fits, and those of `tell`.
+/// Those of engines whose memory holds the state, and those of `tell`.
 pub fn check(
     calibration: &Calibration,
     kinds: &[Kind],

@@ -37,8 +37,8 @@ pub struct Asked {
     pub share: f64,
     /// The mean bytes that it reads, writes or removes.
     pub bytes: f64,
-    /// Keys of equal chance that would be as far apart in time as those of its accesses: in the mean of
-    /// logarithms, as costs grow with those.
+    /// How many equally likely keys would be as far apart in time as the keys of these accesses. The mean is of
+    /// logarithms, because costs grow with those.
     pub spread: f64,
 }
 
@@ -118,7 +118,8 @@ fn misses(recording: &Recording, cached: u64) -> [u64; Op::ALL.len()] {
     misses
 }
 
-/// The operations of a trace, of which so many keys live at most, and the bytes of its largest value.
+/// Returns the operations of a trace and the bytes of its largest value. At most `keys_max` keys live at a
+/// time.
 fn operations(recording: &Recording, keys_max: u64) -> (Vec<Asked>, u64) {
     let (mut sizes, mut value_max) = (vec![0u64; recording.keys().len()], 0);
     let (mut sums, mut stack) = ([(0u64, 0u64, 0.0); Op::ALL.len()], Stack::default());

@@ -5,7 +5,7 @@
 
 /// Key and value, as vectors in a slot.
 const PAIR_BYTES: u64 = 48;
-/// A heap slot, of which blocks that have just been split are half full: at most so many times the pair.
+/// Slots of the heap a pair, at most: a block is half full after it was split.
 const HEAP_SLOTS: f64 = 2.1;
 /// The share of the memory that the heap keeps free for two largest values and the next checkpoint.
 const HEAP_FREE: f64 = 0.16;

@@ -91,9 +91,9 @@ struct Recorder<'a, 'b> {
     digest: u64,
     /// Lines so far.
     number: u64,
-    /// Of each key of the operator, whether it has a line. Those that end a range may have none.
+    /// Whether each key of the operator has a line. The end of a range may have none.
     told: Vec<bool>,
-    /// Digests of those that have: an operator may make a key again.
+    /// Digests of the keys with lines: an operator may make a key again.
     keys: HashSet<u64>,
 }
 

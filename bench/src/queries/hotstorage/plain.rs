@@ -19,7 +19,7 @@ pub struct Q4Plain;
 #[derive(Clone, Copy, Debug)]
 pub struct Q6Plain;
 
-/// What is kept of each category or bidder.
+/// The running average of each category or bidder.
 struct Averages<A: Averaging>(HashMap<u64, Running<A::Prices>>);
 
 impl<A: Averaging> Maps<Close> for Averages<A> {
