@@ -12,6 +12,7 @@ mod contract;
 mod heap;
 mod hybrid_log;
 mod restore;
+mod runs;
 mod support;
 mod window_segments;
 
@@ -27,7 +28,8 @@ pub use contract::fetch::{Fetch, Ticket};
 pub use contract::lists::{Elements, Lists, ListsLayout, VisitList, for_each_list};
 pub use contract::panes::{Merge, Panes, PanesLayout};
 pub use contract::table::{
-    BatchError, CheckpointOutcome, Cursor, Layout, Pace, Peek, StateContext, Table, TableStats,
+    BatchError, CheckpointOutcome, Cursor, Layout, Pace, Peek, RunStats, StateContext, Table,
+    TableStats,
 };
 pub use contract::upkeep::{HasUpkeep, Upkeep};
 pub use heap::lists::HeapLists;
@@ -35,12 +37,34 @@ pub use heap::panes::TablePanes;
 pub use heap::place::Place;
 pub use heap::{Heap, HeapTable, SplitHeap, SplitHeapTable, Stored, Volatile, VolatileHeap};
 pub use hybrid_log::{
-    CHECKPOINT_PACE, COOLING_PERCENT, FRAMES_MIN, GENERATIONS, HybridLog, HybridLogTable,
-    PAGE_BYTES_MAX, PAGE_BYTES_MIN, PATIENCE, QUEUE_DEPTH,
+    CHECKPOINT_PACE, COLD_RUNS, COLD_RUNS_MEMORY_MIN, COOLING_PERCENT, FRAMES_MIN, GENERATIONS,
+    HybridLog, HybridLogTable, PAGE_BYTES_MAX, PAGE_BYTES_MIN, PATIENCE, QUEUE_DEPTH,
 };
 pub use restore::full_image::{EntryWriter, Images, read_entries, write_entries};
+pub use restore::of_runs::HasSameKey;
 pub use restore::parts::Part;
 #[doc(hidden)]
 pub use support::out_of_line_unsafe::OutOfLine;
 pub use support::oversize::Oversize;
 pub use window_segments::{IMAGE_BYTES_MAX, IMAGE_BYTES_MIN, SegmentPanes, WindowSegments};
+
+/// Verifies a sorted run from its first byte to its last: checksums, the order of its records, and
+/// that its filters and fences lead to each. Returns the number of records. Cost: one read of the
+/// file, and about 100 ns a record.
+///
+/// # Errors
+/// [`ErrorKind::Corrupt`](alluvium_pagestore::ErrorKind::Corrupt), with the file and the offset;
+/// those of the device.
+#[doc(hidden)]
+pub fn verify_run(
+    store: &alluvium_pagestore::SegmentStore,
+    run: &alluvium_pagestore::RunInfo,
+) -> alluvium_pagestore::Result<u64> {
+    runs::verify(store, run).map(|found| found.records)
+}
+
+/// Sorted runs, for their tests. No part of the API.
+#[doc(hidden)]
+pub mod runs_internals {
+    pub use crate::runs::*;
+}

@@ -96,6 +96,7 @@ pub mod checkpoints {
 
 /// What the configuration of a store consists of, its defaults and lower bounds, and which layouts fit.
 pub mod config {
+    pub use alluvium_layouts::COLD_RUNS_MEMORY_MIN;
     pub use alluvium_pagestore::{ByteSize, IntoByteSize};
 
     pub use crate::api::explain::{Explanation, Fit};
@@ -139,7 +140,7 @@ pub mod states {
 
 /// What a store holds and has done.
 pub mod stats {
-    pub use alluvium_layouts::TableStats;
+    pub use alluvium_layouts::{RunStats, TableStats};
     pub use alluvium_pagestore::{AccountStats, MEMORY_KINDS, MemoryKind};
 
     pub use crate::cells::recording::TraceStats;

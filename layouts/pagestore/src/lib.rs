@@ -48,10 +48,10 @@ pub use schema::{Schema, description_of, fingerprint, has_no_order, refused_attr
 pub use segment::{
     Death, FORMAT_VERSION, Footer, FooterEntry, FooterPass, GRAIN_BYTES, Image, ImageInfo,
     ImagePart, LiveSet, Liveness, PartRange, PassVisitor, PassedRecord, PlacedAt, Placing,
-    RECORD_BYTES_MAX, RECORD_HEADER_BYTES, RECORDS, RecordBytes, SEGMENT_BYTES_MAX,
-    SegmentDirectory, SegmentId, SegmentImage, SegmentInfo, SegmentPass, SegmentReader,
-    SegmentStore, SegmentWriter, StateImage, UNSPLIT_BYTES, Verified, WholeSegment, WrittenPage,
-    damaged, verify_record,
+    RECORD_BYTES_MAX, RECORD_HEADER_BYTES, RECORDS, RUNS, RecordBytes, RunId, RunInfo,
+    SEGMENT_BYTES_MAX, SegmentDirectory, SegmentId, SegmentImage, SegmentInfo, SegmentPass,
+    SegmentReader, SegmentStore, SegmentWriter, StateImage, UNSPLIT_BYTES, Verified, WholeSegment,
+    WrittenPage, damaged, verify_record,
 };
 pub use serde_codec::{SERDE_CODEC, Serde, SerdeBytes, SerdeResolver};
 pub use size::{ByteSize, GIB, IntoByteSize, KIB, MIB};

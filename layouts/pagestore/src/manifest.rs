@@ -239,7 +239,8 @@ impl StateManifest {
     /// Returns the names of all files that the state needs; some twice.
     pub fn files(&self) -> impl Iterator<Item = String> + '_ {
         let segments = self.image.segments().map(|segment| segment.id.file_name());
-        segments.chain(self.image.blob_files().map(crate::blob::blobs_name))
+        let runs = self.image.runs().map(|run| run.id.file_name());
+        segments.chain(runs).chain(self.image.blob_files().map(crate::blob::blobs_name))
     }
 }
 

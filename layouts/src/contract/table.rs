@@ -23,7 +23,7 @@ use crate::contract::fetch::{Fetch, Ticket};
 use crate::contract::upkeep::Upkeep;
 
 pub use pace::Pace;
-pub use stats::TableStats;
+pub use stats::{RunStats, TableStats};
 
 /// The answer of [`Table::peek`], given without I/O.
 #[derive(Debug, PartialEq, Eq)]
@@ -270,6 +270,16 @@ pub trait Table<K: Key, V>: Upkeep {
     /// Wakes `waker` at the end of each read that [`fetch`](Table::fetch) starts from now on.
     fn wake_with(&mut self, waker: Arc<Waker>) {
         let _ = waker;
+    }
+
+    /// Checks that entries can expire in this table. Called once, before
+    /// [`stamp_with`](Table::stamp_with). The default is `Ok`.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Unsupported`](alluvium_pagestore::ErrorKind::Unsupported) with the option that
+    /// is in the way: the state does not open.
+    fn can_expire(&self) -> Result<()> {
+        Ok(())
     }
 
     /// Gives a table with expiring entries the function that tells when a value was last touched.

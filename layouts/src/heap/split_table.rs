@@ -82,6 +82,11 @@ impl HashRange {
         self.shift
     }
 
+    /// The first hash that does not stand before a place. None: all do.
+    pub fn hash_from(self, place: u64) -> Option<u64> {
+        self.lo.checked_add(place >> self.shift)
+    }
+
     /// The hash that stands at a place.
     pub fn hash(self, place: u64) -> u64 {
         self.lo.wrapping_add(place >> self.shift)

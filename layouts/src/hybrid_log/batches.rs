@@ -20,6 +20,50 @@ impl<K: Key, V: State> HybridLogTable<K, V> {
     fn read_ahead<T, Q: Lookup<K> + ?Sized>(
         &mut self,
         items: &[T],
+        hashes: (&[IndexHash; GROUP], &[u64; GROUP]),
+        from: usize,
+        key: &impl Fn(&T) -> &Q,
+    ) -> usize {
+        let end = self.read_stored_ahead(items, hashes, from, key);
+        if self.has_cold() { self.read_runs_ahead(&items[..end], hashes, from, key) } else { end }
+    }
+
+    /// The same for keys that may be in runs.
+    #[cold]
+    #[inline(never)]
+    fn read_runs_ahead<T, Q: Lookup<K> + ?Sized>(
+        &mut self,
+        items: &[T],
+        (hashes, likely): (&[IndexHash; GROUP], &[u64; GROUP]),
+        from: usize,
+        key: &impl Fn(&T) -> &Q,
+    ) -> usize {
+        let at_once = self.core.log.cold.as_ref().map_or(0, |cold| cold.at_once()).clamp(1, GROUP);
+        let (mut wanted, mut count, mut end) = ([0; GROUP], 0, items.len());
+        for (i, item) in items.iter().enumerate().skip(from) {
+            if likely[i] == NOWHERE
+                && matches!(self.core.locate_again(hashes[i], key(item)), Located::Absent)
+            {
+                if count == at_once {
+                    end = i;
+                    break;
+                }
+                wanted[count] = key(item).key_hash();
+                count += 1;
+            }
+        }
+        if count > 1 {
+            self.core.group_reads = true;
+            self.core.log.make_room_ahead(count);
+            self.core.log.cold.iter_mut().for_each(|cold| cold.read_ahead(&wanted[..count]));
+        }
+        end
+    }
+
+    /// The same for records of segments.
+    fn read_stored_ahead<T, Q: Lookup<K> + ?Sized>(
+        &mut self,
+        items: &[T],
         (hashes, likely): (&[IndexHash; GROUP], &[u64; GROUP]),
         from: usize,
         key: &impl Fn(&T) -> &Q,
@@ -152,5 +196,6 @@ impl Core {
         for read in self.group.iter_mut().filter_map(Option::take) {
             self.log.stored.as_mut().expect("a read has a store").recycle(read);
         }
+        self.log.cold.iter_mut().for_each(|cold| cold.forget_ahead());
     }
 }

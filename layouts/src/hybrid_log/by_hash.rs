@@ -11,7 +11,7 @@ use alluvium_pagestore::{Key, Result, State};
 
 use super::address::{Address, Place};
 use super::core::{Core, Visit};
-use super::index::{Index, IndexHash};
+use super::index::{Index, IndexHash, PREFIX_BITS};
 use super::table::HybridLogTable;
 use crate::contract::by_hash::{ByHash, VisitRun};
 use crate::contract::table::Cursor;
@@ -26,7 +26,7 @@ struct Found {
 
 impl<K: Key, V: State> ByHash<K, V> for HybridLogTable<K, V> {
     fn is_fast_in_order(&self) -> bool {
-        self.core.log.index.stored() == 0
+        self.core.log.index.stored() == 0 && !self.has_cold()
     }
 
     fn visit_hashes(
@@ -74,8 +74,13 @@ impl Core {
     ) -> Result<usize> {
         let mut removed = 0;
         while !cursor.done && removed < fuel.max(1) {
+            // Before the entries, whose dead copies it may have, and after the last, as records may have moved meanwhile.
+            self.cut_cold(hashes)?;
             let memory = self.book_step()?;
-            let Found { entries, next } = self.find_entries(hashes, cursor, fuel.max(1) - removed);
+            let (first, last) = self.prefixes_of(hashes);
+            let prefixes = ((cursor.position as u32).max(first), last);
+            let Found { entries, next } =
+                self.find_entries(prefixes, fuel.max(1) - removed, u32::MAX);
             removed += entries.len().max(1);
             for (hash, address) in entries {
                 self.remove_entry(hash, address);
@@ -83,7 +88,17 @@ impl Core {
             drop(memory);
             go_on(cursor, next);
         }
+        if cursor.done {
+            self.cut_cold(hashes)?;
+        }
         Ok(removed)
+    }
+
+    fn cut_cold(&mut self, hashes: &RangeInclusive<u64>) -> Result<()> {
+        match &mut self.log.cold {
+            Some(cold) if cold.has_levels() => cold.cut(hashes),
+            _ => Ok(()),
+        }
     }
 
     fn scan_range(
@@ -93,21 +108,46 @@ impl Core {
         fuel: usize,
         visit: Visit<'_>,
     ) -> Result<()> {
+        let record_type = self.log.record_type;
+        let mut wanted = |run: &RecordRun<'_>| {
+            let wanted = run.records().filter(|record| hashes.contains(&record.hash()));
+            RecordRun::show(record_type, wanted, visit)
+        };
+        self.scan_prefixes(self.prefixes_of(hashes), cursor, fuel, &mut wanted)
+    }
+
+    /// Visits the records of a range of prefixes, about so many.
+    pub(super) fn scan_prefixes(
+        &mut self,
+        prefixes: (u32, u32),
+        cursor: &mut Cursor,
+        fuel: usize,
+        visit: Visit<'_>,
+    ) -> Result<()> {
         let mut visited = 0;
         while !cursor.done && visited < fuel.max(1) {
             let memory = self.book_step()?;
             // Before addresses are taken: making room moves records.
             let step = self.make_room_to_read().and_then(|()| {
-                let found = self.find_entries(hashes, cursor, fuel.max(1) - visited);
+                let from = (cursor.position as u32).max(prefixes.0);
+                let (fuel, at_once) = (fuel.max(1) - visited, self.prefixes_at_once(fuel));
+                let mut found = self.find_entries((from, prefixes.1), fuel, at_once);
+                if self.log.cold.is_some() {
+                    // Before addresses are taken too. What it has no fuel for is left to the next step, with its entries.
+                    let end = found.next.unwrap_or(prefixes.1 + 1);
+                    let hashes = self.hashes_between(from, Some(end));
+                    let (looked_at, next) = self.scan_cold(&hashes, fuel, visit)?;
+                    visited += looked_at;
+                    let end = next.map_or(end, |hash| self.prefix_of(hash));
+                    let next = next.map_or(found.next, |_| Some(end));
+                    found = self.find_entries((from, end - 1), usize::MAX, at_once);
+                    found.next = next;
+                }
                 visited += found.entries.len().max(1);
                 let mut addresses: Vec<_> = found.entries.iter().map(|entry| entry.1).collect();
                 addresses.sort_unstable_by_key(|address| address.0);
-                let record_type = self.log.record_type;
-                let mut wanted = |run: &RecordRun<'_>| {
-                    let wanted = run.records().filter(|record| hashes.contains(&record.hash()));
-                    RecordRun::show(record_type, wanted, visit)
-                };
-                self.visit_addresses(&addresses, &mut wanted).map(|()| found.next)
+                self.visit_addresses(&addresses, visit)?;
+                Ok(found.next)
             });
             drop(memory);
             go_on(cursor, step?);
@@ -137,19 +177,19 @@ impl Core {
         }
     }
 
-    /// The next entries of the range, about so many, and at least all of one prefix.
-    fn find_entries(
-        &mut self,
-        hashes: &RangeInclusive<u64>,
-        cursor: &Cursor,
-        fuel: usize,
-    ) -> Found {
-        let (first, last) = (self.prefix_of(*hashes.start()), self.prefix_of(*hashes.end()));
-        let from = (cursor.position as u32).max(first);
+    /// The next entries of a range of prefixes, about so many, and at least all of one prefix. So many prefixes are looked
+    /// at, at most.
+    fn find_entries(&mut self, (from, last): (u32, u32), fuel: usize, at_once: u32) -> Found {
+        let end = last.min(from.saturating_add(at_once - 1));
         let mut entries = Vec::with_capacity(self.log.sizes.buckets * 7);
         let give = |hash, address| entries.push((hash, address));
-        let (looked_at, after) = self.log.index.visit_prefixes(from, last, give);
+        let (looked_at, after) = self.log.index.visit_prefixes(from, end, give);
         self.log.stats.sought += looked_at;
+        let after = match after {
+            Some(after) if after <= end => Some(after),
+            _ if end < last => Some(end + 1),
+            after => after,
+        };
         if entries.len() <= fuel {
             // All of the segment, whose order is nobody's concern.
             return Found { entries, next: after.filter(|next| *next <= last) };
@@ -165,6 +205,19 @@ impl Core {
         let next = entries.get(count).map(|entry| entry.0.prefix()).or(after);
         entries.truncate(count);
         Found { entries, next: next.filter(|next| *next <= last) }
+    }
+
+    /// So many prefixes are visited at once that the cold tier has about so many records of them.
+    fn prefixes_at_once(&self, fuel: usize) -> u32 {
+        let records = self.log.cold.as_ref().map_or(0, |cold| cold.records());
+        let fuel = fuel.clamp(1, 1 << 32) as u64;
+        let share = (fuel << PREFIX_BITS).checked_div(records);
+        share.map_or(u32::MAX, |share| share.clamp(1, u32::MAX.into()) as u32)
+    }
+
+    /// The prefixes of a range of hashes.
+    fn prefixes_of(&self, hashes: &RangeInclusive<u64>) -> (u32, u32) {
+        (self.prefix_of(*hashes.start()), self.prefix_of(*hashes.end()))
     }
 
     fn prefix_of(&self, hash: u64) -> u32 {

@@ -22,6 +22,7 @@
 mod looking;
 
 use std::collections::HashSet;
+use std::sync::Arc;
 use std::time::Duration;
 
 use alluvium_pagestore::{
@@ -29,12 +30,14 @@ use alluvium_pagestore::{
     SegmentId, StateImage,
 };
 
+use super::cold::{RunsAtBarrier, RunsWritten, let_go};
 use super::core::Core;
 use super::log::Sealing;
 use super::spill::{Next, Reading};
 use super::stored::{SegmentBefore, Stored};
 use crate::checkpoint::{InSteps, Job, Nth};
 use crate::contract::table::CheckpointOutcome;
+use crate::support::booked::Booked;
 
 /// Deaths added again at a time.
 const AGAIN: usize = 1024;
@@ -56,6 +59,9 @@ pub struct Capture {
     deaths: Vec<BlobRef>,
     /// Whether it makes sets in place of all lists before it.
     begins_anew: bool,
+    /// The runs at the barrier, what is booked for them, and what was written for them.
+    runs: Option<(Arc<RunsAtBarrier>, Booked)>,
+    written: Option<RunsWritten>,
 }
 
 enum Step {
@@ -83,6 +89,8 @@ enum Step {
     Complete { group: Vec<usize>, bytes: u64, sets: Vec<LiveSet> },
     /// The helper writes the sets.
     WritingSets { group: Vec<usize>, bytes: u64, job: Job<WrittenSets> },
+    /// The helper has runs synced, and writes tombstones.
+    Naming(Job<Result<RunsWritten>>),
     /// The helper writes the list of what died before the barrier.
     Listing(Job<Listed>),
     /// The image was given.
@@ -104,16 +112,33 @@ pub(super) struct Late {
     sets: Vec<(Job<WrittenSets>, u64)>,
     /// The deaths before a barrier, which are of the next checkpoint.
     list: Option<Job<Listed>>,
+    /// Tombstones that are being written, and what is booked for that.
+    runs: Vec<(Job<Result<RunsWritten>>, Option<Booked>)>,
 }
 
 impl Late {
     /// Whether the helper has nothing of them.
     pub fn is_empty(&self) -> bool {
-        self.sets.is_empty() && self.list.is_none()
+        self.sets.is_empty() && self.list.is_none() && self.runs.is_empty()
+    }
+
+    /// Booked for tombstones that are being written.
+    pub fn runs_bytes(&self) -> u64 {
+        self.runs.iter().filter_map(|(_, booked)| booked.as_ref()).map(Booked::bytes).sum()
     }
 }
 
 impl Capture {
+    /// Booked for the runs at the barrier.
+    pub fn runs_bytes(&self) -> u64 {
+        self.runs.as_ref().map_or(0, |(_, booked)| booked.bytes())
+    }
+
+    /// Whether runs are to be synced, and tombstones written.
+    fn has_runs_to_write(&self) -> bool {
+        self.runs.is_some() && self.written.is_none()
+    }
+
     /// Where a segment of the barrier stands among them.
     fn place_of(&self, id: SegmentId) -> usize {
         let found = self.segments.binary_search_by_key(&id, |segment| segment.image.id);
@@ -155,7 +180,11 @@ impl Core {
         }
         // The error of a page that could not be written before now: it is tried again.
         let _ = self.log.poll();
+        let runs = self.runs_at_barrier()?;
         self.log.barrier()?;
+        if let Some((runs, _)) = &runs {
+            self.named_runs.taken(self.context.segment_store()?, runs.names());
+        }
         self.stored_mut().spill.begin(blobs);
         self.capture = Some(Box::new(Capture {
             entries: self.log.index.len(),
@@ -165,8 +194,20 @@ impl Core {
             left: Vec::new(),
             deaths: self.known_deaths.clone(),
             begins_anew: false,
+            runs,
+            written: None,
         }));
         Ok(())
+    }
+
+    /// The runs that the checkpoint has, and what is booked for them.
+    fn runs_at_barrier(&mut self) -> Result<Option<(Arc<RunsAtBarrier>, Booked)>> {
+        let Some(cold) = &self.log.cold else { return Ok(None) };
+        let bytes = cold.barrier_bytes();
+        self.log.make_free((bytes, "a checkpoint's list of runs"))?;
+        let booked = Booked::buffers(self.log.account.clone(), bytes);
+        let runs = self.log.cold.as_ref().map(|cold| Arc::new(cold.at_barrier()));
+        Ok(runs.map(|runs| (runs, booked)))
     }
 
     /// Whether a checkpoint is being taken of what is there now.
@@ -234,6 +275,17 @@ impl Core {
             },
             // Those that were foreseen.
             Step::Looking if self.stored().sets.is_some() => Ok(Step::Sweeping { frame: 0 }),
+            Step::Looking if capture.left.is_empty() && capture.has_runs_to_write() => {
+                Ok(self.begin_naming(capture))
+            }
+            Step::Naming(job) => match job.poll() {
+                Ok(None) => Ok(Step::Naming(job)),
+                Ok(Some(Ok(written))) => {
+                    self.runs_were_written(capture, written);
+                    Ok(Step::Looking)
+                }
+                Ok(Some(Err(error))) | Err(error) => Err((Step::Looking, error)),
+            },
             // Others are of the same list.
             Step::Looking if capture.left.is_empty() && self.late.list.is_some() => {
                 Ok(Step::Looking)
@@ -317,6 +369,25 @@ impl Core {
         Step::Writing
     }
 
+    fn begin_naming(&self, capture: &Capture) -> Step {
+        let (runs, _) = capture.runs.as_ref().expect("asked before");
+        let runs = runs.clone();
+        Step::Naming(Job::submit(&self.context.helper, PART, move || runs.write()))
+    }
+
+    /// The device keeps all runs of the checkpoint.
+    fn runs_were_written(&mut self, capture: &mut Capture, written: RunsWritten) {
+        let store = self.stored().store();
+        let names = written.graves.iter().map(|run| run.id.file_name());
+        self.named_runs.taken(&store, names.collect());
+        // It goes with the checkpoints that name it.
+        let_go(&store, &written);
+        if let Some(cold) = &mut self.log.cold {
+            cold.was_written(&written);
+        }
+        capture.written = Some(written);
+    }
+
     fn begin_listing(&mut self, capture: &Capture, blobs: &BlobWriter) -> Step {
         let mut deaths = self.log.stored.as_mut().expect("a log with segments").lend_deaths();
         let looked_at: HashSet<usize> = capture.looked_at.iter().copied().collect();
@@ -338,7 +409,14 @@ impl Core {
         let segments = capture.segments.iter().map(|s| s.image.clone()).collect();
         let part = ImagePart::new(RECORDS, segments, capture.deaths.clone());
         assert_eq!(part.live_records(), capture.entries, "every key has one live record");
-        StateImage::of(capture.entries, part)
+        let image = StateImage::of(capture.entries, part);
+        match (&capture.runs, &capture.written) {
+            (Some((runs, _)), Some(written)) => {
+                let entries = capture.entries + runs.keys();
+                StateImage { entries, ..image.with(runs.part(written)) }
+            }
+            _ => image,
+        }
     }
 
     /// What became of the checkpoint.
@@ -348,9 +426,19 @@ impl Core {
         }
         let Some(capture) = self.capture.take() else { return };
         self.forget_sweep();
-        let Capture { step, segments, looked_at, deaths, .. } = *capture;
-        if !matches!(step, Step::Done) {
-            self.stop(step);
+        if let Ok(store) = self.context.segment_store() {
+            self.named_runs.decide(store, outcome);
+        }
+        let Capture { step, segments, looked_at, deaths, runs, .. } = *capture;
+        let booked = runs.map(|(_, booked)| booked);
+        match step {
+            Step::Naming(job) => {
+                // What the helper has stays booked until it is through.
+                self.late.runs.push((job, booked));
+                self.stop(Step::Looking);
+            }
+            Step::Done => {}
+            step => self.stop(step),
         }
         let Some(stored) = &mut self.log.stored else { return };
         if outcome == CheckpointOutcome::Abandoned {
@@ -380,6 +468,7 @@ impl Core {
             Step::Complete { bytes, sets, .. } => self.drop_aside(sets, bytes),
             Step::Freeing { booked, .. } => self.release(booked),
             Step::Listing(job) => self.late.list = Some(job),
+            Step::Naming(job) => self.late.runs.push((job, None)),
             Step::Foreseeing { .. }
             | Step::Writing
             | Step::Looking
@@ -405,6 +494,15 @@ impl Core {
                 _ => self.release(bytes),
             }
         }
+        let store = self.log.stored.as_ref().map(Stored::store);
+        self.late.runs.retain(|(job, _)| match job.poll() {
+            Ok(None) => true,
+            Ok(Some(Ok(written))) => {
+                store.iter().for_each(|store| let_go(store, &written));
+                false
+            }
+            Ok(Some(Err(_))) | Err(_) => false,
+        });
         let Some(answer) = self.late.list.as_ref().and_then(|job| job.poll().transpose()) else {
             return Ok(());
         };

@@ -1,17 +1,20 @@
 //! Restoring a hybrid log from a checkpoint, and iterating over everything.
 
+use std::ops::RangeInclusive;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
 use alluvium_pagestore::io::BLOCK_BYTES;
 use alluvium_pagestore::{
     BlobReader, Error, ErrorKind, Footer, FooterPass, ImagePart, LiveSet, Liveness, MemoryKind,
-    RECORDS, Result, SegmentImage, SegmentReader, StateImage, fingerprint,
+    RECORDS, RUNS, Result, SegmentImage, SegmentReader, StateImage, fingerprint,
 };
 
 use super::address::{Address, Place, StoredAt};
+use super::cold::{Cold, names_of};
 use super::config::Sizes;
 use super::core::{Core, TOO_LARGE, Visit, stored_address};
 use super::frame_unsafe::Frame;
+use super::index::Index;
 use crate::contract::table::Cursor;
 use crate::support::booked::Booked;
 use crate::support::record_type_unsafe::RecordRun;
@@ -33,17 +36,37 @@ const ENTRY_BYTES_MAX: u64 = 64;
 
 impl Core {
     pub(super) fn restore(&mut self, image: &StateImage, blobs: &BlobReader) -> Result<()> {
-        for part in image.parts_of(RECORDS)? {
+        let is_runs = |part: &&ImagePart| part.layout == RUNS;
+        let records = image.parts.iter().filter(|part| !is_runs(part)).cloned().collect();
+        let records = StateImage { entries: image.entries, parts: records };
+        for part in records.parts_of(RECORDS)? {
             self.restore_part(part, blobs)?;
         }
+        for part in image.parts.iter().filter(is_runs) {
+            self.restore_runs(part)?;
+        }
         self.known_deaths = image.deaths().copied().collect();
-        if self.log.index.len() != image.entries {
-            let (found, expected) = (self.log.index.len(), image.entries);
+        if self.log.len() != image.entries {
+            let (found, expected) = (self.log.len(), image.entries);
             let what = format!("{found} keys in the segments, {expected} expected");
             return Err(Error::new(ErrorKind::Corrupt, what).with("state", &self.context.name));
         }
         let ids = image.segments().map(|segment| segment.id);
         self.log.stored.as_mut().expect("a log with segments").set_committed(ids, false);
+        Ok(())
+    }
+
+    /// Takes over runs, also if the layout would not write any.
+    fn restore_runs(&mut self, part: &ImagePart) -> Result<()> {
+        let store = self.context.segment_store()?;
+        if self.log.cold.is_none() {
+            Cold::check(&self.context, &self.log.sizes)?;
+            let cold = Cold::new(&self.context, self.log.record_type, &self.log.sizes);
+            self.log.cold = cold.map(Box::new);
+        }
+        let cold = self.log.cold.as_mut().expect("there is a store");
+        cold.restore(part)?;
+        self.named_runs.restored(store, names_of(part));
         Ok(())
     }
 
@@ -149,6 +172,9 @@ impl Core {
                 "longer pages of another layout",
             )?;
             self.log.sizes = longer;
+            if let Some(cold) = &mut self.log.cold {
+                cold.page_records = records as usize;
+            }
         }
         Ok(())
     }
@@ -159,6 +185,10 @@ impl Core {
         fuel: usize,
         visit: Visit<'_>,
     ) -> Result<()> {
+        if self.log.cold.is_some() && self.knows_hashes() {
+            // The tier may have many more than the index.
+            return self.scan_prefixes((0, Index::prefix_of(u64::MAX)), cursor, fuel, visit);
+        }
         let mut visited = 0;
         while !cursor.done && visited < fuel.max(1) {
             let mut passed = 0;
@@ -182,12 +212,38 @@ impl Core {
                 }
             };
             visited += passed.max(1);
+            if self.log.cold.is_some() {
+                self.scan_cold(
+                    &self.hashes_between(cursor.position as u32, next),
+                    usize::MAX,
+                    visit,
+                )?;
+            }
             match next {
                 Some(prefix) => cursor.position = u64::from(prefix),
                 None => cursor.done = true,
             }
         }
         Ok(())
+    }
+
+    /// The hashes of prefixes from one to another, or to the last. Where the index does not know hashes, in tests of
+    /// colliding ones, all are those of the last prefixes.
+    pub(super) fn hashes_between(&self, first: u32, next: Option<u32>) -> RangeInclusive<u64> {
+        let none = RangeInclusive::new(1, 0);
+        if !self.knows_hashes() {
+            return if next.is_none() { 0..=u64::MAX } else { none };
+        }
+        let last = Index::prefix_of(u64::MAX);
+        let hash_from = |prefix| match prefix <= last {
+            true => self.log.hash_from(Index::place_of(prefix)),
+            false => None,
+        };
+        let Some(first) = hash_from(first) else { return none };
+        match next.and_then(hash_from) {
+            Some(next) => first..=next - 1,
+            None => first..=u64::MAX,
+        }
     }
 
     /// Makes room for a value that is read from storage, if there are any.
@@ -244,7 +300,7 @@ impl Core {
                 let segments = self.log.stored.as_mut().expect("a log with segments");
                 // A header that is damaged may say anything.
                 let longest = segments.info(read.at.segment).max_record_bytes;
-                let longer = self.beyond_usual(read.record_bytes().min(longest));
+                let longer = self.log.beyond_usual(read.record_bytes().min(longest));
                 if longer > 0 {
                     failed = failed.and_then(|()| self.log.make_free((longer, TOO_LARGE)));
                 }

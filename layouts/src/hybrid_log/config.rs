@@ -33,6 +33,9 @@ pub struct HybridLog {
     patience_ms: Option<u64>,
     checkpoint_pace: Option<u32>,
     generations: Option<u32>,
+    cold_runs: Option<bool>,
+    #[serde(skip)]
+    cold_entries: Option<u64>,
 }
 
 /// Smallest page size chosen by default, in bytes.
@@ -47,6 +50,10 @@ pub const COOLING_PERCENT: u8 = 15;
 pub const CHECKPOINT_PACE: u32 = 96;
 /// Default number of segment generations.
 pub const GENERATIONS: u32 = 1;
+/// Whether records that stay cold move to sorted runs by default.
+pub const COLD_RUNS: bool = false;
+/// Smallest memory of a state in which records move to sorted runs.
+pub const COLD_RUNS_MEMORY_MIN: u64 = 1 << 20;
 /// Largest number of segment generations.
 const GENERATIONS_MAX: u32 = 2;
 /// A segment of the old generation ends after as many images as such a part of memory has room for
@@ -164,6 +171,35 @@ impl HybridLog {
     #[must_use]
     pub fn hash_bits(mut self, bits: u32) -> Self {
         self.hash_bits = Some(bits);
+        self
+    }
+
+    /// Lets records that stay cold move from the log to sorted runs. A key there takes 1.5 to 2
+    /// bytes of memory, where a key of the log takes an index entry of 14 to 21 bytes: so memory
+    /// limits the number of hot keys only. A cold key takes one read more to be changed, and each
+    /// byte that moves is written some 4 times.
+    ///
+    /// It needs [`COLD_RUNS_MEMORY_MIN`] of memory, and has no effect in a store without a
+    /// directory. Default: off.
+    ///
+    /// A state with it, or with runs in its checkpoint, does not open if its entries expire:
+    /// [`ErrorKind::Unsupported`]. Key groups move, if the state had a mover when the checkpoint was
+    /// taken that it is opened from. A `fetch` does not read ahead what is in runs: the call for the
+    /// key reads and waits. Exports of an open store have every key.
+    ///
+    /// [`ErrorKind::Unsupported`]: alluvium_pagestore::ErrorKind::Unsupported
+    #[must_use]
+    pub fn cold_runs(mut self, on: bool) -> Self {
+        self.cold_runs = Some(on);
+        self
+    }
+
+    /// [`cold_runs`](HybridLog::cold_runs) where records move although memory has room for more index entries than these:
+    /// for tests.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn cold_entries(mut self, most: u64) -> Self {
+        (self.cold_runs, self.cold_entries) = (Some(true), Some(most));
         self
     }
 
@@ -288,6 +324,8 @@ impl HybridLog {
             page_records: slots,
             cooling_percent: u64::from(self.cooling_percent.unwrap_or(COOLING_PERCENT).min(90)),
             patience: self.patience_ms.map_or(PATIENCE, Duration::from_millis),
+            cold_runs: self.cold_runs.unwrap_or(COLD_RUNS),
+            cold_entries: self.cold_entries,
             calls_per_record: self.checkpoint_pace.unwrap_or(CHECKPOINT_PACE).into(),
             hash_mask: self
                 .hash_bits
@@ -368,6 +406,10 @@ pub struct Sizes {
     pub calls_per_record: u64,
     /// How long a call waits for storage.
     pub patience: Duration,
+    /// Whether records that stay cold move to runs.
+    pub cold_runs: bool,
+    /// Index entries that are enough for records to move, in tests.
+    pub cold_entries: Option<u64>,
 }
 
 impl Sizes {

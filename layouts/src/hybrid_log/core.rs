@@ -18,6 +18,7 @@ use self::handed_over::HandedOver;
 use super::address::{Address, StoredAt};
 use super::batches::GROUP;
 use super::capture::{Capture, Late};
+use super::cold::{Cold, NamedRuns, RECORDS_TICK};
 use super::config::{FRAMES_MIN, HybridLog};
 use super::expiring::Expiry;
 use super::frame_unsafe::Frame;
@@ -26,7 +27,7 @@ use super::log::{Log, QUANTUM};
 use super::rewriter::Rewriter;
 use super::stored::{Read, Stored};
 use crate::checkpoint::at_once;
-use crate::contract::table::{CheckpointOutcome, Pace, StateContext, TableStats};
+use crate::contract::table::{CheckpointOutcome, Pace, RunStats, StateContext, TableStats};
 use crate::contract::upkeep::Upkeep;
 use crate::support::booked::Booked;
 use crate::support::record_type_unsafe::{RecordRun, RecordType};
@@ -43,14 +44,16 @@ pub(super) struct Core {
     handed_over: Option<Rc<RefCell<HandedOver>>>,
     /// Before the log, on whose account its copies are booked.
     pub(super) rewriter: Rewriter,
+    /// The checkpoint being taken, or not decided yet; before the log, on whose account its runs are booked.
+    pub(super) capture: Option<Box<Capture>>,
+    /// What nobody waits for; before the log, in the same way.
+    pub(super) late: Late,
     pub(super) log: Log,
     pub(super) context: StateContext,
-    /// The checkpoint being taken, or not decided yet.
-    pub(super) capture: Option<Box<Capture>>,
     /// Where the last checkpoint has the records that have died.
     pub(super) known_deaths: Vec<BlobRef>,
-    /// What nobody waits for.
-    pub(super) late: Late,
+    /// Files of runs that checkpoints name.
+    pub(super) named_runs: NamedRuns,
     /// What a read has found to be longer than memory has room for, twice over: to be made free.
     pub(super) lacking: u64,
     /// How entries expire, if they do.
@@ -109,6 +112,9 @@ impl Core {
         let sizes = layout.sizes(record_type, free, context.max_value_bytes, stored);
         let is_plain = record_type.is_plain();
         let sizes = sizes.map_err(|error| beside_others(error, &account, is_plain))?;
+        if sizes.cold_runs {
+            Cold::check(&context, &sizes)?;
+        }
         let buffers = fixed_bytes() + sizes.buffer_bytes(stored);
         let mut index = Index::new(account.clone(), sizes.buckets, Some(context.helper.clone()))?;
         if context.movable {
@@ -128,6 +134,7 @@ impl Core {
             rewriter: Rewriter::default(),
             capture: None,
             known_deaths: Vec::new(),
+            named_runs: NamedRuns::default(),
             late: Late::default(),
             lacking: 0,
             expiry: None,
@@ -156,7 +163,9 @@ impl Core {
                 return Ok(());
             }
         }
-        self.log.clear()
+        self.log.clear()?;
+        self.log.cold.iter_mut().for_each(|cold| cold.clear());
+        Ok(())
     }
 
     /// An index entry leads to a slot in memory from now on.
@@ -194,7 +203,7 @@ impl Core {
             // A header that is damaged may say anything.
             let longest = stored.info(place.segment).max_record_bytes;
             let bytes = read.as_ref().map_or(0, |read| read.record_bytes().min(longest));
-            let longer = self.beyond_usual(bytes);
+            let longer = self.log.beyond_usual(bytes);
             if self.log.account.available() < longer {
                 // Nothing else is kept free for a record that is longer than values are to be.
                 self.lacking = longer;
@@ -233,16 +242,6 @@ impl Core {
             self.log.stored.as_mut().expect("a read has a store").recycle(read);
         }
         found
-    }
-
-    /// What decoding a record of so many bytes takes that no room is kept for: nothing, unless it is longer than those of
-    /// values that are not too large.
-    pub(super) fn beyond_usual(&self, record_bytes: u64) -> u64 {
-        let (most, record_type) = (self.log.oversize.max_bytes(), self.log.record_type);
-        // An archive may be a little longer than the heap.
-        let usual = most + most / 4 + 2 * record_type.layout().size() as u64 + 1024;
-        let is_long = !record_type.is_plain() && record_bytes > usual;
-        if is_long { 2 * record_bytes } else { 0 }
     }
 
     /// Makes room for a record that could not be read for want of it, and says whether it was that;
@@ -284,6 +283,9 @@ impl Upkeep for Core {
         while done < work / 2 && !self.is_capturing() && self.log.carry_next_over() {
             done += QUANTUM as usize;
         }
+        while done < work / 2 && self.log.tick_cold() {
+            done += RECORDS_TICK;
+        }
         while done < work / 2 && self.log.is_short() {
             self.log.relieve()?;
             self.context.helper.drive();
@@ -299,7 +301,11 @@ impl Upkeep for Core {
             return Ok(given);
         }
         // What storage refuses there may be had here without it.
-        match self.log.give_memory_up(bytes - given)? {
+        let more = self.log.give_memory_up(bytes - given)?;
+        let cold = self.log.cold.as_mut();
+        let lent =
+            cold.map_or(0, |cold| cold.give_up_to_states((bytes - given).saturating_sub(more)));
+        match more + lent {
             0 => beside,
             more => Ok(given + more),
         }
@@ -341,21 +347,27 @@ impl Upkeep for Core {
 
     fn stats(&self) -> TableStats {
         let log = &self.log;
-        let live_keys = log.index.len();
+        let live_keys = log.len();
         let (disk_bytes, stored_keys, stored_bytes) = log
             .stored
             .as_ref()
             .map_or((0, 0, 0), |s| (s.bytes(), s.live_records(), s.live_bytes()));
-        let resident = live_keys.saturating_sub(stored_keys);
+        let runs = log.cold.as_ref().map_or_else(RunStats::default, |cold| cold.stats());
+        // As for segments: estimated from the number of records.
+        let live_runs =
+            runs.bytes as u128 * u128::from(runs.keys) / u128::from(runs.records.max(1));
+        let live_runs = (live_runs as u64).min(runs.bytes);
+        let resident = log.index.len().saturating_sub(stored_keys);
         let slot = Frame::slot_bytes(log.record_type) as u64;
         let values =
             log.account.used_for(MemoryKind::Values) - self.handed_over_for(MemoryKind::Values);
         let mut stats = TableStats {
             live_keys,
-            live_bytes: resident * slot + values + stored_bytes,
-            disk_bytes,
+            live_bytes: resident * slot + values + stored_bytes + live_runs,
+            disk_bytes: disk_bytes + runs.bytes,
             fetches: log.stored.as_ref().map_or(0, Stored::fetches),
-            live_disk_bytes: stored_bytes,
+            live_disk_bytes: stored_bytes + live_runs,
+            runs,
             unstored_bytes: log.unstored_bytes(),
             splits: log.index.splits() + log.stats.splits,
             oversized: self.log.oversize.told(),

@@ -63,7 +63,17 @@ impl Expiry {
 }
 
 impl Core {
+    /// Whether entries can expire: runs do not know when a record was touched.
+    pub(super) fn can_expire(&self) -> Result<()> {
+        if self.log.cold.is_none() {
+            return Ok(());
+        }
+        let what = "entries of a hybrid log with the option cold-runs, or whose checkpoint has sorted runs, do not expire";
+        Err(Error::new(ErrorKind::Unsupported, what).with("state", &self.context.name))
+    }
+
     pub(super) fn begin_expiring(&mut self, touched: ErasedTouched, now: Time) {
+        assert!(self.log.cold.is_none(), "entries in runs do not expire");
         // One value at a time is decoded while a segment is rewritten.
         let is_plain = self.log.record_type.is_plain();
         let (account, bytes) = (&self.log.account, self.context.max_value_bytes);

@@ -36,6 +36,7 @@ use std::time::{Duration, Instant};
 use alluvium_pagestore::{Account, Error, MemoryKind, Result, fingerprint};
 
 use super::address::{Address, Place, StoredAt};
+use super::cold::Cold;
 use super::config::Sizes;
 use super::deaths::Deaths;
 use super::flush::{Flusher, drop_frame};
@@ -57,6 +58,7 @@ pub use beside::{Beside, Bookings};
 pub use copies::Copies;
 use copies::CopyQueue;
 use eviction::{Eviction, FROZEN_MAX};
+pub use freeing::Needed;
 use ring::Ring;
 
 /// Slots redirected per new record while memory is short.
@@ -110,6 +112,8 @@ pub struct Log {
     flush_error: Option<Error>,
     /// The log is over, and the helper removes, or has, what only it knows of.
     is_abandoned: bool,
+    /// Records that stay cold.
+    pub cold: Option<Box<Cold>>,
     /// What was there before it was cleared, until it is dropped.
     pub beside: Option<Rc<RefCell<dyn Beside>>>,
 }
@@ -144,6 +148,7 @@ impl Log {
         let (stored, flusher) = storage.unzip();
         let (slots, helper) = (sizes.slots, Some(context.helper.clone()));
         let layout = Frame::layout(record_type, slots);
+        let cold = sizes.cold_runs.then(|| Cold::new(context, record_type, &sizes)).flatten();
         let pool = Pool::new(layout, account.clone(), MemoryKind::Tables, helper);
         let mut log = Self {
             record_type,
@@ -165,6 +170,7 @@ impl Log {
             tables_booked: 0,
             flush_error: None,
             is_abandoned: false,
+            cold: cold.map(Box::new),
             beside: None,
         };
         assert!(
@@ -180,6 +186,21 @@ impl Log {
     pub fn index_hash(&self, hash: u64) -> IndexHash {
         let hash = hash & self.sizes.hash_mask;
         IndexHash::of(hash, self.hashes.place(hash))
+    }
+
+    /// Keys that are there.
+    pub fn len(&self) -> u64 {
+        self.index.len() + self.cold.as_ref().map_or(0, |cold| cold.live())
+    }
+
+    /// Whether a key of this hash may be there without an entry of the index.
+    pub fn may_be_in_runs(&self, hash: u64) -> bool {
+        self.cold.as_ref().is_some_and(|cold| cold.live() > 0 && cold.may_have(hash))
+    }
+
+    /// The first hash that does not stand before a place. None: all do.
+    pub fn hash_from(&self, place: u64) -> Option<u64> {
+        self.hashes.hash_from(place)
     }
 
     /// Where a key with this hash stands among those of the owned key groups.
@@ -228,6 +249,16 @@ impl Log {
     /// The hash of the key in a slot, if the slot is used.
     pub fn hash_in(&self, number: u32, slot: u32) -> Option<IndexHash> {
         self.frame(number).get(slot).map(|record| self.index_hash(record.hash()))
+    }
+
+    /// What decoding a record of so many bytes takes that no room is kept for: nothing, unless it is longer than those of
+    /// values that are not too large.
+    pub fn beyond_usual(&self, record_bytes: u64) -> u64 {
+        let (most, record_type) = (self.oversize.max_bytes(), self.record_type);
+        // An archive may be a little longer than the heap.
+        let usual = most + most / 4 + 2 * record_type.layout().size() as u64 + 1024;
+        let is_long = !record_type.is_plain() && record_bytes > usual;
+        if is_long { 2 * record_bytes } else { 0 }
     }
 
     /// The `nth` record on storage whose hash is like this one's.
@@ -294,6 +325,7 @@ impl Log {
                 self.relieve()?;
             }
             if let Some(hash) = new_entry {
+                self.pay_for_entry(hash);
                 if let Err(error) = self.index.prepare(hash) {
                     self.make_room_for_index(hash, error)?;
                 }
@@ -477,7 +509,8 @@ impl Log {
 impl Drop for Log {
     fn drop(&mut self) {
         let mut panic = FirstPanic::default();
-        // It gives back its own.
+        // They give back their own.
+        self.cold = None;
         panic.catch(|| self.beside = None);
         // The helper's answers carry frames; those that do not come in time leak their values,
         // which is safe, rather than block.

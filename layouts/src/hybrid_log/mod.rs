@@ -10,6 +10,7 @@ mod batches;
 mod by_hash;
 mod capture;
 mod checkpoint;
+mod cold;
 mod config;
 mod core;
 mod deaths;
@@ -37,9 +38,10 @@ mod typed_unsafe;
 mod writers;
 
 use address::Address;
+pub(crate) use cold::TOMBSTONE;
 pub use config::{
-    CHECKPOINT_PACE, COOLING_PERCENT, FRAMES_MIN, GENERATIONS, HybridLog, PAGE_BYTES_MAX,
-    PAGE_BYTES_MIN, PATIENCE, QUEUE_DEPTH,
+    CHECKPOINT_PACE, COLD_RUNS, COLD_RUNS_MEMORY_MIN, COOLING_PERCENT, FRAMES_MIN, GENERATIONS,
+    HybridLog, PAGE_BYTES_MAX, PAGE_BYTES_MIN, PATIENCE, QUEUE_DEPTH,
 };
 pub(crate) use pool_unsafe::{Piece, Pool};
 pub use table::HybridLogTable;

@@ -30,6 +30,9 @@ const WINDOW_BYTES: usize = 2 * BLOCK_BYTES;
 impl Core {
     pub(super) fn visit_where_they_are(&mut self, visit: Visit<'_>) -> Result<()> {
         let cold = self.log.index.stored();
+        if self.log.cold.is_some() {
+            return self.scan_all(visit);
+        }
         if cold == 0 {
             return self.visit_frames(visit);
         }
@@ -49,6 +52,10 @@ impl Core {
             }
             return self.visit_frames(visit);
         }
+        self.scan_all(visit)
+    }
+
+    fn scan_all(&mut self, visit: Visit<'_>) -> Result<()> {
         let mut cursor = Cursor::default();
         while !cursor.done {
             self.scan_entries(&mut cursor, usize::MAX, visit)?;
@@ -91,7 +98,7 @@ impl Core {
         let mut longest = self.longest_stored();
         loop {
             // Before anything is visited: making room moves records. It may write longer ones.
-            let bytes = bytes + self.beyond_usual(longest);
+            let bytes = bytes + self.log.beyond_usual(longest);
             self.log.make_free((bytes, "a pass over all segments")).ok()?;
             let now = self.longest_stored();
             if now <= longest {

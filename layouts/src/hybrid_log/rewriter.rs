@@ -402,8 +402,8 @@ impl Core {
         let longest = entries.iter().map(|entry| u64::from(entry.len)).max().unwrap_or(0);
         let more = match self.expiry {
             // Decoded, to know when it was touched.
-            Some(_) => self.beyond_usual(longest),
-            None => self.beyond_usual(longest) / 2,
+            Some(_) => self.log.beyond_usual(longest),
+            None => self.log.beyond_usual(longest) / 2,
         };
         if more == 0 {
             return Ok(None);

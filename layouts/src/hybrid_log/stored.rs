@@ -139,6 +139,11 @@ impl Stored {
         true
     }
 
+    /// Where the files are.
+    pub fn store(&self) -> SegmentStore {
+        self.store.clone()
+    }
+
     /// Bytes of all segment files.
     pub fn bytes(&self) -> u64 {
         self.bytes
@@ -162,7 +167,18 @@ impl Stored {
 
     /// Memory for the tables and their next growth, by upper bound, and for the sets of numbers of a rewrite.
     pub fn tables_bytes(&self) -> u64 {
-        ((self.segments.capacity() + GROWTH) * (size_of::<Option<Segment>>() + 160)) as u64
+        ((self.segments.capacity() + GROWTH) as u64) * Self::table_bytes_each()
+    }
+
+    fn table_bytes_each() -> u64 {
+        size_of::<Option<Segment>>() as u64 + 160
+    }
+
+    /// Bytes that the tables are to take if so many records are live, as long as they are now, and half of the segments'
+    /// bytes is dead.
+    pub fn tables_bytes_for(&self, records: u64, segment_bytes: u64) -> u64 {
+        let each = self.live_bytes() / self.live_records.max(1);
+        2 * records * each / segment_bytes.max(1) * Self::table_bytes_each()
     }
 
     /// A segment has grown or was sealed; `live` of its new records are live. Returns its number.

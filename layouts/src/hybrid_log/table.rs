@@ -6,6 +6,7 @@
 //! written. One that a checkpoint is yet to have is cloned there too.
 
 mod reaching;
+mod risen;
 
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
@@ -218,7 +219,7 @@ impl<K: Key, V: HeapSize> Drop for Lent<'_, K, V> {
 
 impl<K: Key, V: State> Table<K, V> for HybridLogTable<K, V> {
     fn len(&self) -> u64 {
-        self.core.log.index.len()
+        self.core.log.len()
     }
 
     fn get<Q: Lookup<K> + ?Sized>(&mut self, key: &Q) -> Result<Option<&V>> {
@@ -230,12 +231,16 @@ impl<K: Key, V: State> Table<K, V> for HybridLogTable<K, V> {
     fn peek<Q: Lookup<K> + ?Sized>(&self, key: &Q) -> Peek<'_, V> {
         let hash = self.hash(key);
         let found = match self.core.locate(hash, key) {
-            Located::Absent => return Peek::Absent,
+            Located::Absent if !self.core.log.may_be_in_runs(key.key_hash()) => {
+                return Peek::Absent;
+            }
             Located::Resident { number, slot, .. } => Found::Slot(number, slot),
-            Located::Cold if self.scratch.as_ref().is_some_and(|s| key.is(&s.key)) => {
+            Located::Absent | Located::Cold
+                if self.scratch.as_ref().is_some_and(|s| key.is(&s.key)) =>
+            {
                 Found::Scratch
             }
-            Located::Cold => return Peek::Unknown,
+            Located::Absent | Located::Cold => return Peek::Unknown,
         };
         self.found(found).map_or(Peek::Absent, Peek::Resident)
     }
@@ -327,7 +332,7 @@ impl<K: Key, V: State> Table<K, V> for HybridLogTable<K, V> {
     }
 
     fn expect(&mut self, keys: u64) {
-        self.core.log.index.expect(keys);
+        self.core.log.expect(keys);
     }
 
     fn put_batch(&mut self, batch: &mut Vec<(K, V)>) -> Result<()> {
@@ -353,15 +358,13 @@ impl<K: Key, V: State> Table<K, V> for HybridLogTable<K, V> {
     fn take<Q: Lookup<K> + ?Sized>(&mut self, key: &Q) -> Result<Option<V>> {
         self.drop_scratch();
         let hash = self.hash(key);
+        if self.core.log.cold.is_some() {
+            return self.take_and_bury(hash, key);
+        }
         match self.core.locate(hash, key) {
             Located::Absent => Ok(None),
             Located::Resident { at, number, slot } => {
-                let (_, value, _) = match self.core.log.is_kept(number, slot) {
-                    true => self.core.copy(number, slot),
-                    false => self.core.take(number, slot),
-                };
-                self.core.log.index.remove(at);
-                Ok(Some(value))
+                Ok(Some(self.take_resident(at, number, slot)))
             }
             Located::Cold => self.take_cold(hash, key),
         }
@@ -438,7 +441,8 @@ impl<K: Key, V: State> Table<K, V> for HybridLogTable<K, V> {
     }
 
     fn is_resident(&self) -> bool {
-        self.core.log.stored.as_ref().is_none_or(|stored| stored.live_records() == 0)
+        let stored = self.core.log.stored.as_ref();
+        stored.is_none_or(|stored| stored.live_records() == 0) && !self.has_cold()
     }
 
     fn fetch<Q: Lookup<K> + ?Sized>(&mut self, key: &Q) -> Fetch {
@@ -468,6 +472,10 @@ impl<K: Key, V: State> Table<K, V> for HybridLogTable<K, V> {
         if let Some(stored) = &mut self.core.log.stored {
             stored.wake_with(waker);
         }
+    }
+
+    fn can_expire(&self) -> Result<()> {
+        self.core.can_expire()
     }
 
     fn stamp_with(&mut self, touched: Touched<V>, now: Time) {
@@ -575,14 +583,72 @@ enum Put<K, V> {
 }
 
 impl<K: Key, V: State> HybridLogTable<K, V> {
+    #[inline(always)]
+    fn take_resident(&mut self, at: Position, number: u32, slot: u32) -> V {
+        let (_, value, _) = match self.core.log.is_kept(number, slot) {
+            true => self.core.copy(number, slot),
+            false => self.core.take(number, slot),
+        };
+        self.core.log.index.remove(at);
+        value
+    }
+
+    /// Takes a value of which there may be copies in the runs.
+    #[cold]
+    #[inline(never)]
+    fn take_and_bury<Q: Lookup<K> + ?Sized>(
+        &mut self,
+        hash: IndexHash,
+        key: &Q,
+    ) -> Result<Option<V>> {
+        let prepared = self.prepare_to_bury(key.key_hash());
+        let taken = match self.core.locate_again(hash, key) {
+            Located::Absent => self.take_from_runs(key),
+            Located::Resident { .. } => self.take_buried(hash, key),
+            Located::Cold => self.take_cold(hash, key),
+        };
+        match (taken, prepared) {
+            // There is no room for a tombstone, since storage takes none.
+            (Err(error), Err(cause)) if error.kind() == ErrorKind::OverBudget => Err(cause),
+            (taken, _) => taken,
+        }
+    }
+
+    /// Takes a value that has an index entry, and of which there may be copies in the runs.
+    #[cold]
+    fn take_buried<Q: Lookup<K> + ?Sized>(
+        &mut self,
+        hash: IndexHash,
+        key: &Q,
+    ) -> Result<Option<V>> {
+        self.bury(key)?;
+        // Reading may have made room, which moves records.
+        match self.core.locate_again(hash, key) {
+            Located::Resident { at, number, slot } => {
+                Ok(Some(self.take_resident(at, number, slot)))
+            }
+            Located::Cold => self.take_cold(hash, key),
+            Located::Absent => unreachable!("to bury a key takes no entry out of the index"),
+        }
+    }
+
     /// Takes a value that is not in memory.
     #[cold]
     #[inline(never)]
     fn take_cold<Q: Lookup<K> + ?Sized>(&mut self, hash: IndexHash, key: &Q) -> Result<Option<V>> {
         self.core.log.make_headroom()?;
-        let Some((at, place, _, value)) = self.read_cold_in_room(hash, key, None)? else {
-            return Ok(None);
+        let Some((mut at, place, _, value)) = self.read_cold_in_room(hash, key, None)? else {
+            return self.take_from_runs(key);
         };
+        if self.core.log.cold.is_some() {
+            self.bury(key)?;
+            let mut candidates = (0..).map_while(|nth| self.core.log.candidate(hash, nth));
+            let Some((found, _)) = candidates.find(|(_, at)| *at == place) else {
+                // Making room for a guide has let a rewriter's step end: the record is elsewhere.
+                return self.take_cold(hash, key);
+            };
+            at = found;
+        }
         self.core.log.stored.as_mut().expect("a store").record_died(place);
         self.core.log.index.remove(at);
         Ok(Some(value))
@@ -628,7 +694,7 @@ impl<K: Key, V: State> HybridLogTable<K, V> {
             self.core.log.make_headroom()?;
         }
         match self.core.locate(hash, key) {
-            Located::Absent => return Ok(Put::New(self.core.log.make_room(hash)?)),
+            Located::Absent => return self.put_new(hash, key, value),
             Located::Resident { number, slot, .. } if self.core.log.is_in_place(number, slot) => {
                 self.core.log.freshen(number, slot);
                 return Ok(Put::Over(number, slot));
@@ -637,7 +703,7 @@ impl<K: Key, V: State> HybridLogTable<K, V> {
         }
         let to = self.core.log.make_room_to_move()?;
         match self.core.locate_again(hash, key) {
-            Located::Absent => Ok(Put::New(self.core.log.make_room(hash)?)),
+            Located::Absent => self.put_new(hash, key, value),
             Located::Resident { number, slot, .. } if self.core.log.is_in_place(number, slot) => {
                 self.core.log.freshen(number, slot);
                 Ok(Put::Over(number, slot))
@@ -655,7 +721,7 @@ impl<K: Key, V: State> HybridLogTable<K, V> {
                     self.core.log.stored.as_mut().expect("a store").record_died(place);
                     Ok(Put::Instead(at, to, Some((k, v))))
                 }
-                None => Ok(Put::New(self.core.log.make_room(hash)?)),
+                None => self.put_new(hash, key, value),
             },
         }
     }

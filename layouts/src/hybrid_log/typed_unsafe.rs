@@ -126,7 +126,7 @@ impl<K: Key, V: State> Typed<K, V> {
     }
 
     /// Finds a key's record without reading storage.
-    #[inline]
+    #[inline(always)]
     pub fn locate<Q: Lookup<K> + ?Sized>(&self, hash: IndexHash, key: &Q) -> Located {
         let log = self.log();
         let mut cold = false;

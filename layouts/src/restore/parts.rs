@@ -10,13 +10,14 @@ use std::ops::Range;
 
 use alluvium_pagestore::{
     BlobReader, Error, ErrorKind, FooterEntry, ImagePart, Key, KeyGroup, KeyGroups, LiveSet,
-    Liveness, MemoryKind, PassVisitor, PassedRecord, RECORDS, Result, SegmentImage, State,
+    Liveness, MemoryKind, PassVisitor, PassedRecord, RECORDS, RUNS, Result, SegmentImage, State,
     StateImage, Time, codec, fingerprint,
 };
 
 use crate::append_log::for_each_list;
 use crate::contract::table::StateContext;
 use crate::restore::full_image::{chunk_bytes, set_bytes};
+use crate::restore::of_runs::{HasSameKey, read_runs, runs_bytes};
 use crate::restore::passing::pass_over;
 use crate::window_segments::for_each_part_of_a_pane;
 
@@ -60,12 +61,22 @@ impl Part {
         Ok(is_there && self.wanted.contains(&group.0))
     }
 
-    /// Passes the wanted records of a table to `record`, as [`codec`] encodes them.
+    /// Passes the wanted records of a table to `record`, as [`codec`] encodes them. A key may come twice: its later
+    /// record counts. `has_same_key` says whether two records are of one key.
     ///
     /// # Errors
-    /// Those of `record` and of reading; [`ErrorKind::Corrupt`] for damage.
-    pub fn for_each_record(&self, mut record: impl FnMut(&[u8]) -> Result<()>) -> Result<()> {
-        self.read_records(&mut |entry, reader| {
+    /// Those of `record`, `has_same_key` and of reading; [`ErrorKind::Corrupt`] for damage.
+    pub fn for_each_record(
+        &self,
+        has_same_key: HasSameKey<'_>,
+        mut record: impl FnMut(&[u8]) -> Result<()>,
+    ) -> Result<()> {
+        let (runs, _) = self.parts()?;
+        for part in runs {
+            // What the segments have of a key is newer.
+            read_runs(self, part, has_same_key, &mut record)?;
+        }
+        self.read_segments(&mut |entry, reader| {
             if self.takes(entry.hash)? { record(reader.payload(entry)?) } else { Ok(()) }
         })
     }
@@ -155,7 +166,10 @@ impl Part {
     /// Returns the least memory for reading: a window, and the footers and live records of a
     /// segment.
     pub fn reading_bytes(&self) -> u64 {
-        let of_part = |part| self.memory_bytes(part, &part.segments);
+        let of_part = |part: &ImagePart| match part.layout == RUNS {
+            true => runs_bytes(self, part),
+            false => self.memory_bytes(part, &part.segments),
+        };
         let parts = self.image.parts.iter().map(of_part);
         parts.max().unwrap_or(chunk_bytes(&self.context) as u64)
     }
@@ -172,8 +186,24 @@ impl Part {
     /// after part.
     fn read_records(&self, visit: Visit<'_>) -> Result<()> {
         let parts = self.image.parts_of(RECORDS);
-        let parts = parts.map_err(|error| error.with("state", &self.context.name))?;
+        parts.map_err(|error| error.with("state", &self.context.name))?;
+        self.read_segments(visit)
+    }
+
+    /// The same of the parts that have segments.
+    fn read_segments(&self, visit: Visit<'_>) -> Result<()> {
+        let (_, parts) = self.parts()?;
         parts.iter().try_for_each(|part| self.read_part(part, &part.segments, visit))
+    }
+
+    /// The parts that have runs, and those that have segments of records.
+    fn parts(&self) -> Result<(Vec<&ImagePart>, Vec<&ImagePart>)> {
+        let (runs, records): (Vec<&ImagePart>, _) =
+            self.image.parts.iter().partition(|part| part.layout == RUNS);
+        let others = StateImage { entries: 0, parts: records.iter().copied().cloned().collect() };
+        let checked = others.parts_of(RECORDS).map(drop);
+        checked.map_err(|error| error.with("state", &self.context.name))?;
+        Ok((runs, records))
     }
 
     /// The same of segments of a part without dead records.

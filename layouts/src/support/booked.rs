@@ -44,6 +44,10 @@ impl Booked {
         self.bytes
     }
 
+    pub fn account(&self) -> &Rc<Account> {
+        &self.account
+    }
+
     /// Books more, which is free.
     pub fn charge(&mut self, bytes: u64) {
         self.account.charge(self.kind, bytes);
@@ -65,6 +69,18 @@ impl Booked {
         let is_booked = self.account.try_reserve(self.kind, bytes);
         self.bytes += if is_booked { bytes } else { 0 };
         is_booked
+    }
+
+    /// Gives so many bytes of it back.
+    pub fn give_some_back(&mut self, bytes: u64) {
+        self.account.release(self.kind, bytes);
+        self.bytes -= bytes;
+    }
+
+    /// Books what is taken now, for which there is room.
+    pub fn adjust_to(&mut self, bytes: u64) {
+        self.charge(bytes.saturating_sub(self.bytes));
+        self.give_some_back(self.bytes.saturating_sub(bytes));
     }
 
     /// Gives all of it back.

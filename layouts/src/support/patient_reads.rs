@@ -39,6 +39,11 @@ impl PatientReads {
         self.booked.get() > 0
     }
 
+    /// Bytes that are booked for reads that were left.
+    pub fn booked_bytes(&self) -> u64 {
+        self.booked.get()
+    }
+
     /// Books so many bytes for reads that were left. For who has just given as much back.
     pub fn book(&self, bytes: u64) {
         self.account.adjust(MemoryKind::Buffers, self.booked.replace(bytes), bytes);

@@ -5,7 +5,7 @@ use std::ops::RangeInclusive;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use alluvium_layouts::{ByHash, Cursor, StateContext, Table, VisitRun};
+use alluvium_layouts::{ByHash, Cursor, StateContext, Table, TableStats, VisitRun};
 use alluvium_pagestore::io::{Device, Faults, Simulated};
 use alluvium_pagestore::{Account, Helper, KeyGroup, KeyHash, SegmentStore, hash_word};
 
@@ -51,9 +51,13 @@ fn value(n: u64) -> String {
     format!("{n} ").repeat(1 + n as usize % 40)
 }
 
-/// Groups come, change, are scanned and removed; the table is what the model says. Gives the records
-/// that were read from storage.
-pub fn history<T: Table<u64, String>>(mut table: T, seed: u64, keys: u64, steps: u64) -> u64 {
+/// Groups come, change, are scanned and removed; the table is what the model says. Gives what it has done.
+pub fn history<T: Table<u64, String>>(
+    mut table: T,
+    seed: u64,
+    keys: u64,
+    steps: u64,
+) -> TableStats {
     let (mut dice, mut model) = (Dice(seed << 32), BTreeMap::<u64, String>::new());
     for step in 0..steps {
         let group = dice.below(u64::from(GROUPS)) as u16;
@@ -107,5 +111,5 @@ pub fn history<T: Table<u64, String>>(mut table: T, seed: u64, keys: u64, steps:
             .unwrap();
     }
     assert_eq!(seen, model);
-    table.stats().codec_calls
+    table.stats()
 }

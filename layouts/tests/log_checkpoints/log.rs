@@ -103,15 +103,18 @@ pub fn open<V: Value>(
 
 pub fn files(image: &StateImage) -> Vec<String> {
     let segments = image.segments().map(|segment| segment.id.file_name());
-    let all: BTreeSet<_> = segments.chain(image.blob_files().map(blobs_name)).collect();
+    let runs = image.runs().map(|run| run.id.file_name());
+    let all: BTreeSet<_> = segments.chain(runs).chain(image.blob_files().map(blobs_name)).collect();
     all.into_iter().collect()
 }
 
 pub fn entries<V: Value>(table: &mut HybridLogTable<u64, V>) -> Result<Model<V>, Error> {
     let (mut seen, mut cursor) = (Model::new(), Cursor::default());
+    // Each step opens all runs, if there are some.
+    let fuel = if table.len() > 10_000 { 4000 } else { 16 };
     while !cursor.done {
         let mut again = BTreeSet::new();
-        table.scan(&mut cursor, 16, &mut |key, value| {
+        table.scan(&mut cursor, fuel, &mut |key, value| {
             assert!(again.insert(*key), "{key} twice");
             assert!(
                 seen.insert(*key, value.clone()).is_none_or(|old| old == *value),
@@ -144,6 +147,26 @@ impl<V: Value> Log<V> {
     /// With memory for two of them: pages of few records need tables of most of it.
     pub fn with_memory(seed: u64, threads: bool) -> Self {
         Self::with(seed, threads, &[1024], &[32])
+    }
+
+    /// With records that move to sorted runs, as the index of all would take more than the memory.
+    pub fn with_runs(seed: u64, threads: bool) -> Self {
+        let mut log = Self::with(seed, threads, &[8], &[32]);
+        log.memory = MIB;
+        log.keys = 60_000;
+        log.layout = HybridLog::new()
+            .queue_depth(2)
+            .generations(1 + (seed % 2) as u32)
+            .patience(Duration::from_secs(3))
+            .cold_runs(true);
+        log.table = None;
+        let (table, account) = open(&log.layout, &log.segments, log.memory, threads, None).unwrap();
+        log.idle_bytes = idle(&account);
+        (log.table, log.account) = (Some(table), account);
+        for key in 0..log.keys {
+            log.put(key);
+        }
+        log
     }
 
     /// With one of so many KiB beyond the least that it opens with, and pages of one of so many records.
@@ -258,7 +281,13 @@ impl<V: Value> Log<V> {
         }
     }
 
-    fn change(&mut self) {
+    pub fn put(&mut self, key: u64) {
+        let n = self.dice.next() % 1000;
+        let known = self.table().put(key, V::of(n)).unwrap();
+        assert_eq!(known, self.model.insert(key, V::of(n)).is_some());
+    }
+
+    pub fn change(&mut self) {
         let (key, n) = (self.dice.below(self.keys), self.dice.next() % 1000);
         let table = self.table.as_mut().expect("it is open");
         match self.dice.below(10) {

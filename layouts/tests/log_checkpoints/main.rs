@@ -16,6 +16,7 @@ mod log;
 mod opened;
 mod panics;
 mod rewritten;
+mod runs;
 
 use log::{Log, Value};
 

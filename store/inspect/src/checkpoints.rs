@@ -10,8 +10,8 @@ use std::sync::Arc;
 use alluvium_pagestore::io::Device;
 use alluvium_pagestore::{
     BlobReader, CheckpointImage, Error, ErrorKind, LiveSet, Liveness, MANIFEST, MANIFEST_NEW,
-    Manifest, Result, SegmentId, SegmentImage, SegmentInfo, StateManifest, checkpoint_name,
-    checkpoint_of_file, fingerprint,
+    Manifest, Result, RunId, RunInfo, SegmentId, SegmentImage, SegmentInfo, StateManifest,
+    checkpoint_name, checkpoint_of_file, fingerprint,
 };
 
 use crate::directory::ClosedDirectory;
@@ -164,6 +164,8 @@ impl Checkpoints {
             return None;
         } else if SegmentId::of_file(name).is_some() {
             "a segment that no checkpoint needs"
+        } else if RunId::of_file(name).is_some() {
+            "a sorted run that no checkpoint needs"
         } else if checkpoint_of_file(name).as_ref().is_some_and(listed) {
             return Some("a checkpoint that cannot be read".into());
         } else if checkpoint_of_file(name).is_some() {
@@ -261,6 +263,11 @@ impl<'a> StateAt<'a> {
         state.image.parts.iter().enumerate().flat_map(move |(part, of)| {
             of.segments.iter().map(move |image| SegmentAt { checkpoint, state, part, image })
         })
+    }
+
+    /// Its sorted runs.
+    pub fn runs(&self) -> impl Iterator<Item = &'a RunInfo> + use<'a> {
+        self.manifest.image.runs()
     }
 
     /// Whether all of it is laid out in one way.

@@ -60,7 +60,7 @@ pub struct StateSummary {
     pub keys: u64,
     /// Number of segments.
     pub segments: u64,
-    /// Bytes of these.
+    /// Bytes of these, and of sorted runs.
     pub bytes: u64,
     /// Live records of the checkpoint.
     pub live_records: u64,
@@ -153,6 +153,7 @@ fn summary_of_state(
             }
         };
     }
+    summary.bytes += state.runs().map(|run| run.bytes).sum::<u64>();
     summary
 }
 

@@ -4,8 +4,9 @@ use std::collections::BTreeSet;
 use std::fmt;
 use std::path::Path;
 
+use alluvium_layouts::verify_run;
 use alluvium_pagestore::{
-    Error, ErrorKind, Framed, MANIFEST, Result, WholeSegment, checkpoint_of_file,
+    Error, ErrorKind, Framed, MANIFEST, Result, RunInfo, WholeSegment, checkpoint_of_file,
 };
 use serde::Serialize;
 
@@ -29,7 +30,9 @@ pub struct Verified {
     pub segments: u64,
     /// Page images in them.
     pub images: u64,
-    /// Sound records, live or not.
+    /// Sorted runs among the files. Each of their records was found by its filter and fence.
+    pub runs: u64,
+    /// Sound records of segments and runs, live or not.
     pub records: u64,
     /// Sound live sets.
     pub live_sets: u64,
@@ -68,7 +71,7 @@ pub fn verify(directory: &ClosedDirectory) -> Result<Verified> {
         return Err(found.none(directory));
     }
     let mut files = BTreeSet::from([MANIFEST.to_owned()]);
-    let mut segments = BTreeSet::new();
+    let (mut segments, mut runs) = (BTreeSet::new(), BTreeSet::new());
     for checkpoint in &found.all {
         verified.checkpoints += 1;
         files.extend(checkpoint.files());
@@ -77,6 +80,9 @@ pub fn verify(directory: &ClosedDirectory) -> Result<Verified> {
                 // A segment that several checkpoints name is read once, its live records for each.
                 let first = segments.insert(segment.id());
                 verified.segment(directory, state, segment, first);
+            }
+            for run in state.runs().filter(|run| runs.insert(run.id)) {
+                verified.run(directory, state, run);
             }
         }
     }
@@ -179,6 +185,16 @@ impl Verified {
         Ok(())
     }
 
+    fn run(&mut self, directory: &ClosedDirectory, state: StateAt<'_>, run: &RunInfo) {
+        match verify_run(&directory.segments(), run) {
+            Ok(records) => {
+                self.runs += 1;
+                self.records += records;
+            }
+            Err(error) => self.take_all([error], Some(state.name())),
+        }
+    }
+
     /// Looks at what stands behind the body of a manifest or of a checkpoint's file.
     fn framed_padding(&mut self, directory: &ClosedDirectory, name: &str) {
         let is_framed = name == MANIFEST || checkpoint_of_file(name).is_some();
@@ -237,10 +253,14 @@ impl fmt::Display for Verified {
             writeln!(f, "{damage}")?;
         }
         let Self { checkpoints, files, segments, images, records, live_sets, .. } = self;
+        let runs = match self.runs {
+            0 => String::new(),
+            runs => format!("{runs} sorted runs, "),
+        };
         writeln!(
             f,
             "read: {checkpoints} checkpoints, {files} files of {}, {segments} segments, \
-             {images} images, {records} sound records, {live_sets} sets of live records",
+             {images} images, {runs}{records} sound records, {live_sets} sets of live records",
             Short(self.bytes)
         )?;
         match (self.damage.len(), self.padding.len()) {

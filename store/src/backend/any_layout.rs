@@ -275,6 +275,10 @@ impl<K: Key, V: State> Table<K, V> for AnyTable<K, V> {
         each!(self, table => table.wake_with(waker))
     }
 
+    fn can_expire(&self) -> Result<()> {
+        each!(self, table => table.can_expire())
+    }
+
     fn stamp_with(&mut self, touched: Touched<V>, now: Time) {
         each!(self, table => table.stamp_with(touched, now))
     }

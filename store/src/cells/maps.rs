@@ -77,10 +77,12 @@ impl<K: Key, V: 'static, T: Table<K, V>> Contents for Kept<T, WaysOfMap<K, V>> {
         self.ways.codec.is_some() && self.inner.layout.by_hash().is_some()
     }
 
-    fn stamp(&mut self, now: Time) {
+    fn stamp(&mut self, now: Time) -> Result<()> {
         if let Some(touched) = self.ways.touched {
+            self.inner.layout.can_expire()?;
             self.inner.layout.stamp_with(touched, now);
         }
+        Ok(())
     }
 
     fn batch_bytes(&self) -> u64 {

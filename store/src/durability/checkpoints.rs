@@ -17,8 +17,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use alluvium_pagestore::{
-    BlobWriter, CheckpointFile, CheckpointImage, Error, ErrorKind, Manifest, Result, SegmentId,
-    SegmentStore, StateManifest, Time, checkpoint_name,
+    BlobWriter, CheckpointFile, CheckpointImage, Error, ErrorKind, Manifest, Result, SegmentStore,
+    StateImage, StateManifest, Time, checkpoint_name,
 };
 
 use alluvium_pagestore::mailbox::{Mailbox, RecvTimeoutError};
@@ -263,18 +263,21 @@ impl Checkpoints {
 
     /// What each retained checkpoint keeps on storage.
     pub(crate) fn describe(&self) -> Vec<RetainedCheckpoint> {
-        let mut named: BTreeMap<SegmentId, u32> = BTreeMap::new();
-        let segments = |image: &CheckpointImage| {
-            let all = image.states.iter().flat_map(|state| state.image.segments());
-            all.map(|segment| (segment.id, segment.bytes)).collect::<Vec<_>>()
+        // Segments and runs have ids of one sequence.
+        let mut named: BTreeMap<u64, u32> = BTreeMap::new();
+        let files = |image: &CheckpointImage| {
+            let images = || image.states.iter().map(|state| &state.image);
+            let segments = images().flat_map(StateImage::segments).map(|one| (one.id.0, one.bytes));
+            let runs = images().flat_map(StateImage::runs).map(|one| (one.id.0, one.bytes));
+            segments.chain(runs).collect::<Vec<_>>()
         };
         for Retained { image, .. } in &self.retained {
-            segments(image).iter().for_each(|(id, _)| *named.entry(*id).or_default() += 1);
+            files(image).iter().for_each(|(id, _)| *named.entry(*id).or_default() += 1);
         }
         let describe = |Retained { image, .. }: &Retained| {
             let (number, position) = (image.number, image.position);
             let checkpoint = Checkpoint { number, position, entries: entries_of(image) };
-            let all = segments(image);
+            let all = files(image);
             let only = all.iter().filter(|(id, _)| named[id] == 1);
             let pinned_bytes = only.map(|(_, bytes)| bytes).sum();
             let bytes = all.iter().map(|(_, bytes)| bytes).sum();

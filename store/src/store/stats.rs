@@ -4,7 +4,7 @@
 
 use std::fmt;
 
-use alluvium_layouts::TableStats;
+use alluvium_layouts::{RunStats, TableStats};
 use alluvium_pagestore::io::IoStats;
 use alluvium_pagestore::{AccountStats, GIB, KIB, MEMORY_KINDS, MIB};
 use serde::{Deserialize, Serialize};
@@ -111,6 +111,9 @@ impl fmt::Display for StoreStats {
         rows.extend(self.states.iter().map(|s| row(&s.name, &s.layout, &s.memory, &s.table)));
         rows.push(row("total", "", memory, &self.total()));
         write_aligned(f, &rows)?;
+        for state in self.states.iter().filter(|state| state.table.runs.runs > 0) {
+            write_runs(f, &state.name, &state.table.runs)?;
+        }
         let io = &self.io;
         let [read, written] = [io.bytes_read, io.bytes_written].map(Short);
         write!(f, "io: {} reads of {read}, {} writes of {written}, ", io.reads, io.writes)?;
@@ -123,6 +126,22 @@ impl fmt::Display for StoreStats {
         }
         Ok(())
     }
+}
+
+/// One line of a state that has sorted runs.
+fn write_runs(f: &mut fmt::Formatter<'_>, state: &str, runs: &RunStats) -> fmt::Result {
+    let RunStats { keys, runs: count, levels, reads, false_reads, guide_reads, failed, .. } = runs;
+    let [disk, guides] = [runs.bytes, runs.guide_bytes].map(Short);
+    write!(f, "runs of {state}: {keys} keys in {count} runs, {levels} levels, {disk}; ")?;
+    write!(f, "{guides} of filters in memory; {reads} reads, {false_reads} for nothing, ")?;
+    write!(f, "{guide_reads} of filters")?;
+    if let Some(times) = runs.write_amplification() {
+        write!(f, "; {times:.2} bytes written for each that moved")?;
+    }
+    if *failed > 0 {
+        write!(f, "; {failed} steps failed")?;
+    }
+    writeln!(f)
 }
 
 /// One line of the table, in the order of its heads.
@@ -180,6 +199,34 @@ mod tests {
         let texts =
             [0, 1023, 1024, 1536, 3 * MIB, 5 * GIB / 2].map(|bytes| Short(bytes).to_string());
         assert_eq!(texts, ["0B", "1023B", "1.0KiB", "1.5KiB", "3.0MiB", "2.5GiB"]);
+    }
+
+    #[test]
+    fn a_state_with_runs_has_a_line_of_them() {
+        struct Line(RunStats);
+        impl fmt::Display for Line {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                write_runs(f, "seen", &self.0)
+            }
+        }
+        let mut runs = RunStats {
+            keys: 900,
+            runs: 5,
+            levels: 3,
+            bytes: 64 * KIB,
+            guide_bytes: 2 * KIB,
+            reads: 70,
+            false_reads: 2,
+            guide_reads: 1,
+            ..RunStats::default()
+        };
+        let text = "runs of seen: 900 keys in 5 runs, 3 levels, 64.0KiB; 2.0KiB of filters in \
+                    memory; 70 reads, 2 for nothing, 1 of filters";
+        assert_eq!(Line(runs).to_string(), format!("{text}\n"));
+        (runs.moved_bytes, runs.merged_bytes, runs.failed) = (100, 250, 4);
+        let more = "; 3.50 bytes written for each that moved; 4 steps failed\n";
+        assert_eq!(Line(runs).to_string(), format!("{text}{more}"));
+        assert!((runs.memory_per_key().unwrap() - 2048.0 / 900.0).abs() < 1e-9);
     }
 
     #[test]

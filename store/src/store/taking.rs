@@ -2,7 +2,7 @@
 
 use std::cell::Cell;
 
-use alluvium_layouts::{Merge, Panes, Part, StateContext, Table, trace_span};
+use alluvium_layouts::{HasSameKey, Merge, Panes, Part, StateContext, Table, trace_span};
 use alluvium_pagestore::{
     Account, EntryCodec, Key, MemoryKind, Result, State, StateManifest, Time,
 };
@@ -61,7 +61,11 @@ pub(crate) fn put_records<K: Key, V: 'static>(
     table: &mut impl Table<K, V>,
 ) -> Result<()> {
     let mut batch = Batch::begin(&part.context.account)?;
-    each_record(part, &mut |record| {
+    let has_same_key = |one: &[u8], other: &[u8]| {
+        let (one, other) = (codec.decode_record(one)?, codec.decode_record(other)?);
+        Ok(one.0 == other.0)
+    };
+    each_record(part, &has_same_key, &mut |record| {
         let is_enough = match record {
             Some(record) => batch.push(codec.decode_record(record)?, record.len()),
             None => true,
@@ -71,8 +75,12 @@ pub(crate) fn put_records<K: Key, V: 'static>(
 }
 
 /// Gives the wanted records of a part, and then none.
-fn each_record(part: &Part, give: &mut dyn FnMut(Option<&[u8]>) -> Result<()>) -> Result<()> {
-    part.for_each_record(|record| give(Some(record)))?;
+fn each_record(
+    part: &Part,
+    has_same_key: HasSameKey<'_>,
+    give: &mut dyn FnMut(Option<&[u8]>) -> Result<()>,
+) -> Result<()> {
+    part.for_each_record(has_same_key, |record| give(Some(record)))?;
     lent_again(part, || give(None))
 }
 

@@ -23,6 +23,8 @@ fn layouts() -> Vec<(AnyLayout, u64)> {
         (tiny.clone().into(), 400 * KIB),
         (tiny.clone().hash_bits(1).into(), 400 * KIB),
         (tiny.clone().generations(2).into(), 400 * KIB),
+        (tiny.clone().cold_entries(16).into(), MIB),
+        (tiny.clone().cold_entries(8).generations(2).into(), 500 * KIB),
         (tiny.clone().hash_bits(0).cooling_percent(60).into(), 400 * KIB),
     ]
 }

@@ -33,9 +33,14 @@ pub fn group_of(key: u64) -> KeyGroup {
     KeyGroup::of(key.key_hash(), GROUPS)
 }
 
-pub fn layouts() -> [(&'static str, AnyLayout); 2] {
+pub fn layouts() -> [(&'static str, AnyLayout); 3] {
     let log = HybridLog::new().page_records(8).queue_depth(4).segment(16 * KIB);
-    [("heap", Heap::new().into()), ("hybrid log", log.memory(320 * KIB).into())]
+    let runs = log.clone().cold_entries(64);
+    [
+        ("heap", Heap::new().into()),
+        ("hybrid log", log.memory(320 * KIB).into()),
+        ("hybrid log, runs", runs.memory(512 * KIB).into()),
+    ]
 }
 
 /// What keeps lists beside these layouts of maps: also with little memory, if that does.

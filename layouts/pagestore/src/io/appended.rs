@@ -12,7 +12,7 @@ use crate::{Error, ErrorKind, Result};
 
 /// A file that is written from front to back, in whole blocks.
 #[derive(Debug)]
-pub(crate) struct Appended {
+pub struct Appended {
     file: FileHandle,
     end: u64,
     /// CRC-32C of all bytes before the end.
@@ -22,26 +22,27 @@ pub(crate) struct Appended {
 
 impl Appended {
     /// A file of which nothing is written yet.
-    pub(crate) fn new(file: FileHandle) -> Self {
+    pub fn new(file: FileHandle) -> Self {
         Self { file, end: 0, crc: 0, doubtful: false }
     }
 
-    pub(crate) fn file(&self) -> &FileHandle {
+    /// Returns the file.
+    pub fn file(&self) -> &FileHandle {
         &self.file
     }
 
     /// Where what counts of the file ends.
-    pub(crate) fn end(&self) -> u64 {
+    pub fn end(&self) -> u64 {
         self.end
     }
 
     /// CRC-32C of what counts of the file.
-    pub(crate) fn crc(&self) -> u32 {
+    pub fn crc(&self) -> u32 {
         self.crc
     }
 
     /// Counts what was written from the old end to this one; `crc` is of all bytes before it.
-    pub(crate) fn extend_to(&mut self, end: u64, crc: u32) {
+    pub fn extend_to(&mut self, end: u64, crc: u32) {
         debug_assert!(end >= self.end && end.is_multiple_of(BLOCK_BYTES as u64));
         (self.end, self.crc) = (end, crc);
     }
@@ -51,7 +52,7 @@ impl Appended {
     ///
     /// # Errors
     /// Those of the device: then the file is doubtful, and the next call writes it again.
-    pub(crate) fn sync(&mut self, device: &dyn Device, chunk: &mut IoBuffer) -> Result<()> {
+    pub fn sync(&mut self, device: &dyn Device, chunk: &mut IoBuffer) -> Result<()> {
         self.write_doubtful(device, chunk)?;
         let synced = run_blocking(device, &self.file, Operation::Sync, IoBuffer::empty()).1;
         self.doubtful = synced.is_err();

@@ -30,7 +30,8 @@ mod threads;
 mod uring;
 mod wake;
 
-pub(crate) use appended::{Appended, move_chunk};
+pub use appended::Appended;
+pub(crate) use appended::move_chunk;
 pub use buffer::{BLOCK_BYTES, IoBuffer};
 pub use directory::{DirectIo, DirectoryLock, lock_directory};
 pub use open::{EngineChoice, IoOptions, open_device};

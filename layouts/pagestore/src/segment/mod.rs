@@ -11,6 +11,7 @@ mod pins;
 mod placing;
 mod reader;
 mod removals;
+mod runs;
 mod whole;
 mod writer;
 
@@ -21,10 +22,11 @@ pub use format::{
 };
 pub use image::Image;
 pub use live::{Death, LiveSet, Liveness};
-pub use parts::{ImagePart, PartRange, RECORDS, StateImage};
+pub use parts::{ImagePart, PartRange, RECORDS, RUNS, StateImage};
 pub use pass::{PassVisitor, PassedRecord, SegmentPass};
 pub use placing::{PlacedAt, Placing};
 pub use reader::{SegmentDirectory, SegmentReader};
+pub use runs::{RunId, RunInfo};
 pub use whole::WholeSegment;
 pub use writer::{SegmentWriter, WrittenPage};
 

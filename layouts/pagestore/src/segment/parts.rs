@@ -9,13 +9,16 @@ use std::collections::HashSet;
 
 use serde::{Deserialize, Serialize};
 
-use super::{SegmentId, SegmentImage};
+use super::{RunId, RunInfo, SegmentId, SegmentImage};
 use crate::blob::BlobRef;
 use crate::{Error, ErrorKind, Result, Time};
 
 /// Layout of a part whose segments contain records of a key and a value. A key has one live record;
 /// a key of lists may have several.
 pub const RECORDS: &str = "records";
+
+/// Layout of a part whose records are in levels of sorted runs.
+pub const RUNS: &str = "runs";
 
 /// The image of one state: where a checkpoint's records of it are.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -40,6 +43,20 @@ pub struct ImagePart {
     /// Lists of the records that have died since their segments were last examined whole.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub deaths: Vec<BlobRef>,
+    /// Levels of sorted runs, the newest first, each of runs in the order of their hashes. Among
+    /// records of equal keys that of the newest level counts.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub levels: Vec<Vec<RunInfo>>,
+    /// Number of keys that are in the levels and in no other part.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub level_keys: u64,
+    /// The same by key group, of state whose key groups move.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub group_keys: Vec<u64>,
+}
+
+fn is_zero(keys: &u64) -> bool {
+    *keys == 0
 }
 
 /// The range of a state's records that a part may contain.
@@ -81,7 +98,8 @@ impl From<Written> for StateImage {
     fn from(written: Written) -> Self {
         let Written { entries, mut parts, segments, deaths } = written;
         let (layout, range) = (String::new(), PartRange::All);
-        parts.extend(ImagePart { layout, range, segments, deaths }.if_any());
+        let part = ImagePart { layout, range, ..ImagePart::new("", segments, deaths) };
+        parts.extend(part.if_any());
         Self { entries, parts }
     }
 }
@@ -111,12 +129,20 @@ impl PartRange {
 impl ImagePart {
     /// Creates a part that may contain any of a state's records.
     pub fn new(layout: &str, segments: Vec<SegmentImage>, deaths: Vec<BlobRef>) -> Self {
-        Self { layout: layout.to_owned(), range: PartRange::All, segments, deaths }
+        let (layout, range) = (layout.to_owned(), PartRange::All);
+        let (levels, group_keys) = (Vec::new(), Vec::new());
+        Self { layout, range, segments, deaths, levels, level_keys: 0, group_keys }
+    }
+
+    /// Creates a part of levels of runs, the newest first, which alone contain `keys` keys.
+    pub fn of_runs(levels: Vec<Vec<RunInfo>>, keys: u64) -> Self {
+        Self { levels, level_keys: keys, ..Self::new(RUNS, Vec::new(), Vec::new()) }
     }
 
     /// The part, unless it names nothing.
     fn if_any(self) -> Option<Self> {
-        let names_nothing = self.segments.is_empty() && self.deaths.is_empty();
+        let names_nothing =
+            self.segments.is_empty() && self.deaths.is_empty() && self.levels.is_empty();
         (!names_nothing).then_some(self)
     }
 
@@ -135,6 +161,18 @@ impl StateImage {
     /// Returns the segments of all parts.
     pub fn segments(&self) -> impl Iterator<Item = &SegmentImage> + Clone {
         self.parts.iter().flat_map(|part| &part.segments)
+    }
+
+    /// Returns the runs of all parts.
+    pub fn runs(&self) -> impl Iterator<Item = &RunInfo> + Clone {
+        self.parts.iter().flat_map(|part| part.levels.iter().flatten())
+    }
+
+    /// Adds a part, unless it names nothing.
+    #[must_use]
+    pub fn with(mut self, part: ImagePart) -> Self {
+        self.parts.extend(part.if_any());
+        self
     }
 
     /// Returns the lists of dead records of all parts.
@@ -193,6 +231,10 @@ impl StateImage {
         if !self.segments().all(|segment| named.insert(segment.id)) {
             return Err("a segment is named twice");
         }
+        let mut named: HashSet<RunId> = HashSet::new();
+        if !self.runs().all(|run| named.insert(run.id)) {
+            return Err("a run is named twice");
+        }
         if !self.parts.iter().all(|part| part.range.is_one()) {
             return Err("the range of a part ends before it begins");
         }
@@ -201,6 +243,11 @@ impl StateImage {
 }
 
 fn laid_out_otherwise(found: &str, wanted: &str) -> Error {
+    if found == RUNS {
+        let message = "a part of the state is in sorted runs, which a hybrid log with the option cold-runs \
+                       wrote; only a hybrid log opens it";
+        return Error::new(ErrorKind::Unsupported, message);
+    }
     let message = format!("a part of the state is laid out as \"{found}\"; \"{wanted}\" is read");
     Error::new(ErrorKind::Unsupported, message)
 }
@@ -222,6 +269,41 @@ mod tests {
         }
     }
 
+    fn run(id: u64) -> RunInfo {
+        RunInfo {
+            id: RunId(id),
+            bytes: 16384,
+            records: 3,
+            marked: 1,
+            first_hash: 1,
+            last_hash: 9,
+            partitions: 1,
+            guide_bytes: 90,
+            longest_guide: 90,
+            longest_chunk: 4096,
+            order_bytes: 0,
+            digest: 7,
+            cuts: Vec::new(),
+        }
+    }
+
+    #[test]
+    fn levels_of_runs_come_back_in_order() {
+        let levels = vec![vec![run(7)], vec![run(5), run(6)]];
+        let hot = ImagePart::new(RECORDS, vec![segment(1)], Vec::new());
+        let image = StateImage::of(5, hot).with(ImagePart::of_runs(levels, 3));
+        let text = serde_json::to_string(&image).unwrap();
+        assert_eq!(serde_json::from_str::<StateImage>(&text).unwrap(), image);
+        assert!(image.runs().map(|run| run.id.0).eq([7, 5, 6]));
+        assert!(image.check().is_ok());
+        assert!(image.parts_of(RECORDS).is_err(), "who knows no runs does not pass them over");
+        let none = ImagePart::of_runs(Vec::new(), 0);
+        assert_eq!(StateImage::default().with(none), StateImage::default());
+        let mut twice = image;
+        twice.parts[1].levels.push(vec![run(5)]);
+        assert_eq!(twice.check(), Err("a run is named twice"));
+    }
+
     /// Two parts as a cold tier has them: files, dead and range of their own.
     fn two() -> StateImage {
         let blob = |file| BlobRef { file, offset: 0, len: 8, crc: 1 };
@@ -240,7 +322,7 @@ mod tests {
         assert!(image.blob_files().eq([4, 5]));
         assert!(image.check().is_ok());
         let error = image.parts_of(RECORDS).unwrap_err();
-        assert!(error.to_string().contains("\"runs\""), "{error}");
+        assert!(error.to_string().contains("in sorted runs"), "{error}");
         assert!(image.only_part(RECORDS).is_err());
         let hot = StateImage { parts: vec![image.parts[0].clone(); 2], ..image };
         let error = hot.only_part(RECORDS).unwrap_err();

@@ -2,6 +2,73 @@
 
 use serde::{Deserialize, Serialize};
 
+/// What a hybrid log has in [sorted runs](crate::HybridLog::cold_runs), and has done for them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct RunStats {
+    /// Keys that are in runs and nowhere else.
+    pub keys: u64,
+    /// Records in runs: those keys, older copies of others, and tombstones.
+    pub records: u64,
+    /// Runs.
+    pub runs: u64,
+    /// Levels of runs. A key that is not in memory may be looked for in each.
+    pub levels: u64,
+    /// Bytes of files of runs.
+    pub bytes: u64,
+    /// Bytes of filters and fences in memory.
+    pub guide_bytes: u64,
+    /// Bytes of fences among these.
+    pub fence_bytes: u64,
+    /// Bytes of directories in memory.
+    pub directory_bytes: u64,
+    /// Records that moved from the log to runs.
+    pub moved: u64,
+    /// Bytes of files that moves wrote.
+    pub moved_bytes: u64,
+    /// Bytes of files that merges wrote.
+    pub merged_bytes: u64,
+    /// Reads of records.
+    pub reads: u64,
+    /// Reads of records that found none of the hash: the filter was wrong.
+    pub false_reads: u64,
+    /// Reads of filters and fences that memory had no room for.
+    pub guide_reads: u64,
+    /// Steps of moves and merges that failed, and are made again.
+    pub failed: u64,
+}
+
+impl RunStats {
+    fn add(&mut self, other: &RunStats) {
+        self.keys += other.keys;
+        self.records += other.records;
+        self.runs += other.runs;
+        self.levels += other.levels;
+        self.bytes += other.bytes;
+        self.guide_bytes += other.guide_bytes;
+        self.fence_bytes += other.fence_bytes;
+        self.directory_bytes += other.directory_bytes;
+        self.moved += other.moved;
+        self.moved_bytes += other.moved_bytes;
+        self.merged_bytes += other.merged_bytes;
+        self.reads += other.reads;
+        self.false_reads += other.false_reads;
+        self.guide_reads += other.guide_reads;
+        self.failed += other.failed;
+    }
+
+    /// Returns bytes of filters and fences in memory per key that is in runs alone; `None` without such keys.
+    pub fn memory_per_key(&self) -> Option<f64> {
+        (self.keys > 0).then(|| self.guide_bytes as f64 / self.keys as f64)
+    }
+
+    /// Returns bytes that moves and merges wrote per byte that moved; `None` if nothing has.
+    pub fn write_amplification(&self) -> Option<f64> {
+        let written = (self.moved_bytes + self.merged_bytes) as f64;
+        (self.moved_bytes > 0).then(|| written / self.moved_bytes as f64)
+    }
+}
+
 /// Counters and gauges of a table since it was opened. Counters never decrease.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TableStats {
@@ -62,6 +129,9 @@ pub struct TableStats {
     pub prefetched_bytes: u64,
     /// Prefetched bytes that were dropped unused.
     pub prefetch_wasted_bytes: u64,
+    /// Sorted runs of a hybrid log.
+    #[serde(default)]
+    pub runs: RunStats,
 }
 
 impl TableStats {
@@ -92,6 +162,7 @@ impl TableStats {
         self.stalls += other.stalls;
         self.prefetched_bytes += other.prefetched_bytes;
         self.prefetch_wasted_bytes += other.prefetch_wasted_bytes;
+        self.runs.add(&other.runs);
     }
 
     /// Returns the number of calls answered from memory: all but the cold reads.
@@ -125,17 +196,39 @@ mod tests {
     /// Whatever fields there are: each is a number, and each is added.
     #[test]
     fn adding_adds_every_field() {
-        let fields = serde_json::to_value(TableStats::default()).unwrap();
-        let names = fields.as_object().unwrap().keys();
-        let numbered = names.zip(1u64..).map(|(name, n)| (name.clone(), n.into())).collect();
-        let stats: TableStats =
-            serde_json::from_value(serde_json::Value::Object(numbered)).unwrap();
+        let mut fields = serde_json::to_value(TableStats::default()).unwrap();
+        let mut next = 0u64;
+        for_each_number(&mut fields, &mut |_, n| {
+            next += 1;
+            *n = next.into();
+        });
+        let stats: TableStats = serde_json::from_value(fields).unwrap();
         let mut sum = stats;
         sum.add(&stats);
-        let (once, twice) =
+        let (mut once, mut twice) =
             (serde_json::to_value(stats).unwrap(), serde_json::to_value(sum).unwrap());
-        for (name, n) in once.as_object().unwrap() {
-            assert_eq!(twice[name], n.as_u64().unwrap() * 2, "{name}");
+        let mut doubled = Vec::new();
+        for_each_number(&mut once, &mut |name, n| {
+            doubled.push((name.to_owned(), n.as_u64().unwrap() * 2));
+        });
+        let mut added = Vec::new();
+        for_each_number(&mut twice, &mut |name, n| {
+            added.push((name.to_owned(), n.as_u64().unwrap()));
+        });
+        assert_eq!(doubled, added);
+        assert_eq!(doubled.len() as u64, next);
+    }
+
+    /// Shows each number, also those of the parts, with its name.
+    fn for_each_number(
+        value: &mut serde_json::Value,
+        visit: &mut dyn FnMut(&str, &mut serde_json::Value),
+    ) {
+        for (name, field) in value.as_object_mut().unwrap() {
+            match field.is_object() {
+                true => for_each_number(field, visit),
+                false => visit(name, field),
+            }
         }
     }
 

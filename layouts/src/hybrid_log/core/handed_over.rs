@@ -24,6 +24,7 @@ use alluvium_pagestore::{
 
 use super::{Core, Rewriter, fixed_bytes};
 use crate::contract::table::{CheckpointOutcome, Pace, StateContext, TableStats};
+use crate::hybrid_log::cold::NamedRuns;
 use crate::hybrid_log::config::{FRAMES_MIN, Sizes};
 use crate::hybrid_log::index::Index;
 use crate::hybrid_log::log::{Beside, Bookings, Log, QUANTUM};
@@ -49,6 +50,11 @@ impl Core {
         let mut old = std::mem::replace(&mut self.log, log);
         old.book_on(&below, booked);
         self.take_over_from(&mut old);
+        // They are decided with the checkpoint.
+        let named_runs = match &self.capture {
+            Some(_) => std::mem::take(&mut self.named_runs),
+            None => NamedRuns::default(),
+        };
         let cleared = Self {
             handed_over: None,
             left_pass: None,
@@ -57,6 +63,7 @@ impl Core {
             rewriter: Rewriter::default(),
             capture: self.capture.take(),
             known_deaths: std::mem::take(&mut self.known_deaths),
+            named_runs,
             late: std::mem::take(&mut self.late),
             lacking: 0,
             expiry: None,
@@ -88,8 +95,8 @@ impl Core {
         if !is_enough && !self.make_room_beside(needed) {
             return None;
         }
-        let booked = self.booked_for_log();
-        let (account, helper) = (&self.context.account, self.context.helper.clone());
+        let (account, helper) = (self.context.account.clone(), self.context.helper.clone());
+        let before = MEMORY_KINDS.map(|kind| account.used_for(kind));
         let mut index = Index::new(account.clone(), sizes.buckets, Some(helper)).ok()?;
         if self.context.movable {
             index.expect_few_of(self.context.key_groups);
@@ -97,6 +104,15 @@ impl Core {
         index.go_on_from(&self.log.index);
         let buffers = lean.buffer_bytes(stored);
         account.try_reserve(MemoryKind::Buffers, buffers).then_some(())?;
+        let beside: Vec<u64> = (MEMORY_KINDS.iter().zip(before))
+            .map(|(kind, before)| account.used_for(*kind) - before)
+            .collect();
+        // Nothing fails from here on.
+        self.log.cold.iter_mut().for_each(|cold| cold.clear());
+        let mut booked = self.booked_for_log();
+        booked.iter_mut().zip(beside).for_each(|((_, all), of_other)| *all -= of_other);
+        // It takes the cold tier over, which is empty.
+        let lean = Sizes { cold_runs: false, ..lean };
         let mut log = Log::open(&self.context, self.log.record_type, lean, index);
         log.pool.go_on_from(&self.log.pool);
         log.sizes = sizes;
@@ -133,7 +149,10 @@ impl Core {
         let asked = self.expiry.map_or(0, |expiry| {
             expiry.booked_bytes(self.log.record_type, self.context.max_value_bytes)
         });
-        let kept = fixed_bytes() + reads + left_pass + asked + self.rewriter.left_bytes();
+        let runs = self.capture.as_ref().map_or(0, |capture| capture.runs_bytes());
+        let cold = self.log.cold.as_ref().map_or(0, |cold| cold.kept_bytes());
+        let runs = runs + self.late.runs_bytes() + cold;
+        let kept = fixed_bytes() + reads + left_pass + asked + runs + self.rewriter.left_bytes();
         MEMORY_KINDS.map(|kind| {
             let booked = self.log.account.used_for(kind) - self.handed_over_for(kind);
             (kind, if kind == MemoryKind::Buffers { booked - kept } else { booked })
@@ -145,6 +164,7 @@ impl Core {
         // What was handed over before stands beside this one.
         old.beside = None;
         let log = &mut self.log;
+        log.cold = old.cold.take();
         log.stats = std::mem::take(&mut old.stats);
         log.stats.splits += old.index.splits();
         if let (Some(new), Some(old)) = (&mut log.stored, &mut old.stored) {
@@ -182,8 +202,11 @@ impl Core {
 
     /// What became of the checkpoint of what was handed over, of which nobody needs more now.
     pub(in crate::hybrid_log) fn decide_handed_over(&mut self, outcome: CheckpointOutcome) {
-        let decided = self.with_captured(|old| old.decide_capture(outcome));
-        decided.expect("a checkpoint of it is not decided");
+        let decided = self.with_captured(|old| {
+            old.decide_capture(outcome);
+            std::mem::take(&mut old.named_runs)
+        });
+        self.named_runs.append(decided.expect("a checkpoint of it is not decided"));
         self.release_step();
     }
 

@@ -23,6 +23,11 @@ impl Index {
         (place >> (64 - PREFIX_BITS)) as u32
     }
 
+    /// The first place of a prefix.
+    pub fn place_of(prefix: u32) -> u64 {
+        u64::from(prefix) << (64 - PREFIX_BITS)
+    }
+
     /// All keys may be of one of so many key groups.
     pub fn expect_few_of(&mut self, groups: u16) {
         self.alike = u16::BITS - groups.saturating_sub(1).leading_zeros();

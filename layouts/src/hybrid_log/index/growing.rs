@@ -45,6 +45,11 @@ impl Index {
         Ok(())
     }
 
+    /// Whether an entry of this hash has room without a split.
+    pub fn has_room_for(&self, hash: IndexHash) -> bool {
+        self.vacancy(hash).is_some()
+    }
+
     /// So many entries are going to be there.
     pub fn expect(&mut self, entries: u64) {
         self.expected = entries;

@@ -65,7 +65,7 @@ impl IndexHash {
 }
 
 /// Bits of the prefix, and so the deepest a split can go.
-const PREFIX_BITS: u32 = 16 + EXTRA_BITS;
+pub const PREFIX_BITS: u32 = 16 + EXTRA_BITS;
 
 /// The position of an entry, valid until the index changes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -62,10 +62,41 @@ impl Log {
     pub fn make_free(&mut self, needed: Needed) -> Result<()> {
         while self.account.available() < needed.0 {
             if !self.drop_spare() && !self.give_room_for_notes_up() {
-                self.free_a_frame(needed)?;
+                let freed = self.free_a_frame(needed);
+                freed.or_else(|error| self.lend_saved_for(needed.0, error))?;
             }
         }
         Ok(())
+    }
+
+    /// Frees memory that is saved up for runs, if there is some.
+    fn lend_saved_for(&mut self, bytes: u64, error: Error) -> Result<()> {
+        let lacking = bytes.saturating_sub(self.account.available());
+        let is_short = error.kind() == ErrorKind::OverBudget;
+        let mut cold = self.cold.as_mut().filter(|_| is_short);
+        let lent = cold.as_mut().map_or(0, |cold| cold.lend_saved(lacking));
+        if lent > 0 { Ok(()) } else { Err(error) }
+    }
+
+    /// Gives up a page, step by step, for guides of runs that look-ups had to read. What fails is tried again with the
+    /// next look-up: that has its answer.
+    pub fn make_room_for_guides(&mut self) {
+        let Some(needed) = self.cold.as_mut().and_then(|cold| cold.lacks()) else { return };
+        if self.account.available() < needed && self.has_more_than_it_needs() {
+            let _ = self.free_step();
+        }
+    }
+
+    /// Gives up a page or two for reads of a batch, which are under way together. Fewer are where this fails.
+    pub fn make_room_ahead(&mut self, reads: usize) {
+        let Some(cold) = &self.cold else { return };
+        let needed = cold.ahead_bytes(reads) + self.sizes.headroom_bytes;
+        for _ in 0..2 {
+            let is_enough = self.account.available() >= needed;
+            if is_enough || !self.has_more_than_it_needs() || !self.free_step().unwrap_or(false) {
+                return;
+            }
+        }
     }
 
     /// Gives up about `bytes` of frames to other states, and says how many; keeps the least frames. What a value
@@ -115,11 +146,16 @@ impl Log {
             let is_given = self.index.is_held_back() && self.force_one_beside()?;
             if !is_given && !self.drop_spare() {
                 let has_more = self.ring.len() as u64 > FRAMES_MIN || self.has_more_than_it_needs();
-                if !has_more && !self.free_one_beside()? && !self.force_one_beside()? {
+                if !has_more
+                    && !self.must_move_down()?
+                    && !self.give_runs_up()
+                    && !self.free_one_beside()?
+                    && !self.force_one_beside()?
+                {
                     break;
                 }
                 if !has_more {
-                    // Something beside was given up.
+                    // Records have moved down, or something beside was given up.
                 } else if let Err(cause) = self.free_a_frame(self.needed_for_others()) {
                     // Storage that takes nothing is the cause, and not how much memory there is.
                     return Err(if cause.kind() == ErrorKind::OverBudget { error } else { cause });
@@ -131,6 +167,13 @@ impl Log {
             }
         }
         Err(error)
+    }
+
+    /// Gives up what the cold tier has in memory, in the little memory of tests: elsewhere the index would grow into it.
+    /// Says whether there was some.
+    fn give_runs_up(&mut self) -> bool {
+        let cold = self.cold.as_mut().filter(|cold| cold.is_of_test());
+        cold.is_some_and(|cold| cold.give_up_for_others(u64::MAX) > 0)
     }
 
     /// What is needed by others, who say themselves how much that is: a page's memory more.
@@ -228,6 +271,9 @@ impl Log {
                     true => 0,
                 });
                 if notes > 0 || self.force_one_beside()? {
+                    return Ok(());
+                }
+                if self.cold.as_mut().is_some_and(|cold| cold.give_up_for_others(needed.0) > 0) {
                     return Ok(());
                 }
                 // Nothing of its own is left to give up: other states may have some.

@@ -84,10 +84,18 @@ impl<K: Key, V: State> HybridLogTable<K, V> {
         key: &Q,
         ahead: &mut Option<Read>,
     ) -> Result<Option<(u32, u32)>> {
-        match self.try_to_own(hash, key, ahead) {
-            Err(error) if !self.core.make_lacking().map_err(|e| in_call(e, &error))? => Err(error),
-            Err(_) => self.try_to_own(hash, key, ahead),
-            owned => owned,
+        let owned = match self.try_to_own(hash, key, ahead) {
+            Err(error) if !self.core.make_lacking().map_err(|e| in_call(e, &error))? => {
+                return Err(error);
+            }
+            Err(_) => self.try_to_own(hash, key, ahead)?,
+            Ok(owned) => owned,
+        };
+        match owned {
+            None if self.has_cold() && self.rise(hash, key)? => {
+                self.try_to_own(hash, key, &mut None)
+            }
+            owned => Ok(owned),
         }
     }
 
@@ -151,9 +159,9 @@ impl<K: Key, V: State> HybridLogTable<K, V> {
         ahead: &mut Option<Read>,
     ) -> Result<Found> {
         match self.core.locate(hash, key) {
-            Located::Absent => Ok(Found::Absent),
+            Located::Absent if !self.has_cold() => Ok(Found::Absent),
             Located::Resident { number, slot, .. } => Ok(Found::Slot(number, slot)),
-            Located::Cold => self.find_cold(hash, key, ahead),
+            Located::Absent | Located::Cold => self.find_cold(hash, key, ahead),
         }
     }
 
@@ -176,13 +184,20 @@ impl<K: Key, V: State> HybridLogTable<K, V> {
         let filter = &mut self.core.touched[hash.0 as usize >> 22];
         let again = *filter == hash.0 | 1;
         *filter = hash.0 | 1;
+        if matches!(self.core.locate_again(hash, key), Located::Absent) {
+            return self.find_in_runs(hash, key, again);
+        }
         if again && self.core.log.slot_at_hand().is_some() {
             let owned = self.own_slowly(hash, key, ahead)?;
             return Ok(owned.map_or(Found::Absent, |(number, slot)| Found::Slot(number, slot)));
         }
         self.core.log.make_headroom()?;
         let Some((_, place, key, value)) = self.read_cold_in_room(hash, key, ahead.take())? else {
-            return Ok(Found::Absent);
+            return if self.has_cold() {
+                self.find_in_runs(hash, key, false)
+            } else {
+                Ok(Found::Absent)
+            };
         };
         let heap = heap_of(&key, &value);
         self.core.log.account.charge(MemoryKind::Values, heap);

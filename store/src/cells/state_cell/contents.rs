@@ -21,8 +21,14 @@ pub(crate) trait Contents: 'static {
     /// Whether it finds what it has of a key group.
     fn finds_groups(&mut self) -> bool;
 
-    /// What expires is touched: nothing that is there was touched after `now`.
-    fn stamp(&mut self, _now: Time) {}
+    /// Stamps what expires: nothing that is there was touched after `now`.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Unsupported`](alluvium_pagestore::ErrorKind::Unsupported) for a layout that cannot let entries
+    /// expire as it is configured.
+    fn stamp(&mut self, _now: Time) -> Result<()> {
+        Ok(())
+    }
 
     /// Memory that taking parts of other stores takes beside reading them.
     fn batch_bytes(&self) -> u64 {

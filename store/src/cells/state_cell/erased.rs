@@ -23,10 +23,12 @@ pub(crate) type AnyCell = StateCell<dyn Contents>;
 
 impl AnyCell {
     /// Has the entries of a state that is being opened expire.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Unsupported`](alluvium_pagestore::ErrorKind::Unsupported) if they cannot.
     pub(crate) fn expire_by(&self, sweeping: Sweeping, now: Time) -> Result<()> {
         assert!(self.core.sweeping.set(sweeping).is_ok(), "entries expire already");
-        self.enter()?.stamp(now);
-        Ok(())
+        self.enter()?.stamp(now)
     }
 
     pub(crate) fn enter(&self) -> Result<RefMut<'_, dyn Contents>> {

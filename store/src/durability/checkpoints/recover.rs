@@ -16,7 +16,7 @@ use std::time::Duration;
 use alluvium_pagestore::io::{ASIDE, Device, Patient};
 use alluvium_pagestore::{
     CheckpointFile, CheckpointImage, Error, ErrorKind, MANIFEST, MANIFEST_NEW, Manifest, Result,
-    SegmentId, SegmentStore, blobs_name, checkpoint_of_file,
+    RunId, SegmentId, SegmentStore, blobs_name, checkpoint_of_file,
 };
 
 use super::{Checkpoints, Retained, pinned_by};
@@ -78,7 +78,8 @@ impl Checkpoints {
         let newest = newest.map_or((0, 0), |r| (r.image.number, r.image.next_segment));
         let (mut begun, mut older) = (Vec::new(), Vec::new());
         for name in device.list()?.into_iter().filter(|name| name != MANIFEST) {
-            let id = SegmentId::of_file(&name).map(|id| id.0);
+            let run = RunId::of_file(&name).map(|id| id.0);
+            let id = SegmentId::of_file(&name).map(|id| id.0).or(run);
             let checkpoint = checkpoint_of_file(&name);
             let number = checkpoint.or(blobs_of_file(&name));
             next_segment = id.map_or(next_segment, |id| next_segment.max(id + 1));

@@ -1,0 +1,500 @@
+//! The cold tier: records that stay cold, in levels of sorted runs, without an entry of the index.
+//!
+//! Records move down before the index has no room for another entry ([`paying`]); a record moves up when it is changed, or
+//! read twice within a short time. What is in memory for it is a filter and a fence, as far as there is room.
+//!
+//! What it keeps true:
+//! - A key that has an index entry is what that entry leads to. What levels have of it is an older, dead copy.
+//! - A key without one is what the newest of its records among tombstones in memory and the levels says, from the newest
+//!   to the oldest. Keys are compared by `Eq`.
+//! - A key is deleted with its index entry. If levels have a copy of it, or one that is being written will, it is buried
+//!   first: a tombstone, which is the copy itself with a mark, goes to the next level.
+//! - One thing is done at a time: a move, or a merge. Each is done in steps that new entries pay for, and its memory is
+//!   saved up before it begins.
+
+mod batch;
+mod counts;
+mod graves;
+mod image;
+mod judge;
+mod moving;
+mod naming;
+mod paying;
+mod scanning;
+#[cfg(test)]
+mod tests;
+
+use std::ops::RangeInclusive;
+use std::rc::Rc;
+
+use alluvium_pagestore::{
+    Account, Error, ErrorKind, FooterEntry, KIB, MIB, MemoryKind, Result, RunInfo, SegmentStore,
+    fingerprint,
+};
+
+use self::batch::Batch;
+use self::counts::KeyCounts;
+use self::graves::{Grave, GraveMemory, of_hash};
+use self::moving::Move;
+use super::config::{COLD_RUNS_MEMORY_MIN, Sizes};
+use crate::contract::table::{RunStats, StateContext};
+use crate::runs::{Levels, MERGED_MAX, MergeSizes, RecordView, RunSizes};
+use crate::support::booked::Booked;
+use crate::support::patient_reads::PatientReads;
+use crate::support::record_type_unsafe::RecordType;
+
+pub(super) use image::{RunsAtBarrier, RunsWritten, let_go, names_of};
+pub(super) use naming::NamedRuns;
+pub(super) use paying::RECORDS_TICK;
+
+/// The mark of a tombstone.
+pub const TOMBSTONE: u32 = 1;
+/// A longer record stays in the log.
+const PAYLOAD_MAX: usize = 8 << 10;
+/// Pages make room for guides until these have one part in so many of the memory.
+const GUIDE_SHARE: u64 = 4;
+/// A move and a merge leave so much free, for the directories of what they write.
+const DIRECTORY_BYTES: u64 = 32 << 10;
+
+/// A look-up reads one block, or two that are neighbours, as a rule.
+const AHEAD_BYTES: usize = 8 << 10;
+
+/// Looks at a payload and says whether it is of the key that is looked for.
+pub(super) type IsIt<'a> = &'a mut dyn FnMut(&[u8]) -> Result<bool>;
+
+/// What the tier knows of a key that has no entry in the index.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Known {
+    /// Nothing.
+    Absent,
+    /// It was deleted.
+    Buried,
+    /// It is there.
+    There,
+}
+
+/// The cold tier of a log.
+#[derive(Debug)]
+pub struct Cold {
+    record_type: &'static RecordType,
+    /// Whose reads on this thread are patient.
+    store: SegmentStore,
+    reads: PatientReads,
+    account: Rc<Account>,
+    /// The hash of the state's name.
+    state: u64,
+    runs: RunSizes,
+    /// Bytes of records that move at once, and how many at most.
+    batch_bytes: usize,
+    batch_records: usize,
+    /// What values need to grow or to be read.
+    headroom_bytes: u64,
+    /// For segments that are read.
+    window_bytes: usize,
+    pub page_records: usize,
+    /// Read at once from each level by merges and scans.
+    read_bytes: usize,
+    /// In tests: index entries that are enough for records to move.
+    entries_max: Option<u64>,
+    levels: Levels,
+    /// Tombstones that are to go to the next level, in the order of their hashes.
+    buried: Vec<Grave>,
+    /// Those that the level has which is being written, in the same order.
+    going: Vec<Grave>,
+    buried_max: usize,
+    grave_memory: GraveMemory,
+    /// What a tombstone takes, as a rule.
+    grave_bytes: u64,
+    /// Keys that are there and have no entry in the index.
+    live: KeyCounts,
+    /// Records that moved down, and the bytes of the files that they moved to.
+    moved: u64,
+    moved_bytes: u64,
+    moving: Option<Box<Move>>,
+    /// Whether records are to move. It stays until they have, or there are none.
+    wants_move: bool,
+    /// Whether a few records are worth a level.
+    takes_few: bool,
+    /// Memory that is saved up for the next move or merge, and kept between them.
+    purse: Booked,
+    /// Of that, what reads of a batch have at the moment.
+    lent: u64,
+    /// So many new entries come before it is looked again whether there is something to do.
+    rest: u32,
+    /// Steps of moves and merges that failed, and those that did since the last that did not.
+    failed: u64,
+    failed_in_row: u32,
+    /// Steps that saved no memory up, since the last that did.
+    saved_nothing: u32,
+    /// Whether the last step of a merge has failed, since when none has moved.
+    merge_has_failed: bool,
+}
+
+impl Cold {
+    /// Checks that a state can have a tier. One without storage has none, and needs none.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Unsupported`] if key groups move, [`ErrorKind::OverBudget`] if there is too little memory.
+    pub fn check(context: &StateContext, sizes: &Sizes) -> Result<()> {
+        if context.segments.is_none() {
+            return Ok(());
+        }
+        let error = |kind, what: String| Err(Error::new(kind, what).with("state", &context.name));
+        let memory = context.account.limit();
+        if memory < COLD_RUNS_MEMORY_MIN && sizes.cold_entries.is_none() {
+            let what = format!(
+                "a hybrid log with the option cold-runs, or whose checkpoint has sorted runs, needs \
+                 {COLD_RUNS_MEMORY_MIN} bytes of memory to open, {memory} are free"
+            );
+            return error(ErrorKind::OverBudget, what);
+        }
+        KeyCounts::check(context)
+    }
+
+    /// The tier of a log, without records. None: there is no storage. The log was [checked](Cold::check).
+    pub fn new(
+        context: &StateContext,
+        record_type: &'static RecordType,
+        sizes: &Sizes,
+    ) -> Option<Self> {
+        let (account, state) = (context.account.clone(), fingerprint(&context.name));
+        let store = context.segments.as_ref()?;
+        let reads = PatientReads::new(store, sizes.patience, account.clone());
+        let store = reads.store().clone();
+        let memory = account.limit();
+        let is_test = sizes.cold_entries.is_some();
+        // As much as the log wants to be free, and what a look-up reads.
+        let keep_free =
+            sizes.headroom_bytes + (2 * sizes.frame_bytes).max(memory / 32) + DIRECTORY_BYTES;
+        let payload = if record_type.is_plain() { record_type.layout().size() } else { 48 };
+        let batch_memory = if is_test { 8 * KIB } else { (memory / 8).clamp(64 * KIB, 64 * MIB) };
+        let (batch_bytes, batch_records) = Batch::within(batch_memory, payload);
+        let batch_bytes = batch_bytes.max(PAYLOAD_MAX);
+        let run_memory = if is_test { 8 * KIB } else { (memory / 32).clamp(32 * KIB, 512 * KIB) };
+        let levels = Levels::new(store.clone(), account.clone(), state);
+        Some(Self {
+            record_type,
+            state,
+            runs: RunSizes::within(run_memory, PAYLOAD_MAX, context.key_groups),
+            batch_bytes,
+            batch_records,
+            headroom_bytes: sizes.headroom_bytes,
+            window_bytes: sizes.window_bytes,
+            page_records: sizes.page_records as usize,
+            read_bytes: (memory / 128).clamp(8 * KIB, 64 * KIB) as usize,
+            entries_max: sizes.cold_entries,
+            levels: levels.keeping_free(keep_free).synced_by_owner(),
+            store,
+            reads,
+            buried: Vec::new(),
+            going: Vec::new(),
+            buried_max: (memory / 4096).clamp(64, 1 << 14) as usize,
+            grave_memory: GraveMemory::new(account.clone()),
+            grave_bytes: Grave::memory_bytes(payload),
+            live: KeyCounts::new(context, account.clone()),
+            moved: 0,
+            moved_bytes: 0,
+            moving: None,
+            wants_move: false,
+            takes_few: is_test,
+            purse: Booked::none(account.clone(), MemoryKind::Tables),
+            lent: 0,
+            rest: 0,
+            failed: 0,
+            failed_in_row: 0,
+            saved_nothing: 0,
+            merge_has_failed: false,
+            account,
+        })
+    }
+
+    /// Bytes that moving records, or merging levels, takes beside what is always there.
+    pub fn work_bytes(&self) -> u64 {
+        let merge = self.runs.memory_bytes()
+            + MERGED_MAX as u64 * self.level_bytes()
+            + self.levels.longest_read();
+        self.move_bytes().max(merge) + DIRECTORY_BYTES
+    }
+
+    /// Bytes that a merge takes for each level: what it reads, and a group of equal records.
+    fn level_bytes(&self) -> u64 {
+        let group = MergeSizes::group_bytes_each() + RunSizes::directory_bytes_max();
+        (2 * self.read_bytes).max(PAYLOAD_MAX + 4096) as u64 + group
+    }
+
+    /// Bytes of these that are booked now.
+    fn held_bytes(&self) -> u64 {
+        let moving = self.moving.as_ref().map_or(0, |moving| moving.memory_bytes());
+        self.purse.bytes() + moving + self.levels.merging_bytes()
+    }
+
+    /// Bytes that moving records takes.
+    fn move_bytes(&self) -> u64 {
+        let entries = self.page_records * size_of::<FooterEntry>();
+        let batch = Batch::memory_bytes(self.batch_bytes, self.batch_records);
+        let rest = size_of::<Move>() + self.window_bytes + entries;
+        batch + self.runs.memory_bytes() + rest as u64
+    }
+
+    /// Keys that are there and have no entry in the index.
+    #[inline]
+    pub fn live(&self) -> u64 {
+        self.live.all()
+    }
+
+    /// Whether there are levels, or is one about to be, and so copies of keys that may have to be buried.
+    pub fn has_levels(&self) -> bool {
+        !self.levels.is_empty() || self.moving.is_some()
+    }
+
+    /// Bytes that have to be free for a guide that a look-up had to read, unless guides have their part of the memory.
+    pub fn lacks(&mut self) -> Option<u64> {
+        let most = self.account.limit() / GUIDE_SHARE;
+        self.levels.take_lacked().filter(|_| self.levels.guide_bytes() < most)
+    }
+
+    /// Bytes of guides in memory.
+    pub fn guide_bytes(&self) -> u64 {
+        self.levels.guide_bytes()
+    }
+
+    /// What it has and has done. Cost: O(partitions).
+    pub fn stats(&self) -> RunStats {
+        let levels = self.levels.stats();
+        RunStats {
+            keys: self.live(),
+            records: levels.records,
+            runs: levels.runs,
+            levels: levels.levels,
+            bytes: levels.bytes,
+            guide_bytes: levels.guide_bytes,
+            fence_bytes: levels.fence_bytes,
+            directory_bytes: levels.directory_bytes,
+            moved: self.moved,
+            moved_bytes: self.moved_bytes,
+            merged_bytes: levels.merged_bytes,
+            reads: levels.reads.chunks,
+            false_reads: levels.reads.wrong,
+            guide_reads: levels.reads.guides,
+            failed: self.failed,
+        }
+    }
+
+    /// Merges that ended.
+    #[cfg(test)]
+    pub fn merges(&self) -> u64 {
+        self.levels.stats().merges
+    }
+
+    /// Whether a key of this hash may be there, going by what is in memory.
+    pub fn may_have(&self, hash: u64) -> bool {
+        let written = self.moving.as_ref().is_some_and(|moving| moving.may_have(hash));
+        written || self.levels.may_have(hash)
+    }
+
+    /// Bytes that a look-up may need to be free.
+    pub fn read_bytes(&self) -> u64 {
+        self.levels.longest_read()
+    }
+
+    /// What is known of a key that has no entry in the index. Waits for the device.
+    ///
+    /// # Errors
+    /// Those of the device and of `is_it`; [`ErrorKind::OverBudget`] if [`read_bytes`](Cold::read_bytes) are not free;
+    /// [`ErrorKind::Backpressure`] if the device does nothing.
+    pub fn find(&mut self, hash: u64, is_it: IsIt<'_>) -> Result<Known> {
+        for graves in [&self.buried, &self.going] {
+            for grave in of_hash(graves, hash) {
+                if is_it(&grave.payload)? {
+                    return Ok(Known::Buried);
+                }
+            }
+        }
+        let mut known = Known::Absent;
+        self.find_in_levels(hash, &mut |record, _| {
+            let found = is_it(record.payload)?;
+            if found {
+                known = known_by(&record);
+            }
+            Ok(found)
+        })?;
+        Ok(known)
+    }
+
+    /// Look-ups whose reads are under way together, at most.
+    pub fn at_once(&self) -> usize {
+        (self.account.limit() / 64 / (4 * KIB)) as usize
+    }
+
+    /// Bytes of the first reads of so many look-ups.
+    pub fn ahead_bytes(&self, count: usize) -> u64 {
+        (count * AHEAD_BYTES) as u64
+    }
+
+    /// Reads what look-ups of these hashes read first, all at once. What is saved up for the next move is lent for that.
+    pub fn read_ahead(&mut self, hashes: &[u64]) {
+        let wanted = self.ahead_bytes(hashes.len()) + self.headroom_bytes;
+        let lacking = wanted.saturating_sub(self.account.available());
+        let lent = lacking.min(self.purse.bytes());
+        self.purse.give_some_back(lent);
+        self.lent += lent;
+        self.levels.read_ahead(hashes, self.headroom_bytes);
+    }
+
+    /// Forgets what was read ahead.
+    pub fn forget_ahead(&mut self) {
+        self.levels.forget_ahead();
+        let lent = std::mem::take(&mut self.lent);
+        self.purse.try_reserve_more(lent.min(self.account.available()));
+    }
+
+    /// Bytes that are booked for what is read ahead.
+    #[cfg(test)]
+    pub fn booked_ahead(&self) -> u64 {
+        self.levels.booked_ahead()
+    }
+
+    /// Shows records of levels, and what tombstones have booked.
+    fn find_in_levels(
+        &mut self,
+        hash: u64,
+        visit: &mut dyn FnMut(RecordView<'_>, &mut GraveMemory) -> Result<bool>,
+    ) -> Result<()> {
+        if self.levels.is_empty() {
+            return Ok(());
+        }
+        self.wait_for_left()?;
+        let Self { levels, grave_memory, .. } = self;
+        let found = levels.find(hash, &mut |record| visit(record, grave_memory));
+        // A read that was left has just given its memory back; those before have ended.
+        self.reads.book(self.reads.left_bytes());
+        found.map(|_| ())
+    }
+
+    /// Waits for a read that was left, before anything else is read.
+    fn wait_for_left(&self) -> Result<()> {
+        let waited = self.reads.wait();
+        if self.reads.is_booked() {
+            self.reads.book(self.reads.left_bytes());
+        }
+        waited
+    }
+
+    /// Books what the device has of a read that was left, unless a move or merge that goes on has it booked.
+    fn book_left(&self) {
+        if self.reads.is_booked() || !self.is_working() {
+            self.reads.book(self.reads.left_bytes());
+        }
+    }
+
+    /// A key of this hash that had no entry in the index has one now, or was buried.
+    pub fn left(&mut self, hash: u64) {
+        self.live.take(hash);
+    }
+
+    /// Forgets the keys of a range of hashes, which is whole key groups. Reads nothing. The index is to forget its own
+    /// after that; then this is called again, as records may have moved in between.
+    ///
+    /// # Errors
+    /// As for [`Levels::cut`].
+    pub fn cut(&mut self, hashes: &RangeInclusive<u64>) -> Result<()> {
+        self.levels.cut(*hashes.start(), *hashes.end())?;
+        self.moving.iter_mut().for_each(|moving| moving.cut(hashes));
+        let (buried, memory) = (&mut self.buried, &mut self.grave_memory);
+        buried.retain(|grave| {
+            let stays = !hashes.contains(&grave.hash);
+            memory.give(if stays { 0 } else { grave.bytes() });
+            stays
+        });
+        self.live.cut(hashes);
+        Ok(())
+    }
+
+    /// Records of levels, dead ones among them. Cost: O(runs).
+    pub fn records(&self) -> u64 {
+        self.levels.records()
+    }
+
+    /// Removes all, and gives all memory back. A file that cannot be removed is left over until the next open.
+    pub fn clear(&mut self) {
+        self.moving.take().into_iter().for_each(|moving| moving.give_up(&self.store));
+        let _ = self.levels.clear();
+        self.give_guides_up(u64::MAX);
+        self.purse.give_back();
+        (self.buried, self.going) = (Vec::new(), Vec::new());
+        self.grave_memory.give_back();
+        self.live.clear();
+        (self.rest, self.lent, self.wants_move) = (0, 0, false);
+    }
+
+    /// Bytes of buffers that it keeps when it is [cleared](Cold::clear).
+    pub fn kept_bytes(&self) -> u64 {
+        self.live.bytes() + self.reads.booked_bytes()
+    }
+
+    /// Gives up what can be read again: guides, and the buffer. Returns how many bytes that was.
+    pub fn give_guides_up(&mut self, bytes: u64) -> u64 {
+        self.levels.reclaim(bytes)
+    }
+
+    /// Whether it has the little memory of tests.
+    pub fn is_of_test(&self) -> bool {
+        self.entries_max.is_some()
+    }
+
+    /// Gives up what pages and the index may have: guides. In the little memory of tests that is all.
+    pub fn give_up_for_others(&mut self, bytes: u64) -> u64 {
+        let given = self.give_guides_up(bytes);
+        match self.entries_max {
+            Some(_) if given < bytes => given + self.lend_saved(bytes - given),
+            _ => given,
+        }
+    }
+
+    /// Gives up what other states may have: guides, and what is saved up for moves and merges. Returns how much.
+    pub fn give_up_to_states(&mut self, bytes: u64) -> u64 {
+        let given = self.give_guides_up(bytes);
+        given + self.lend_saved(bytes.saturating_sub(given))
+    }
+
+    /// Lends memory that is saved up for moves and merges, which take it back when there is some. Returns how much.
+    pub fn lend_saved(&mut self, bytes: u64) -> u64 {
+        let saved = self.purse.bytes().min(bytes);
+        self.purse.give_some_back(saved);
+        saved
+    }
+
+    /// Gives up the move or merge that goes on, which is begun again later, and the memory that is saved up for the next.
+    /// Says whether there was any.
+    fn give_work_up(&mut self) -> bool {
+        let held = self.held_bytes();
+        if let Some(moving) = self.moving.take_if(|moving| !moving.is_leaving()) {
+            moving.give_up(&self.store);
+            self.take_graves_back();
+        }
+        self.levels.give_up();
+        self.purse.give_back();
+        self.held_bytes() < held
+    }
+}
+
+impl Drop for Cold {
+    /// What was begun goes. Files stay that a checkpoint may name: the next open removes the others.
+    fn drop(&mut self) {
+        self.reads.wait_to_close();
+        self.reads.book(0);
+        self.moving.take().into_iter().for_each(|moving| moving.give_up(&self.store));
+        self.levels.give_up();
+    }
+}
+
+fn known_by(record: &RecordView<'_>) -> Known {
+    if record.mark == TOMBSTONE { Known::Buried } else { Known::There }
+}
+
+fn remove_runs(store: &SegmentStore, runs: &[RunInfo]) {
+    for run in runs {
+        // What cannot be removed is left over until the next open.
+        let _ = store.remove_file(&run.id.file_name());
+    }
+}

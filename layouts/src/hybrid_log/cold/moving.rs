@@ -1,0 +1,418 @@
+//! How records move down, in steps: live records of the oldest segments are copied to a batch, the batch is written as a
+//! level of runs in the order of hashes, and then their index entries go.
+//!
+//! What it keeps true:
+//! - Entries go only when the level is there; each goes only if it still leads to the record that was copied.
+//! - A record is written only if its entry leads to it then. A key that is deleted after that is buried if the batch has
+//!   it, so that the level does not bring it back.
+//! - A move whose step fails goes on with the next. One that is given up changes nothing: what it wrote is removed, and
+//!   tombstones that it took come back.
+
+use std::ops::RangeInclusive;
+
+use alluvium_pagestore::{
+    Error, FooterEntry, KIB, MemoryKind, Result, SegmentDirectory, SegmentId, SegmentReader,
+    SegmentStore,
+};
+
+use super::batch::{Batch, Moving};
+use super::judge::has_same_key;
+use super::{Cold, PAYLOAD_MAX, TOMBSTONE, remove_runs};
+use crate::hybrid_log::address::{Address, StoredAt};
+use crate::hybrid_log::log::Log;
+use crate::runs::{
+    FAILED_MAX, RecordView, RunInfo, RunSizes, RunWriter, UnsyncedRun, is_of_device,
+};
+use crate::support::booked::Booked;
+
+/// What looking at a record costs, in bytes of records.
+const LOOK_BYTES: u64 = 32;
+/// A move waits for so many records that a batch is filled to one part in so many.
+const BATCH_SHARE: usize = 4;
+
+/// A move under way.
+#[derive(Debug)]
+pub struct Move {
+    batch: Batch,
+    phase: Phase,
+    /// Steps that failed since the last that did not.
+    failed: u32,
+    memory: Booked,
+}
+
+#[derive(Debug)]
+enum Phase {
+    Gathering(Box<Gathering>),
+    /// The batch and the tombstones in `going` are written; so many of these were.
+    Writing {
+        writer: Box<RunWriter>,
+        graves: usize,
+        sealed: Vec<RunInfo>,
+        unsynced: Vec<UnsyncedRun>,
+        /// Hashes whose records are not to count, if they were written before.
+        cuts: Vec<(u64, u64)>,
+    },
+    /// The level is there. The entries of the records from this one on are to go.
+    Leaving {
+        next: usize,
+    },
+}
+
+/// Where the records come from.
+#[derive(Debug)]
+struct Gathering {
+    reader: SegmentReader,
+    entries: Vec<FooterEntry>,
+    segment: Option<Source>,
+    /// The last segment that was looked at.
+    after: Option<SegmentId>,
+}
+
+/// The segment that is looked at.
+#[derive(Debug)]
+struct Source {
+    number: u32,
+    /// Its number among the sources of the batch, if it has records there.
+    nth: Option<u16>,
+    directory: SegmentDirectory,
+    /// The next image.
+    image: usize,
+}
+
+/// How far a step came.
+#[derive(Debug)]
+pub enum Moved {
+    /// The move goes on.
+    On(Box<Move>),
+    /// Records, or tombstones, have moved.
+    Done,
+    /// There is too little that could move.
+    Nothing,
+}
+
+impl Move {
+    /// A move that takes what it needs of memory, which is booked.
+    pub fn begin(cold: &Cold, memory: Booked) -> Self {
+        let reader = SegmentReader::new(cold.store.clone(), cold.state, cold.window_bytes);
+        let entries = Vec::with_capacity(cold.page_records);
+        let gathering = Gathering { reader, entries, segment: None, after: None };
+        let phase = Phase::Gathering(Box::new(gathering));
+        Self { batch: Batch::new(cold.batch_bytes, cold.batch_records), phase, failed: 0, memory }
+    }
+
+    /// A move of no records, whose memory is booked.
+    fn of_nothing(memory: Booked) -> Self {
+        let phase = Phase::Leaving { next: 0 };
+        Self { batch: Batch::new(0, 0), phase, failed: 0, memory }
+    }
+
+    /// Bytes that are booked for it.
+    pub fn memory_bytes(&self) -> u64 {
+        self.memory.bytes()
+    }
+
+    /// Whether its level is there, so that it cannot be given up.
+    pub fn is_leaving(&self) -> bool {
+        matches!(self.phase, Phase::Leaving { .. })
+    }
+
+    /// Bytes of records that are to be looked at until it is over, about.
+    pub fn left_bytes(&self, cold: &Cold) -> u64 {
+        let (looks, bytes) = (LOOK_BYTES * cold.batch_records as u64, cold.batch_bytes as u64);
+        match &self.phase {
+            Phase::Gathering(_) => 3 * looks + 2 * bytes,
+            Phase::Writing { .. } => 2 * looks + bytes,
+            Phase::Leaving { .. } => looks,
+        }
+    }
+
+    /// Whether a level that is being written may have a record of this hash.
+    pub fn may_have(&self, hash: u64) -> bool {
+        self.written(hash).next().is_some()
+    }
+
+    /// The payloads of a hash that a level which is being written may have.
+    pub fn written(&self, hash: u64) -> impl Iterator<Item = &[u8]> {
+        let batch = matches!(self.phase, Phase::Writing { .. }).then_some(&self.batch);
+        batch.into_iter().flat_map(move |batch| {
+            batch.of_hash(hash).map(|moving| batch.payload(&moving)).collect::<Vec<_>>()
+        })
+    }
+
+    /// Has no record count whose hash is of a range. What is yet to be written has lost its entry in the index.
+    pub fn cut(&mut self, hashes: &RangeInclusive<u64>) {
+        let cut = (*hashes.start(), *hashes.end());
+        if let Phase::Writing { cuts, .. } = &mut self.phase
+            && !cuts.contains(&cut)
+        {
+            cuts.push(cut);
+        }
+    }
+
+    /// Gives up what was begun, and removes what was written.
+    pub fn give_up(self, store: &SegmentStore) {
+        if let Phase::Writing { writer, sealed, .. } = self.phase {
+            // What cannot be removed is left over until the next open.
+            let _ = writer.abandon();
+            remove_runs(store, &sealed);
+        }
+    }
+
+    /// Whether the step that has just failed can be tried again.
+    fn can_go_on(&self, error: &Error) -> bool {
+        let is_whole = match &self.phase {
+            Phase::Writing { writer, .. } => !writer.has_failed(),
+            _ => true,
+        };
+        is_whole && is_of_device(error) && self.failed < FAILED_MAX
+    }
+}
+
+impl Log {
+    /// Moves for about `fuel` bytes of records.
+    ///
+    /// # Errors
+    /// Those of storage. The move goes on with the next step then, unless it failed again and again: else it was given up.
+    pub(super) fn step_move(
+        &mut self,
+        cold: &mut Cold,
+        mut one: Box<Move>,
+        fuel: u64,
+    ) -> Result<Moved> {
+        let stepped = match &mut one.phase {
+            // What was copied is not looked at again; the rest of a page that could not be read is left.
+            Phase::Gathering(gathering) => self.gather(gathering, &mut one.batch, fuel),
+            Phase::Writing { .. } => self.write(cold, &mut one, fuel).and_then(|is_over| {
+                // The level is there when it is over.
+                if is_over { install(cold, &mut one).map(|()| false) } else { Ok(false) }
+            }),
+            Phase::Leaving { .. } => Ok(self.leave_to_runs(cold, &mut one, fuel)),
+        };
+        match stepped {
+            Ok(true) if matches!(one.phase, Phase::Gathering(_)) => begin_writing(cold, one),
+            Ok(true) => Ok(Moved::Done),
+            Ok(false) => {
+                one.failed = 0;
+                Ok(Moved::On(one))
+            }
+            Err(error) => {
+                one.failed += 1;
+                if one.can_go_on(&error) {
+                    cold.moving = Some(one);
+                } else {
+                    one.give_up(&cold.store);
+                    cold.take_graves_back();
+                }
+                Err(error)
+            }
+        }
+    }
+
+    /// Copies live records of the oldest segments. Says whether there is no room for more, or no more are there.
+    fn gather(&self, from: &mut Gathering, batch: &mut Batch, fuel: u64) -> Result<bool> {
+        let mut spent = 0;
+        while spent < fuel {
+            self.find_source(from)?;
+            let Gathering { reader, entries, segment, .. } = &mut *from;
+            let Some(Source { number, nth, directory, image }) = segment else { return Ok(true) };
+            let info = &directory.info;
+            let Some(at) = directory.images().get(*image) else {
+                *segment = None;
+                continue;
+            };
+            reader.footer(directory, at, entries)?;
+            *image += 1;
+            spent += entries.len() as u64 * LOOK_BYTES;
+            for entry in &*entries {
+                let at = StoredAt { segment: *number, grain: entry.grain };
+                let length = entry.len as usize;
+                if length > PAYLOAD_MAX || !self.leads_to(entry.hash, at) {
+                    continue;
+                }
+                if !batch.has_room(length) {
+                    return Ok(true);
+                }
+                let Some(source) = nth.or_else(|| batch.add_source(*number, info.id)) else {
+                    return Ok(true);
+                };
+                *nth = Some(source);
+                let record = reader.record(info, entry)?;
+                batch.take(entry.hash, (source, entry.grain), record.payload);
+                spent += u64::from(entry.len);
+            }
+        }
+        Ok(false)
+    }
+
+    /// Finds the segment that is looked at: the same, unless it is over or was removed, or the next that is sealed and
+    /// has live records, if there is one.
+    fn find_source(&self, from: &mut Gathering) -> Result<()> {
+        let stored = self.stored.as_ref().expect("a cold tier has storage");
+        from.segment.take_if(|it| stored.number_of(it.directory.info.id) != Some(it.number));
+        if from.segment.is_none() {
+            let is_next = |number: &u32| {
+                let info = stored.info(*number);
+                info.sealed && Some(info.id) > from.after && stored.live_of(*number) > 0
+            };
+            let next = stored.numbers().filter(is_next).min_by_key(|next| stored.info(*next).id);
+            let Some(number) = next else { return Ok(()) };
+            let info = stored.info(number);
+            from.after = Some(info.id);
+            let directory = from.reader.open(info)?;
+            from.segment = Some(Source { number, nth: None, directory, image: 0 });
+        }
+        Ok(())
+    }
+
+    /// Whether the index leads to a record of a segment.
+    fn leads_to(&self, hash: u64, at: StoredAt) -> bool {
+        let here = Address::stored(at);
+        self.index.find(self.index_hash(hash), |known| known == here).is_some()
+    }
+
+    /// Where a copied record is, if its segment is there still: another one may have its number.
+    fn place_of(&self, batch: &Batch, moving: &Moving) -> Option<StoredAt> {
+        let (number, id) = batch.source(moving);
+        let stored = self.stored.as_ref().expect("a cold tier has storage");
+        (stored.number_of(id) == Some(number))
+            .then_some(StoredAt { segment: number, grain: moving.grain })
+    }
+
+    fn is_live(&self, batch: &Batch, moving: &Moving) -> bool {
+        let place = self.place_of(batch, moving);
+        place.is_some_and(|at| self.leads_to(moving.hash, at))
+    }
+
+    /// Writes records and tombstones in the order of their hashes. Says whether all were written.
+    fn write(&self, cold: &Cold, one: &mut Move, fuel: u64) -> Result<bool> {
+        let Move { batch, phase, .. } = one;
+        let Phase::Writing { writer, graves, .. } = phase else { return Ok(true) };
+        let mut spent = 0;
+        while spent < fuel {
+            let next = batch.next();
+            if let Some(grave) = cold.going.get(*graves)
+                && next.is_none_or(|next| grave.hash <= next.hash)
+            {
+                if !self.is_back(cold, batch, (grave.hash, &grave.payload))? {
+                    let (hash, payload) = (grave.hash, &grave.payload[..]);
+                    writer.push(RecordView { hash, mark: TOMBSTONE, order: &[], payload })?;
+                }
+                *graves += 1;
+                spent += LOOK_BYTES + grave.payload.len() as u64;
+                continue;
+            }
+            let Some(moving) = next else {
+                writer.finish()?;
+                return Ok(true);
+            };
+            if self.is_live(batch, &moving) {
+                writer.push(batch.view(&moving))?;
+            }
+            batch.leave();
+            spent += LOOK_BYTES + batch.payload(&moving).len() as u64;
+        }
+        Ok(false)
+    }
+
+    /// Whether a key that was buried was put again, and its record is in the batch.
+    fn is_back(&self, cold: &Cold, batch: &Batch, (hash, payload): (u64, &[u8])) -> Result<bool> {
+        for moving in batch.of_hash(hash) {
+            if self.is_live(batch, &moving)
+                && has_same_key(cold.record_type, batch.payload(&moving), payload)?
+            {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
+    /// The records of the batch are in a level: the index forgets those that it still leads to. Says whether it has.
+    fn leave_to_runs(&mut self, cold: &mut Cold, one: &mut Move, fuel: u64) -> bool {
+        let Move { batch, phase: Phase::Leaving { next }, .. } = one else { return true };
+        let end = *next + (fuel / LOOK_BYTES).max(1) as usize;
+        while let Some(moving) = batch.record(*next).filter(|_| *next < end) {
+            *next += 1;
+            let Some(at) = self.place_of(batch, &moving) else { continue };
+            let here = Address::stored(at);
+            let found = self.index.find(self.index_hash(moving.hash), |known| known == here);
+            let Some((entry, _)) = found else { continue };
+            self.index.remove(entry);
+            self.stored.as_mut().expect("a cold tier has storage").record_died(at);
+            cold.live.add(moving.hash);
+            cold.moved += 1;
+        }
+        *next == batch.len()
+    }
+}
+
+impl Cold {
+    /// Tombstones move alone while levels are merged, which may take long. Says whether they begin to.
+    pub(super) fn begin_burial(&mut self) -> Result<bool> {
+        if !self.levels.is_merging() || !self.wants_to_bury() || !self.going.is_empty() {
+            return Ok(false);
+        }
+        let sizes = self.burial_sizes();
+        let mut memory = Booked::none(self.account.clone(), MemoryKind::Buffers);
+        if !memory.try_reserve_more(sizes.memory_bytes() + size_of::<Move>() as u64) {
+            return Ok(false);
+        }
+        let one = Move::of_nothing(memory);
+        self.moving = Some(begin_leaving(self, Box::new(one), sizes)?);
+        Ok(true)
+    }
+
+    /// Of a level of tombstones alone.
+    fn burial_sizes(&self) -> RunSizes {
+        let sizes = RunSizes::within(16 * KIB, PAYLOAD_MAX, self.runs.key_groups);
+        RunSizes { syncs: false, ..sizes.expecting(self.buried.len() as u64) }
+    }
+}
+
+/// All records are copied that there is room for. Tombstones go with them.
+fn begin_writing(cold: &mut Cold, one: Box<Move>) -> Result<Moved> {
+    let (records, graves) = (one.batch.len(), cold.buried.len());
+    let is_little = !one.batch.is_filled(BATCH_SHARE) && graves < cold.batch_records / BATCH_SHARE;
+    if records + graves == 0 || is_little && !cold.takes_few && !cold.wants_to_bury() {
+        return Ok(Moved::Nothing);
+    }
+    let sizes = RunSizes { syncs: false, ..cold.runs.expecting((records + graves) as u64) };
+    begin_leaving(cold, one, sizes).map(Moved::On)
+}
+
+/// What is copied begins to be written, with the tombstones.
+fn begin_leaving(cold: &mut Cold, mut one: Box<Move>, sizes: RunSizes) -> Result<Box<Move>> {
+    let writer = Box::new(RunWriter::new(cold.store.clone(), cold.state, sizes)?);
+    debug_assert!(cold.going.is_empty(), "tombstones come back from a move that has failed");
+    std::mem::swap(&mut cold.buried, &mut cold.going);
+    one.batch.begin_leaving();
+    let (sealed, unsynced) = (Vec::new(), Vec::new());
+    one.phase = Phase::Writing { writer, graves: 0, sealed, unsynced, cuts: Vec::new() };
+    Ok(one)
+}
+
+/// All is written: the level is there, and tombstones are in it.
+fn install(cold: &mut Cold, one: &mut Move) -> Result<()> {
+    let Phase::Writing { writer, sealed, unsynced, cuts, .. } = &mut one.phase else {
+        return Ok(());
+    };
+    sealed.append(&mut writer.take_sealed());
+    unsynced.append(&mut writer.take_unsynced());
+    // There are none if all that was to be written has died meanwhile.
+    if !sealed.is_empty() {
+        for run in &mut *sealed {
+            cuts.iter().for_each(|(first, last)| run.cut(*first, *last));
+        }
+        cold.levels.add_unsynced(sealed, unsynced)?;
+    }
+    cold.moved_bytes += sealed.iter().map(|run| run.bytes).sum::<u64>();
+    cold.forget_graves();
+    one.phase = Phase::Leaving { next: 0 };
+    Ok(())
+}
+
+/// Books memory for a move that is free.
+pub(super) fn booked_for(cold: &Cold) -> Booked {
+    let mut booked = Booked::none(cold.account.clone(), MemoryKind::Buffers);
+    booked.charge(cold.move_bytes());
+    booked
+}

@@ -1,0 +1,374 @@
+//! When records move down and levels merge, and who pays for it: each new entry of the index, and each tombstone, does a
+//! step.
+//!
+//! A step is as long as it has to be for the work to be over before the index has its part of the memory, and no longer
+//! than [`FUEL_MAX`]. So no call waits for a whole move or merge, unless memory has no room for one entry more: then the
+//! call goes on until it has, which is counted as a stall.
+//!
+//! Memory for the work is saved up before it begins, a page with each step, and kept from then on: only a call that reads
+//! or grows a value has it for the moment. So the index cannot grow into it. Where directories of runs take what is left
+//! for them, no more records move, and the index refuses new keys; tombstones move and levels merge in what was kept.
+
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+
+use alluvium_pagestore::{ErrorKind, MemoryKind, Result};
+
+use super::judge::Newest;
+use super::moving::{Move, Moved, booked_for};
+use super::{Cold, DIRECTORY_BYTES};
+use crate::hybrid_log::index::IndexHash;
+use crate::hybrid_log::log::{Log, Needed};
+use crate::hybrid_log::stored::Stored;
+use crate::runs::RecordView;
+
+/// Records move down before the index has more than one part in so many of the memory.
+const INDEX_SHARE: u64 = 2;
+/// One part in so many is left for directories of runs and the table of segments, which grow, and for what the index
+/// grows while the work that it waits for goes on.
+const GROWING_SHARE: u64 = 8;
+/// They begin to when all but one part in so many of that is used.
+const BEGIN_SHARE: u64 = 8;
+/// Bytes of records that a step looks at, at least and at most. At 32 bytes a record, and some 150 ns each, the longest
+/// takes less than a millisecond.
+const FUEL_MIN: u64 = 1 << 10;
+const FUEL_MAX: u64 = 128 << 10;
+/// Those of a step of a tick, and how many records that is, at 32 bytes each.
+const FUEL_TICK: u64 = 8 << 10;
+pub(in crate::hybrid_log) const RECORDS_TICK: usize = 256;
+/// What an entry of the index takes, about.
+const ENTRY_BYTES: u64 = 24;
+/// With nothing to do, or after failures, so many new entries come before it is looked again.
+const REST: u32 = 256;
+/// After so many steps that saved no memory up, steps are fewer: others take what pages give up.
+const SAVING_MAX: u32 = 256;
+/// After the first failure it is so many.
+const REST_FAILED: u32 = 8;
+
+/// What a step came to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stepped {
+    /// Something was done.
+    Something,
+    /// Memory for what is to be done is being saved up; it has become more, or not.
+    Saving { is_more: bool },
+    /// There is nothing to do, or no memory to do it with.
+    Nothing,
+}
+
+impl Cold {
+    /// Whether a move goes on, or levels are to be merged.
+    pub fn is_behind(&self) -> bool {
+        self.moving.is_some() || self.levels.is_behind()
+    }
+
+    /// Whether a move or merge goes on.
+    pub(super) fn is_working(&self) -> bool {
+        self.moving.is_some() || self.levels.is_merging()
+    }
+
+    /// Whether levels are merged next, and no records move. After a merge that has failed they may.
+    fn is_merge_next(&self) -> bool {
+        let may_move = self.merge_has_failed && (self.wants_move || self.wants_to_bury());
+        self.levels.is_merging() || self.levels.is_behind() && !may_move
+    }
+
+    /// What came of a step says when the next one is worth it.
+    fn note(&mut self, stepped: &Result<Stepped>) {
+        match stepped {
+            Ok(Stepped::Something | Stepped::Saving { is_more: true }) => {
+                (self.failed_in_row, self.saved_nothing) = (0, 0);
+            }
+            // A page that leaves memory for it takes several steps.
+            Ok(Stepped::Saving { is_more: false }) => {
+                self.saved_nothing += 1;
+                self.rest = if self.saved_nothing < SAVING_MAX { 0 } else { REST_FAILED };
+            }
+            Ok(Stepped::Nothing) if self.entries_max.is_some() => {}
+            Ok(Stepped::Nothing) => self.rest = REST,
+            Err(error) => {
+                self.rest = match error.kind() {
+                    ErrorKind::Io => (REST_FAILED << self.failed_in_row.min(5)).min(REST),
+                    // For a device that does nothing a step waits long.
+                    _ => REST,
+                };
+                self.failed_in_row += 1;
+                self.failed += 1;
+            }
+        }
+    }
+
+    /// What a step has given back is kept for the next: the index would take it.
+    fn keep_purse(&mut self) {
+        if self.entries_max.is_some() {
+            // The little memory of tests has no room for it beside pages.
+            self.purse.give_back();
+        } else if self.moved > 0 || self.is_working() {
+            let lacking = self.work_bytes().saturating_sub(self.held_bytes());
+            self.purse.try_reserve_more(lacking.min(self.account.available()));
+        }
+    }
+
+    /// Bytes of records that are to be looked at for what goes on, and for a move after that, about.
+    fn left_bytes(&self) -> u64 {
+        match &self.moving {
+            Some(moving) => moving.left_bytes(self),
+            None => self.levels.left_bytes() + 2 * self.batch_bytes as u64,
+        }
+    }
+}
+
+impl Log {
+    /// So many keys are going to be there. With a tier the index has those that it has room for.
+    pub fn expect(&mut self, keys: u64) {
+        let most = match &self.cold {
+            Some(_) => self.index_bytes_max() / ENTRY_BYTES / 2,
+            None => keys,
+        };
+        self.index.expect(keys.min(most));
+    }
+
+    /// Pays for an entry of this hash, which the index is to take.
+    #[inline]
+    pub fn pay_for_entry(&mut self, hash: IndexHash) {
+        let Some(cold) = &mut self.cold else { return };
+        if cold.rest > 0 {
+            cold.rest -= 1;
+            return;
+        }
+        let is_enough = cold.entries_max.is_some_and(|most| self.index.len() > most);
+        let is_due = cold.wants_move || is_enough || cold.is_behind();
+        if is_due || !self.index.has_room_for(hash) {
+            self.pay_some();
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn pay_some(&mut self) {
+        let (has, most) = (self.index_bytes(), self.index_bytes_max());
+        let Some(cold) = &mut self.cold else { return };
+        cold.wants_move |= has > most - most / BEGIN_SHARE;
+        let steps = most.saturating_sub(has) / ENTRY_BYTES;
+        match cold.entries_max {
+            Some(entries) => {
+                cold.wants_move |= self.index.len() > entries;
+                self.pay_within(1 << 20, false);
+            }
+            // The index has its part: it takes that of pages while the work is not over.
+            None => self.pay_within(steps, has >= most),
+        }
+    }
+
+    /// Pays for a tombstone.
+    pub fn pay_for_grave(&mut self) {
+        let Some(cold) = &self.cold else { return };
+        if cold.is_behind() || cold.wants_to_bury() {
+            let steps = cold.buried_max - cold.buried.len() - cold.going.len();
+            self.pay_within(steps as u64, false);
+        }
+    }
+
+    /// A step that has what is to be done over within so many steps. What fails is tried again later: that is told to
+    /// nobody but by reads, space and the index.
+    fn pay_within(&mut self, steps: u64, must: bool) {
+        let left = self.cold.as_ref().map_or(0, |cold| cold.left_bytes());
+        let fuel = (2 * left / steps.max(1)).clamp(FUEL_MIN, FUEL_MAX);
+        let stepped = self.step_cold(fuel, must);
+        let Some(cold) = &mut self.cold else { return };
+        match stepped {
+            Err(error) if must && error.kind() == ErrorKind::OverBudget => cold.rest = REST_FAILED,
+            stepped => cold.note(&stepped),
+        }
+    }
+
+    /// Does what may be done while nobody waits. Says whether something was. What fails is tried again later.
+    pub fn tick_cold(&mut self) -> bool {
+        let Some(cold) = self.cold.as_mut().filter(|cold| cold.is_behind()) else {
+            return false;
+        };
+        // Nobody calls so often that it is too often.
+        cold.rest = cold.rest.saturating_sub(REST / 4);
+        if cold.rest > 0 {
+            return false;
+        }
+        let stepped = self.step_cold(FUEL_TICK, false);
+        self.cold.iter_mut().for_each(|cold| cold.note(&stepped));
+        stepped.is_ok_and(|stepped| stepped == Stepped::Something)
+    }
+
+    /// Moves records down although there are few, because memory has no room for an entry, or the list of tombstones none.
+    /// Says whether something was done; the caller looks whether that is enough.
+    ///
+    /// # Errors
+    /// Those of storage.
+    pub fn must_move_down(&mut self) -> Result<bool> {
+        let Some(cold) = &mut self.cold else { return Ok(false) };
+        (cold.wants_move, cold.takes_few) = (true, true);
+        self.stats.stalls += 1;
+        let stepped = self.step_cold(FUEL_MAX, true);
+        self.cold.iter_mut().for_each(|cold| cold.takes_few = cold.entries_max.is_some());
+        match stepped {
+            Ok(stepped) => Ok(stepped != Stepped::Nothing),
+            Err(error) if error.kind() == ErrorKind::OverBudget => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// A step of the move or merge that goes on, or the beginning of one.
+    fn step_cold(&mut self, fuel: u64, must: bool) -> Result<Stepped> {
+        let Some(mut cold) = self.cold.take() else { return Ok(Stepped::Nothing) };
+        if cold.is_working() {
+            // For the directories of what is written.
+            cold.purse.give_back();
+        }
+        // Keys are the user's: to compare them may panic.
+        let stepped = catch_unwind(AssertUnwindSafe(|| {
+            cold.wait_for_left()?;
+            if !cold.going.is_empty() && cold.moving.is_none() {
+                // A panic has lost the move.
+                cold.take_graves_back();
+            }
+            match cold.moving.take() {
+                Some(moving) => self.step_this_move(&mut cold, moving, fuel),
+                None if cold.begin_burial()? => Ok(Stepped::Something),
+                None if cold.is_merge_next() => self.step_merge(&mut cold, fuel, must),
+                None if cold.wants_move || cold.wants_to_bury() => {
+                    cold.merge_has_failed = false;
+                    self.begin_move(&mut cold, must)
+                }
+                None => Ok(Stepped::Nothing),
+            }
+        }));
+        cold.keep_purse();
+        cold.book_left();
+        self.cold = Some(cold);
+        let stepped = stepped.unwrap_or_else(|panic| resume_unwind(panic));
+        stepped.map_err(|error| error.with("state", &self.name))
+    }
+
+    fn step_this_move(&mut self, cold: &mut Cold, moving: Box<Move>, fuel: u64) -> Result<Stepped> {
+        match self.step_move(cold, moving, fuel)? {
+            Moved::On(moving) => {
+                cold.moving = Some(moving);
+                Ok(Stepped::Something)
+            }
+            Moved::Done => {
+                cold.wants_move = false;
+                Ok(Stepped::Something)
+            }
+            Moved::Nothing => {
+                cold.wants_move = false;
+                Ok(Stepped::Nothing)
+            }
+        }
+    }
+
+    fn begin_move(&mut self, cold: &mut Cold, must: bool) -> Result<Stepped> {
+        let (graves, needed) = (cold.graves_lacking(), cold.move_bytes());
+        // Records move only while what moves and merges after them take is there too, so that tombstones always can.
+        let takes_less = cold.wants_to_bury() || cold.entries_max.is_some();
+        let saved = cold.purse.bytes();
+        let wanted = match (takes_less, must) {
+            (true, true) => needed,
+            (true, false) => needed + DIRECTORY_BYTES,
+            (false, true) => cold.work_bytes() - DIRECTORY_BYTES / 2,
+            (false, false) => cold.work_bytes(),
+        };
+        if !self.save_up(cold, (wanted + graves, "records that move to runs"), must)? {
+            return Ok(saving(cold, saved));
+        }
+        cold.purse.give_some_back(needed + graves);
+        cold.grave_memory.keep(graves);
+        let memory = booked_for(cold);
+        cold.moving = Some(Box::new(Move::begin(cold, memory)));
+        Ok(Stepped::Something)
+    }
+
+    fn step_merge(&mut self, cold: &mut Cold, fuel: u64, must: bool) -> Result<Stepped> {
+        let (record_type, runs, read_bytes) = (cold.record_type, cold.runs, cold.read_bytes);
+        if !cold.levels.is_merging() {
+            let needed = cold.levels.due_bytes(runs, read_bytes);
+            // What must be done is not put off for the sake of the directories.
+            let wanted = if must { needed } else { needed + DIRECTORY_BYTES };
+            let saved = cold.purse.bytes();
+            if !self.save_up(cold, (wanted, "a merge of runs"), must)? {
+                return Ok(saving(cold, saved));
+            }
+            cold.purse.give_some_back(needed);
+        }
+        let log = &*self;
+        let is_hot = |record: &RecordView<'_>| log.has_in_memory(record_type, record);
+        let judge_of = |is_last| Newest { record_type, is_last, is_hot: &is_hot };
+        let stepped = cold.levels.step(fuel, runs, read_bytes, judge_of);
+        cold.merge_has_failed = stepped.is_err();
+        match stepped? {
+            true => Ok(Stepped::Something),
+            false => Ok(Stepped::Nothing),
+        }
+    }
+
+    /// Saves memory up, a page with each step, or all of it if it `must` be there. Says whether it is there.
+    fn save_up(&mut self, cold: &mut Cold, needed: Needed, must: bool) -> Result<bool> {
+        let lacking = needed.0.saturating_sub(cold.purse.bytes());
+        if lacking == 0 {
+            return Ok(true);
+        }
+        if must {
+            self.make_free_for(cold, (lacking, needed.1))?;
+            cold.purse.charge(lacking);
+            return Ok(true);
+        }
+        // What is kept free for values, and for a page that the stream begins.
+        let keep = self.sizes.headroom_bytes + 2 * self.sizes.frame_bytes;
+        if self.account.available() < lacking + keep && !self.free_step()? {
+            // No page can go. Guides can be read again.
+            cold.give_guides_up(lacking);
+        }
+        let saved = self.account.available().saturating_sub(keep).min(lacking);
+        Ok(cold.purse.try_reserve_more(saved) && saved == lacking)
+    }
+
+    /// Makes memory free, that of guides too.
+    fn make_free_for(&mut self, cold: &mut Cold, needed: Needed) -> Result<()> {
+        match self.make_free(needed) {
+            Err(error)
+                if error.kind() == ErrorKind::OverBudget && cold.give_guides_up(u64::MAX) > 0 =>
+            {
+                self.make_free(needed)
+            }
+            made => made,
+        }
+    }
+
+    /// Bytes of the index without guides.
+    fn index_bytes(&self) -> u64 {
+        let guides = self.cold.as_ref().map_or(0, |cold| cold.guide_bytes());
+        self.account.used_for(MemoryKind::Index) - guides
+    }
+
+    /// The index leaves room for a move, which makes more for it, and for pages.
+    fn index_bytes_max(&self) -> u64 {
+        // Other states may have taken the rest.
+        let limit = self.account.used() + self.account.available();
+        let cold = self.cold.as_deref();
+        let work_of = |cold: &Cold| cold.work_bytes() + cold.graves_lacking();
+        let (work, held) = cold.map_or((0, 0), |cold| (work_of(cold), cold.held_bytes()));
+        let beside = [MemoryKind::Buffers, MemoryKind::Tables];
+        let beside: u64 = beside.map(|kind| self.account.used_for(kind)).iter().sum();
+        let beside = beside.saturating_sub(held) + work;
+        // They grow while the index does not shrink.
+        let growing = limit / GROWING_SHARE;
+        let most = limit.saturating_sub(beside + growing + self.floor_bytes());
+        let most = most.min(limit / INDEX_SHARE);
+        let tables = self.stored.as_ref().map_or(0, |stored| {
+            stored.tables_bytes_for(most / ENTRY_BYTES, self.sizes.segment_bytes)
+        });
+        let has = self.stored.as_ref().map_or(0, Stored::tables_bytes) + growing / 2;
+        most.saturating_sub(tables.saturating_sub(has))
+    }
+}
+
+/// What a step came to that saved memory up, of which so much was there before.
+fn saving(cold: &Cold, before: u64) -> Stepped {
+    Stepped::Saving { is_more: cold.purse.bytes() > before }
+}

@@ -1,0 +1,66 @@
+//! Reads the records of some key groups from the sorted runs of another store's checkpoint.
+//!
+//! Records stand in the order of their hashes, and a key group is a range of them: what stands before and behind it is
+//! not read, but for the partitions at its ends.
+//!
+//! What it keeps true: of a key the newest record is shown, unless it is a tombstone. What segments have of the key is
+//! newer still.
+
+use alluvium_pagestore::{ImagePart, KeyGroup, MemoryKind, Result};
+
+use super::full_image::chunk_bytes;
+use super::parts::Part;
+use crate::hybrid_log::TOMBSTONE;
+use crate::runs::{RecordView, scan, scan_bytes};
+use crate::support::booked::Booked;
+
+/// Whether two encoded records are of one key, by `Eq`.
+pub type HasSameKey<'a> = &'a dyn Fn(&[u8], &[u8]) -> Result<bool>;
+
+/// Bytes that reading a part takes.
+pub(super) fn runs_bytes(part: &Part, runs: &ImagePart) -> u64 {
+    scan_bytes(&runs.levels, chunk_bytes(&part.context))
+}
+
+/// Shows the wanted records of a part.
+pub(super) fn read_runs(
+    part: &Part,
+    runs: &ImagePart,
+    has_same_key: HasSameKey<'_>,
+    record: &mut dyn FnMut(&[u8]) -> Result<()>,
+) -> Result<()> {
+    if part.wanted.is_empty() {
+        return Ok(());
+    }
+    let context = &part.context;
+    let (account, bytes) = (context.account.clone(), runs_bytes(part, runs));
+    let what = "reading another store's sorted runs";
+    let _booked = Booked::reserve(account, MemoryKind::Buffers, bytes, what)?;
+    let hashes_of = |group| KeyGroup(group).hashes(context.key_groups);
+    let wanted = *hashes_of(part.wanted.start).start()..=*hashes_of(part.wanted.end - 1).end();
+    let levels = (context.segment_store()?, &runs.levels[..]);
+    scan(levels, &wanted, chunk_bytes(context), &mut |group| {
+        if part.takes(group[0].hash)? {
+            newest(group, has_same_key, record)?;
+        }
+        Ok(true)
+    })
+}
+
+/// Shows the newest record of each key among those of one hash, the newest first.
+fn newest(
+    group: &[RecordView<'_>],
+    has_same_key: HasSameKey<'_>,
+    record: &mut dyn FnMut(&[u8]) -> Result<()>,
+) -> Result<()> {
+    for (nth, one) in group.iter().enumerate() {
+        let mut is_newest = true;
+        for newer in &group[..nth] {
+            is_newest &= !has_same_key(one.payload, newer.payload)?;
+        }
+        if is_newest && one.mark != TOMBSTONE {
+            record(one.payload)?;
+        }
+    }
+    Ok(())
+}

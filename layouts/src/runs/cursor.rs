@@ -1,0 +1,377 @@
+//! Reading a run from its first record to its last, a buffer at a time.
+//!
+//! Each chunk is verified before one of its records is shown; at the end of each partition, that its chunks were all
+//! there and in order. A cursor that has failed shows nothing until what failed is done: it goes on where it was.
+
+use alluvium_pagestore::io::{BLOCK_BYTES, FileHandle, IoBuffer, Operation, run_blocking};
+use alluvium_pagestore::{Result, SegmentStore};
+
+use super::chunk::{self, Chunk, RecordView};
+use super::damaged;
+use super::directory::{Partition, RunInfo, directory_bytes};
+use super::run::read_directory;
+
+/// A place in a run, and the bytes around it.
+#[derive(Debug)]
+pub struct Cursor {
+    store: SegmentStore,
+    file: FileHandle,
+    run: u64,
+    order_bytes: usize,
+    partitions: Vec<Partition>,
+    /// The partition that is read, and the block after those that the buffer has.
+    partition: usize,
+    next_block: u32,
+    buffer: IoBuffer,
+    buffer_bytes: usize,
+    /// Where the buffer begins in the file.
+    buffer_offset: u64,
+    /// The chunk in the buffer that is shown, and the record in it.
+    chunk_at: usize,
+    chunk: Option<Chunk>,
+    chunk_bytes: usize,
+    record_at: usize,
+    /// Of the partition so far.
+    digest: u32,
+    records: u64,
+    read_bytes: u64,
+    /// Whether the next chunk could not be entered.
+    is_stopped: bool,
+    /// The offset that is yet to be read from, where a read failed.
+    unread: Option<u64>,
+}
+
+impl Cursor {
+    /// Bytes that a cursor on this run takes which reads so many at once.
+    pub fn memory_bytes(info: &RunInfo, read_bytes: usize) -> u64 {
+        let directory = info.partitions as usize * size_of::<Partition>();
+        Self::buffer_bytes(info, read_bytes) as u64 + directory as u64
+    }
+
+    fn buffer_bytes(info: &RunInfo, read_bytes: usize) -> usize {
+        let at_once = read_bytes.max(info.longest_chunk as usize);
+        // The directory is read into it first.
+        at_once.max(directory_bytes(info.partitions as usize)).next_multiple_of(BLOCK_BYTES)
+    }
+
+    /// A cursor on the first record of a run. Reads the directory and the first chunks.
+    ///
+    /// # Errors
+    /// Those of the device; [`ErrorKind::Corrupt`](alluvium_pagestore::ErrorKind::Corrupt) for what is not what was
+    /// written.
+    pub fn open(store: SegmentStore, info: &RunInfo, read_bytes: usize) -> Result<Self> {
+        Self::open_at(store, info, read_bytes, 0)
+    }
+
+    /// [`open`](Cursor::open) on the first record whose hash is not below this one. Reads what its partition has before.
+    pub(super) fn open_at(
+        store: SegmentStore,
+        info: &RunInfo,
+        read_bytes: usize,
+        hash: u64,
+    ) -> Result<Self> {
+        let file = store.device().open(&info.id.file_name())?;
+        let buffer_bytes = Self::buffer_bytes(info, read_bytes);
+        let mut buffer = IoBuffer::zeroed(buffer_bytes);
+        let partitions = read_directory(store.device(), &file, info, &mut buffer)?;
+        let partition = partitions.partition_point(|partition| partition.last_hash < hash);
+        let mut cursor = Self {
+            store,
+            file,
+            run: info.id.0,
+            order_bytes: info.order_bytes as usize,
+            partitions,
+            partition,
+            next_block: 0,
+            buffer,
+            buffer_bytes,
+            buffer_offset: 0,
+            chunk_at: 0,
+            chunk: None,
+            chunk_bytes: 0,
+            record_at: 0,
+            digest: 0,
+            records: 0,
+            read_bytes: 0,
+            is_stopped: false,
+            unread: None,
+        };
+        cursor.buffer.set_len(0);
+        cursor.next_block = cursor.partitions.get(partition).map_or(0, |first| first.block);
+        cursor.next_chunk()?;
+        while cursor.peek().is_some_and(|record| record.hash < hash) {
+            cursor.advance()?;
+        }
+        Ok(cursor)
+    }
+
+    /// The record it is on; none at the end.
+    pub fn peek(&self) -> Option<RecordView<'_>> {
+        let chunk = self.chunk.as_ref()?;
+        let bytes = &self.buffer.as_slice()[self.chunk_at..self.chunk_at + self.chunk_bytes];
+        chunk.record_at(bytes, self.record_at, self.order_bytes).map(|(record, _)| record)
+    }
+
+    /// Goes to the next record.
+    ///
+    /// # Errors
+    /// As for [`open`](Cursor::open). A cursor that has failed shows nothing, so it looks like one at its end:
+    /// [`go_on`](Cursor::go_on) says which it is.
+    pub fn advance(&mut self) -> Result<()> {
+        self.go_on()?;
+        let Some(chunk) = &self.chunk else { return Ok(()) };
+        let bytes = &self.buffer.as_slice()[self.chunk_at..self.chunk_at + self.chunk_bytes];
+        let Some((_, next)) = chunk.record_at(bytes, self.record_at, self.order_bytes) else {
+            return Ok(());
+        };
+        if chunk.record_at(bytes, next, self.order_bytes).is_some() {
+            self.record_at = next;
+            return Ok(());
+        }
+        self.chunk = None;
+        self.is_stopped = true;
+        self.go_on()
+    }
+
+    /// Goes to the record that [`advance`](Cursor::advance) failed to go to, if it did.
+    ///
+    /// # Errors
+    /// As for `advance`: what failed is tried again.
+    pub fn go_on(&mut self) -> Result<()> {
+        if self.is_stopped {
+            self.next_chunk()?;
+            self.is_stopped = false;
+        }
+        Ok(())
+    }
+
+    /// Bytes read so far.
+    pub fn read_bytes(&self) -> u64 {
+        self.read_bytes
+    }
+
+    /// Goes to the first record whose hash is not below this one. Reads its partition from the beginning, if that is
+    /// another one.
+    ///
+    /// # Errors
+    /// As for [`advance`](Cursor::advance).
+    fn skip_to(&mut self, hash: u64) -> Result<()> {
+        let partition = self.partitions.partition_point(|partition| partition.last_hash < hash);
+        if partition > self.partition {
+            self.stand_before(partition);
+            self.go_on()?;
+        }
+        while self.peek().is_some_and(|record| record.hash < hash) {
+            self.advance()?;
+        }
+        Ok(())
+    }
+
+    /// The first chunk of a partition comes next; the rest of this one is left.
+    fn stand_before(&mut self, partition: usize) {
+        self.partition = partition;
+        self.next_block = self.partitions.get(partition).map_or(0, |next| next.block);
+        self.buffer.set_len(0);
+        (self.chunk, self.chunk_at, self.chunk_bytes, self.buffer_offset) = (None, 0, 0, 0);
+        (self.digest, self.records, self.unread) = (0, 0, None);
+        self.is_stopped = true;
+    }
+
+    /// The partition whose records are shown, of how many.
+    pub fn partition(&self) -> (usize, usize) {
+        (self.partition, self.partitions.len())
+    }
+
+    /// Goes to the first record of the next chunk.
+    fn next_chunk(&mut self) -> Result<()> {
+        let end = self.chunk_at + self.chunk_bytes;
+        let Some(entry) = self.partitions.get(self.partition).copied() else { return Ok(()) };
+        if let Some(offset) = self.unread {
+            self.fill(offset, entry)?;
+            return self.enter(0);
+        }
+        let offset = self.buffer_offset + end as u64;
+        if self.next_block == entry.block + entry.blocks && end == self.buffer.len() {
+            return self.next_partition(entry);
+        }
+        let at = match self.has_chunk(end)? {
+            true => end,
+            false => {
+                let offset = if self.buffer.is_empty() { entry.offset() } else { offset };
+                self.fill(offset, entry)?;
+                0
+            }
+        };
+        self.enter(at)
+    }
+
+    /// Whether the buffer has the whole chunk that begins at a place of it.
+    fn has_chunk(&self, at: usize) -> Result<bool> {
+        let bytes = &self.buffer.as_slice()[at..];
+        if bytes.len() < BLOCK_BYTES {
+            return Ok(false);
+        }
+        let place = (self.run, self.buffer_offset + at as u64);
+        Ok(chunk::told_bytes(place, bytes)? <= bytes.len())
+    }
+
+    /// Reads what follows from an offset on, as far as the partition and the buffer go.
+    fn fill(&mut self, offset: u64, entry: Partition) -> Result<()> {
+        self.unread = Some(offset);
+        let most = (entry.guide_offset() - offset).min(self.buffer_bytes as u64) as usize;
+        let mut buffer = std::mem::replace(&mut self.buffer, IoBuffer::empty());
+        if buffer.capacity() == 0 {
+            // The device keeps the one of a read that has timed out.
+            buffer = IoBuffer::zeroed(self.buffer_bytes);
+        }
+        buffer.set_len(most);
+        let operation = Operation::Read { offset };
+        let (mut buffer, done) = run_blocking(self.store.device(), &self.file, operation, buffer);
+        buffer.set_len(if done.is_ok() { most } else { 0 });
+        self.buffer = buffer;
+        done?;
+        self.buffer_offset = offset;
+        (self.chunk, self.chunk_at, self.chunk_bytes) = (None, 0, 0);
+        self.read_bytes += most as u64;
+        self.next_block = (offset / BLOCK_BYTES as u64) as u32 + (most / BLOCK_BYTES) as u32;
+        if !self.has_chunk(0)? {
+            return Err(damaged(self.run, offset, "a chunk of a run is longer than told"));
+        }
+        self.unread = None;
+        Ok(())
+    }
+
+    /// Verifies the chunk at a place of the buffer and goes to its first record.
+    fn enter(&mut self, at: usize) -> Result<()> {
+        let place = (self.run, self.buffer_offset + at as u64);
+        let bytes = chunk::told_bytes(place, &self.buffer.as_slice()[at..])?;
+        let chunk = Chunk::verified(place, &self.buffer.as_slice()[at..at + bytes])?;
+        (self.chunk_at, self.chunk_bytes, self.record_at) = (at, bytes, chunk::HEADER_BYTES);
+        self.digest = crc32c::crc32c_append(self.digest, &chunk.crc.to_le_bytes());
+        self.records += u64::from(chunk.records);
+        self.chunk = Some(chunk);
+        Ok(())
+    }
+
+    /// The partition is over: it was whole if digest and count say so.
+    fn next_partition(&mut self, entry: Partition) -> Result<()> {
+        if (self.digest, self.records) != (entry.digest, u64::from(entry.records)) {
+            let what = "chunks of a partition are missing, or others";
+            return Err(damaged(self.run, entry.offset(), what));
+        }
+        (self.digest, self.records) = (0, 0);
+        self.partition += 1;
+        let Some(next) = self.partitions.get(self.partition).copied() else {
+            self.chunk = None;
+            return Ok(());
+        };
+        self.fill(next.offset(), next)?;
+        self.enter(0)
+    }
+}
+
+/// A cursor on runs whose hashes do not overlap, one after the other: one of them is open at a time. It passes their cuts
+/// over.
+#[derive(Debug)]
+pub(super) struct Chain {
+    store: SegmentStore,
+    at_once: usize,
+    /// The runs behind the one that is read.
+    rest: std::vec::IntoIter<RunInfo>,
+    /// None at the end, and before a run that could not be opened. With what the run is.
+    cursor: Option<(Cursor, RunInfo)>,
+    /// Of runs that are over.
+    read_bytes: u64,
+}
+
+impl Chain {
+    /// Bytes that it takes on these runs if it reads so many at once.
+    pub fn memory_bytes(runs: &[RunInfo], read_bytes: usize) -> u64 {
+        let longest = runs.iter().map(|run| Cursor::memory_bytes(run, read_bytes)).max();
+        let cuts: usize = runs.iter().map(|run| size_of_val(&run.cuts[..])).sum();
+        longest.unwrap_or(0) + (size_of_val(runs) + cuts + size_of::<Self>()) as u64
+    }
+
+    /// A cursor on the first record of runs in order.
+    ///
+    /// # Errors
+    /// Those of [`Cursor::open`].
+    pub fn open(store: &SegmentStore, runs: &[RunInfo], read_bytes: usize) -> Result<Self> {
+        Self::open_at(store, runs, read_bytes, 0)
+    }
+
+    /// [`open`](Chain::open) on the first record whose hash is not below this one.
+    pub fn open_at(
+        store: &SegmentStore,
+        runs: &[RunInfo],
+        read_bytes: usize,
+        hash: u64,
+    ) -> Result<Self> {
+        let start = runs.partition_point(|run| run.last_hash < hash);
+        let rest = Vec::from(&runs[start..]).into_iter();
+        let (store, at_once) = (store.clone(), read_bytes);
+        let mut chain = Self { store, at_once, rest, cursor: None, read_bytes: 0 };
+        if let Some(first) = chain.rest.next() {
+            let cursor = Cursor::open_at(chain.store.clone(), &first, at_once, hash)?;
+            chain.cursor = Some((cursor, first));
+        }
+        chain.skip_what_is_over()?;
+        Ok(chain)
+    }
+
+    /// The record it is on; none at the end.
+    pub fn peek(&self) -> Option<RecordView<'_>> {
+        self.cursor.as_ref()?.0.peek()
+    }
+
+    /// Goes to the next record.
+    ///
+    /// # Errors
+    /// As for [`Cursor::advance`].
+    pub fn advance(&mut self) -> Result<()> {
+        if let Some((cursor, _)) = &mut self.cursor {
+            cursor.advance()?;
+        }
+        self.skip_what_is_over()
+    }
+
+    /// Goes to the record that [`advance`](Chain::advance) failed to go to, if it did.
+    ///
+    /// # Errors
+    /// As for `advance`: what failed is tried again.
+    pub fn go_on(&mut self) -> Result<()> {
+        if let Some((cursor, _)) = &mut self.cursor {
+            cursor.go_on()?;
+        }
+        self.skip_what_is_over()
+    }
+
+    fn skip_what_is_over(&mut self) -> Result<()> {
+        loop {
+            if let Some((cursor, run)) = &mut self.cursor
+                && let Some(hash) = cursor.peek().map(|record| record.hash)
+            {
+                match run.cut_of(hash) {
+                    None => return Ok(()),
+                    Some(last) if last < run.last_hash => cursor.skip_to(last + 1)?,
+                    // Nothing that counts is left of it.
+                    Some(_) => self.leave_run(),
+                }
+                continue;
+            }
+            self.leave_run();
+            let Some(next) = self.rest.as_slice().first() else { return Ok(()) };
+            let cursor = Cursor::open(self.store.clone(), next, self.at_once)?;
+            self.cursor = self.rest.next().map(|run| (cursor, run));
+        }
+    }
+
+    fn leave_run(&mut self) {
+        self.read_bytes += self.cursor.take().map_or(0, |(cursor, _)| cursor.read_bytes());
+    }
+
+    /// Bytes read so far.
+    pub fn read_bytes(&self) -> u64 {
+        self.read_bytes + self.cursor.as_ref().map_or(0, |(cursor, _)| cursor.read_bytes())
+    }
+}

@@ -1,0 +1,379 @@
+//! Levels of runs, the newest first, and the merges that keep them few.
+//!
+//! A level is what one batch or one merge has written: runs whose hashes do not overlap. A look-up goes from the newest
+//! level to the oldest. [`due`] says what is merged; the design has the simulation that it comes from.
+//!
+//! What it keeps true:
+//! - Levels that are merged stay until all of the merge is there: one that fails, or is given up, changes nothing.
+//! - A merge begins only if memory for all of it can be booked, and gives it back when it ends.
+//! - Levels that come while a merge goes on are newer than what it writes.
+
+mod cutting;
+mod merging;
+
+use std::ops::Range;
+use std::rc::Rc;
+
+use alluvium_pagestore::{Account, Error, ErrorKind, MemoryKind, Result, SegmentStore};
+
+use super::chunk::RecordView;
+use super::directory::{RunId, RunInfo};
+use super::run::{ReadBuffer, Run, RunReads};
+use super::unsynced::UnsyncedRun;
+use crate::support::booked::Booked;
+
+use merging::Merging;
+pub use merging::{ABOVE_MAX, FAILED_MAX, MERGED_MAX, SHARE, due};
+
+/// Runs whose hashes do not overlap, in order.
+#[derive(Debug)]
+struct Level {
+    number: u64,
+    runs: Vec<Run>,
+}
+
+impl Level {
+    fn records(&self) -> u64 {
+        self.runs.iter().map(|run| run.info().records).sum()
+    }
+
+    fn bytes(&self) -> u64 {
+        self.runs.iter().map(|run| run.info().bytes).sum()
+    }
+
+    /// These files of it are not synced.
+    fn are_unsynced(&mut self, unsynced: &[UnsyncedRun]) {
+        for run in &mut self.runs {
+            let file = unsynced.iter().find(|file| file.id() == run.info().id);
+            run.unsynced = file.cloned();
+        }
+    }
+
+    /// The runs that may have a hash: one, or neighbours that share it.
+    fn runs_of(&self, hash: u64) -> Range<usize> {
+        let start = self.runs.partition_point(|run| run.info().last_hash < hash);
+        let end = self.runs.partition_point(|run| run.info().first_hash <= hash).max(start);
+        match self.runs[start..end].iter().any(|run| run.info().is_cut(hash)) {
+            true => start..start,
+            false => start..end,
+        }
+    }
+}
+
+/// Whether memory is what was missing.
+fn is_short(error: &Error) -> bool {
+    error.kind() == ErrorKind::OverBudget
+}
+
+/// What levels are and have done.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct LevelStats {
+    /// Levels.
+    pub levels: u64,
+    /// Runs.
+    pub runs: u64,
+    /// Records, older ones of a key and tombstones among them.
+    pub records: u64,
+    /// Bytes of files.
+    pub bytes: u64,
+    /// Bytes of guides in memory.
+    pub guide_bytes: u64,
+    /// Of these, bytes of fences.
+    pub fence_bytes: u64,
+    /// Bytes of directories in memory.
+    pub directory_bytes: u64,
+    /// Bytes that merges wrote.
+    pub merged_bytes: u64,
+    /// Merges that ended.
+    pub merges: u64,
+    /// Reads of runs that are there, and of runs that were merged.
+    pub reads: RunReads,
+}
+
+/// Levels of runs of one state. Belongs to its owner's thread.
+#[derive(Debug)]
+pub struct Levels {
+    store: SegmentStore,
+    account: Rc<Account>,
+    /// The hash of the state's name.
+    state: u64,
+    /// The newest first.
+    levels: Vec<Level>,
+    next: u64,
+    merging: Option<Merging>,
+    buffer: ReadBuffer,
+    /// Memory that guides leave to others.
+    keep_free: u64,
+    /// Bytes of a guide that memory had no room for.
+    lacked: u64,
+    /// Whether merges sync what they write.
+    syncs: bool,
+    /// What cuts take.
+    cut_memory: Booked,
+    done: LevelStats,
+}
+
+impl Levels {
+    /// No levels. The name of their state has this hash.
+    pub fn new(store: SegmentStore, account: Rc<Account>, state: u64) -> Self {
+        let buffer = ReadBuffer::new(account.clone());
+        let (levels, done) = (Vec::new(), LevelStats::default());
+        let (next, keep_free, lacked) = (0, 0, 0);
+        let (merging, syncs) = (None, true);
+        let cut_memory = Booked::none(account.clone(), MemoryKind::Tables);
+        Self {
+            store,
+            account,
+            state,
+            levels,
+            next,
+            merging,
+            buffer,
+            keep_free,
+            lacked,
+            syncs,
+            cut_memory,
+            done,
+        }
+    }
+
+    /// Merges leave it to [`unsynced`](Levels::unsynced) to sync what they write.
+    #[must_use]
+    pub fn synced_by_owner(self) -> Self {
+        Self { syncs: false, ..self }
+    }
+
+    /// Guides are kept in memory only as long as so many bytes stay free.
+    #[must_use]
+    pub fn keeping_free(self, bytes: u64) -> Self {
+        Self { keep_free: bytes, ..self }
+    }
+
+    /// Adds a level, newer than all that are there, of runs in order. Reads their directories.
+    ///
+    /// # Errors
+    /// Those of [`Run::open`]; nothing was added then.
+    pub fn add(&mut self, runs: &[RunInfo]) -> Result<()> {
+        let level = self.open(runs)?;
+        self.levels.insert(0, level);
+        self.cut_memory.adjust_to(self.cut_bytes());
+        Ok(())
+    }
+
+    /// [`add`](Levels::add) of runs that the device may not keep yet: see [`unsynced`](Levels::unsynced).
+    ///
+    /// # Errors
+    /// As for `add`.
+    pub fn add_unsynced(&mut self, runs: &[RunInfo], unsynced: &[UnsyncedRun]) -> Result<()> {
+        self.add(runs)?;
+        self.levels[0].are_unsynced(unsynced);
+        Ok(())
+    }
+
+    /// How many files the device may not keep yet.
+    pub fn unsynced_count(&self) -> usize {
+        let runs = self.levels.iter().flat_map(|level| &level.runs);
+        runs.filter(|run| run.unsynced.is_some()).count()
+    }
+
+    /// Bytes of [`infos`](Levels::infos).
+    pub fn info_bytes(&self) -> u64 {
+        let runs = self.levels.iter().flat_map(|level| &level.runs).map(Run::info);
+        let bytes = runs.map(|run| size_of_val(run) + size_of_val(&run.cuts[..])).sum::<usize>();
+        (bytes + self.levels.len() * size_of::<Vec<RunInfo>>()) as u64
+    }
+
+    /// The files of runs that the device may not keep yet: whoever names them in a checkpoint has them synced before.
+    pub fn unsynced(&self) -> Vec<UnsyncedRun> {
+        let runs = self.levels.iter().flat_map(|level| &level.runs);
+        runs.filter_map(|run| run.unsynced.clone()).collect()
+    }
+
+    /// The device keeps these runs now.
+    pub fn are_synced(&mut self, ids: &[RunId]) {
+        for run in self.levels.iter_mut().flat_map(|level| &mut level.runs) {
+            if ids.contains(&run.info().id) {
+                run.unsynced = None;
+            }
+        }
+    }
+
+    fn open(&mut self, runs: &[RunInfo]) -> Result<Level> {
+        let open = |info: &RunInfo| Run::open(self.store.clone(), info.clone(), &self.account);
+        let mut opened: Result<Vec<Run>> = runs.iter().map(open).collect();
+        if opened.as_ref().is_err_and(is_short) && self.reclaim(u64::MAX) > 0 {
+            let open = |info: &RunInfo| Run::open(self.store.clone(), info.clone(), &self.account);
+            opened = runs.iter().map(open).collect();
+        }
+        let mut runs = opened?;
+        runs.iter_mut().for_each(|run| run.keep_free(self.keep_free));
+        self.next += 1;
+        Ok(Level { number: self.next, runs })
+    }
+
+    /// Shows the records of a hash, the newest first among those of one order, until `visit` has seen enough, and says
+    /// whether it had. Waits for the device: see [`Run::find`].
+    ///
+    /// # Errors
+    /// Those of [`Run::find`] and of `visit`.
+    pub fn find(
+        &mut self,
+        hash: u64,
+        visit: &mut dyn FnMut(RecordView<'_>) -> Result<bool>,
+    ) -> Result<bool> {
+        for level in 0..self.levels.len() {
+            for run in self.levels[level].runs_of(hash) {
+                if self.find_in(level, run, hash, visit)? {
+                    return Ok(true);
+                }
+            }
+        }
+        Ok(false)
+    }
+
+    /// Looks in one run. If memory is short, guides of all runs make room.
+    fn find_in(
+        &mut self,
+        level: usize,
+        run: usize,
+        hash: u64,
+        visit: &mut dyn FnMut(RecordView<'_>) -> Result<bool>,
+    ) -> Result<bool> {
+        let mut is_shown = false;
+        let found = self.levels[level].runs[run].find(hash, &mut self.buffer, &mut |record| {
+            is_shown = true;
+            visit(record)
+        });
+        let found = match found {
+            Err(error) if is_short(&error) && !is_shown && self.reclaim(u64::MAX) > 0 => {
+                self.levels[level].runs[run].find(hash, &mut self.buffer, visit)
+            }
+            found => found,
+        };
+        self.lacked = self.lacked.max(self.levels[level].runs[run].take_lacked());
+        found
+    }
+
+    /// Bytes that have to be free for a guide to be kept which a look-up had to read, since the last call. None: memory
+    /// had room for all.
+    pub fn take_lacked(&mut self) -> Option<u64> {
+        let bytes = std::mem::take(&mut self.lacked);
+        (bytes > 0).then_some(bytes + self.keep_free)
+    }
+
+    /// Reads at once what look-ups of these hashes read first, until it is [forgotten](Levels::forget_ahead). Waits for
+    /// the device; what cannot be read, or has no room while so many bytes stay free, is left to the look-ups.
+    pub fn read_ahead(&mut self, hashes: &[u64], keep_free: u64) {
+        if self.buffer.ahead.is_behind_on(&self.store) {
+            return;
+        }
+        let first = |hash: &u64| {
+            let mut levels = self.levels.iter();
+            levels.find_map(|level| {
+                level.runs[level.runs_of(*hash)].iter().find_map(|run| run.wanted(*hash))
+            })
+        };
+        let wanted = hashes.iter().filter_map(first).collect();
+        self.buffer.ahead.read(&self.store, wanted, keep_free);
+    }
+
+    /// Gives the memory of what was read ahead back. Returns how many bytes that was.
+    pub fn forget_ahead(&mut self) -> u64 {
+        self.buffer.ahead.forget()
+    }
+
+    /// Bytes that are booked for what is read ahead.
+    #[cfg(test)]
+    pub(crate) fn booked_ahead(&self) -> u64 {
+        self.buffer.ahead.booked()
+    }
+
+    pub(super) fn store(&self) -> &SegmentStore {
+        &self.store
+    }
+
+    /// Their records. Cost: O(runs).
+    pub fn records(&self) -> u64 {
+        self.levels.iter().map(Level::records).sum()
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.levels.is_empty()
+    }
+
+    /// Whether a level may have the hash, going by the guides in memory. Reads nothing.
+    pub fn may_have(&self, hash: u64) -> bool {
+        self.levels
+            .iter()
+            .any(|level| level.runs[level.runs_of(hash)].iter().any(|run| run.may_have(hash)))
+    }
+
+    /// Bytes of the longest read of a look-up, at most.
+    pub fn longest_read(&self) -> u64 {
+        let runs = self.levels.iter().flat_map(|level| &level.runs);
+        let longest =
+            |run: &Run| 2 * u64::from(run.info().longest_chunk.max(run.info().longest_guide));
+        runs.map(longest).max().unwrap_or(0)
+    }
+
+    fn remove(&mut self, runs: impl IntoIterator<Item = Run>) -> Result<()> {
+        let mut removed = Ok(());
+        for run in runs {
+            self.done.reads.add(&run.reads());
+            removed = removed.and(run.remove());
+        }
+        removed
+    }
+
+    /// Removes all levels.
+    ///
+    /// # Errors
+    /// Those of removing files, which are then left over until the next open.
+    pub fn clear(&mut self) -> Result<()> {
+        self.give_up();
+        let levels = std::mem::take(&mut self.levels);
+        self.cut_memory.give_back();
+        self.remove(levels.into_iter().flat_map(|level| level.runs))
+    }
+
+    /// Gives up the buffer and guides in memory, those of the newest levels first, until so many bytes are free. Says how many are.
+    pub fn reclaim(&mut self, bytes: u64) -> u64 {
+        let mut given = self.buffer.give_up();
+        for run in self.levels.iter_mut().flat_map(|level| &mut level.runs) {
+            if given >= bytes {
+                break;
+            }
+            given += run.give_up(bytes - given);
+        }
+        given
+    }
+
+    /// The runs of each level, the newest first, for [`add`](Levels::add) in the other order.
+    pub fn infos(&self) -> Vec<Vec<RunInfo>> {
+        let infos = |level: &Level| level.runs.iter().map(|run| run.info().clone()).collect();
+        self.levels.iter().map(infos).collect()
+    }
+
+    /// Bytes of guides in memory. Cost: O(runs).
+    pub fn guide_bytes(&self) -> u64 {
+        let runs = self.levels.iter().flat_map(|level| &level.runs);
+        runs.map(|run| run.memory_bytes().0).sum()
+    }
+
+    /// What they are and have done. Cost: O(partitions).
+    pub fn stats(&self) -> LevelStats {
+        let mut stats = LevelStats { levels: self.levels.len() as u64, ..self.done };
+        for run in self.levels.iter().flat_map(|level| &level.runs) {
+            let (guides, directories) = run.memory_bytes();
+            stats.runs += 1;
+            stats.records += run.info().records;
+            stats.bytes += run.info().bytes;
+            stats.guide_bytes += guides;
+            stats.fence_bytes += run.fence_bytes();
+            stats.directory_bytes += directories;
+            stats.reads.add(&run.reads());
+        }
+        stats
+    }
+}

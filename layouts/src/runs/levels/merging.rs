@@ -1,0 +1,270 @@
+//! Merging levels, in steps.
+//!
+//! What it keeps true: levels that are merged stay until all of the merge is there; one that fails, or is given up,
+//! changes nothing.
+
+use alluvium_pagestore::{Error, MemoryKind, Result};
+
+use super::{Level, Levels};
+use crate::runs::directory::RunInfo;
+use crate::runs::merge::{Judge, Merge, MergeSizes, is_of_device};
+use crate::runs::unsynced::UnsyncedRun;
+use crate::runs::writer::RunSizes;
+use crate::support::booked::Booked;
+
+/// All levels are merged into one when those above the oldest have this share of its records. More writes less, and
+/// takes more memory and space.
+pub const SHARE: f64 = 0.65;
+/// With so many levels above the oldest some of them are merged: those for which a level less costs least.
+pub const ABOVE_MAX: usize = 7;
+/// So many levels are merged at once, at most.
+pub const MERGED_MAX: usize = ABOVE_MAX + 1;
+
+/// How many of the newest levels are to be merged, whose records these are, the newest first. None: there are few.
+pub fn due(records: &[u64]) -> Option<usize> {
+    let (oldest, above) = records.split_last()?;
+    if above.is_empty() {
+        return None;
+    }
+    if above.iter().sum::<u64>() as f64 > SHARE * *oldest as f64 {
+        return Some(records.len().min(MERGED_MAX));
+    }
+    if above.len() < ABOVE_MAX {
+        return None;
+    }
+    // The square favours merges of many: what is merged now need not be merged with each later one.
+    let cost = |count: &usize| {
+        let sum: u64 = above[..*count].iter().sum();
+        sum as f64 / ((count - 1) * (count - 1)) as f64
+    };
+    let counts = 2..=above.len().min(MERGED_MAX);
+    counts.min_by(|one, other| cost(one).total_cmp(&cost(other)))
+}
+
+/// A merge under way.
+#[derive(Debug)]
+pub(super) struct Merging {
+    merge: Merge,
+    /// The levels that it merges.
+    pub(super) numbers: Vec<u64>,
+    /// Whether the oldest level is one of them.
+    is_last: bool,
+    sealed: Vec<RunInfo>,
+    unsynced: Vec<UnsyncedRun>,
+    /// Bytes of the files that are merged.
+    bytes: u64,
+    /// What was cut since it began, which it may have written before.
+    pub(super) cuts: Vec<(u64, u64)>,
+    /// Steps that failed since the last that did not.
+    failed: u32,
+    memory: Booked,
+}
+
+/// A merge, or a move to a new level, is given up when so many of its steps have failed one after the other: what it
+/// wrote does not take space where the device is out of order.
+pub const FAILED_MAX: u32 = 32;
+
+impl Levels {
+    /// Bytes that have to be free for the merge which is due to begin: those that it takes, and those of a look-up
+    /// meanwhile. None if there is none, or one goes on.
+    pub fn due_bytes(&self, runs: RunSizes, read_bytes: usize) -> u64 {
+        match self.due().filter(|_| self.merging.is_none()) {
+            Some(count) => self.sizes_of(count, runs, read_bytes).1 + self.longest_read(),
+            None => 0,
+        }
+    }
+
+    /// Whether levels are being merged.
+    pub fn is_merging(&self) -> bool {
+        self.merging.is_some()
+    }
+
+    /// Bytes of levels that the merge which goes on, or is due, is yet to read.
+    pub fn left_bytes(&self) -> u64 {
+        if let Some(merging) = &self.merging {
+            return merging.bytes.saturating_sub(merging.merge.read_bytes());
+        }
+        self.due().map_or(0, |count| self.levels[..count].iter().map(Level::bytes).sum())
+    }
+
+    /// Bytes that are booked for the merge which goes on.
+    pub fn merging_bytes(&self) -> u64 {
+        self.merging.as_ref().map_or(0, |merging| merging.memory.bytes())
+    }
+
+    /// Whether levels are to be merged, or are being merged.
+    pub fn is_behind(&self) -> bool {
+        self.merging.is_some() || self.due().is_some()
+    }
+
+    fn due(&self) -> Option<usize> {
+        let records: Vec<u64> = self.levels.iter().map(Level::records).collect();
+        due(&records)
+    }
+
+    /// Merges for about `fuel` bytes of records; begins the merge that is due if there is none, and memory has room for
+    /// it. `judge_of` makes the judge of a merge, of which it is told whether the oldest level is part of it. Says
+    /// whether anything was done.
+    ///
+    /// # Errors
+    /// Those of the merge: the levels are as they were. It goes on with the next step if the device failed, and not again
+    /// and again; else it was given up, and is due again.
+    pub fn step<J: Judge>(
+        &mut self,
+        fuel: u64,
+        runs: RunSizes,
+        read_bytes: usize,
+        judge_of: impl FnOnce(bool) -> J,
+    ) -> Result<bool> {
+        if self.merging.is_none() && !self.begin(runs, read_bytes)? {
+            return Ok(false);
+        }
+        let is_last = self.merging.as_ref().is_some_and(|merging| merging.is_last);
+        let stepped = self.go_on(fuel, &mut judge_of(is_last));
+        match stepped {
+            Ok(true) => self.install(),
+            Ok(false) => Ok(true),
+            Err(error) => {
+                self.failed(&error);
+                Err(error)
+            }
+        }
+    }
+
+    /// A step of the merge has failed: it goes on with the next, or is given up.
+    fn failed(&mut self, error: &Error) {
+        let Some(merging) = &mut self.merging else { return };
+        merging.failed += 1;
+        let goes_on = is_of_device(error) && merging.merge.can_go_on();
+        if !goes_on || merging.failed == FAILED_MAX {
+            self.give_up();
+        }
+    }
+
+    /// Begins the merge that is due. Says whether there is one and memory for it.
+    fn begin(&mut self, runs: RunSizes, read_bytes: usize) -> Result<bool> {
+        let Some(count) = self.due() else { return Ok(false) };
+        let (sizes, bytes) = self.sizes_of(count, runs, read_bytes);
+        let Some(memory) = self.book(bytes) else { return Ok(false) };
+        let merged: Vec<Vec<RunInfo>> = self.infos().drain(..count).collect();
+        let infos: Vec<&[RunInfo]> = merged.iter().map(Vec::as_slice).collect();
+        let merge = Merge::new(&self.store, self.state, &infos, sizes)?;
+        self.merging = Some(Merging {
+            merge,
+            numbers: self.levels[..count].iter().map(|level| level.number).collect(),
+            is_last: count == self.levels.len(),
+            sealed: Vec::new(),
+            unsynced: Vec::new(),
+            bytes: self.levels[..count].iter().map(Level::bytes).sum(),
+            cuts: Vec::new(),
+            failed: 0,
+            memory,
+        });
+        Ok(true)
+    }
+
+    /// The sizes of a merge of the newest levels, and what it takes.
+    fn sizes_of(&self, count: usize, runs: RunSizes, read_bytes: usize) -> (MergeSizes, u64) {
+        let merged: Vec<Vec<RunInfo>> = self.infos().drain(..count).collect();
+        let infos: Vec<&[RunInfo]> = merged.iter().map(Vec::as_slice).collect();
+        let records = merged.iter().flatten().map(|info| info.records).sum();
+        let runs = RunSizes { syncs: self.syncs, ..runs.expecting(records) };
+        let sizes = MergeSizes::of(runs, read_bytes, &infos);
+        (sizes, sizes.memory_bytes(&infos))
+    }
+
+    /// Books memory for a merge, if there is room when guides make some. A look-up has room beside it.
+    fn book(&mut self, bytes: u64) -> Option<Booked> {
+        let needed = bytes + self.longest_read();
+        self.reclaim(needed.saturating_sub(self.account.available()));
+        let mut memory = Booked::none(self.account.clone(), MemoryKind::Buffers);
+        let has_room = self.account.available() >= needed;
+        (has_room && memory.try_reserve_more(bytes)).then_some(memory)
+    }
+
+    fn go_on(&mut self, fuel: u64, judge: &mut dyn Judge) -> Result<bool> {
+        let merging = self.merging.as_mut().expect("a merge was begun");
+        let done = merging.merge.step(fuel, judge);
+        merging.sealed.append(&mut merging.merge.take_sealed());
+        merging.unsynced.append(&mut merging.merge.take_unsynced());
+        if matches!(done, Ok(false)) {
+            merging.failed = 0;
+        }
+        done
+    }
+
+    /// The merge is over: what it wrote stands where the levels stood that it merged.
+    fn install(&mut self) -> Result<bool> {
+        let sealed = self.merging.as_ref().map(|merging| merging.sealed.clone());
+        let level = match self.open(&sealed.unwrap_or_default()) {
+            Ok(level) => level,
+            Err(error) => {
+                self.failed(&error);
+                return Err(error);
+            }
+        };
+        let merging = self.merging.take().expect("a merge was begun");
+        let mut level = level;
+        level.are_unsynced(&merging.unsynced);
+        for run in &mut level.runs {
+            merging.cuts.iter().for_each(|(first, last)| run.cut(*first, *last));
+        }
+        self.done.merges += 1;
+        self.done.merged_bytes += level.runs.iter().map(|run| run.info().bytes).sum::<u64>();
+        let at = self.levels.iter().position(|level| level.number == merging.numbers[0]);
+        let at = at.expect("levels stay while they are merged");
+        let merged: Vec<Level> = self.levels.drain(at..at + merging.numbers.len()).collect();
+        if !level.runs.is_empty() {
+            self.levels.insert(at, level);
+        }
+        let removed = self.remove(merged.into_iter().flat_map(|level| level.runs));
+        self.remove_what_is_cut();
+        self.cut_memory.adjust_to(self.cut_bytes());
+        removed.map(|()| true)
+    }
+
+    /// Gives up the merge that goes on, and removes what it wrote.
+    pub fn give_up(&mut self) {
+        let Some(Merging { merge, sealed, .. }) = self.merging.take() else { return };
+        // What cannot be removed is left over until the next open.
+        let _ = merge.abandon();
+        for info in sealed {
+            let _ = self.store.remove_file(&info.id.file_name());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_due_keeps_levels_few() {
+        assert_eq!(due(&[]), None);
+        assert_eq!(due(&[5]), None);
+        assert_eq!(due(&[5, 100]), None);
+        assert_eq!(due(&[64, 100]), None);
+        assert_eq!(due(&[66, 100]), Some(2));
+        assert_eq!(due(&[5, 5, 5, 5, 100]), None);
+        assert_eq!(due(&[5, 5, 5, 5, 5, 5, 5, 1000]), Some(7));
+        assert_eq!(due(&[5, 5, 5, 20, 20, 80, 80, 1000]), Some(5));
+        let mut dice = 7u64;
+        let mut levels = vec![100_000u64];
+        let (mut written, mut moved) = (0, 0);
+        for _ in 0..5000 {
+            dice = alluvium_pagestore::hash_word(dice);
+            let batch = 1 + dice % 3000;
+            moved += batch;
+            levels.insert(0, batch);
+            while let Some(count) = due(&levels) {
+                // Nothing but the last merge finds older records of a key.
+                let sum: u64 = levels.drain(..count).sum();
+                let merged = if levels.is_empty() { 100_000 } else { sum };
+                written += merged;
+                levels.insert(0, merged);
+            }
+            assert!(levels.len() <= ABOVE_MAX, "{levels:?}");
+        }
+        assert!(written + moved < 5 * moved, "{written} for {moved}");
+    }
+}

@@ -1,0 +1,335 @@
+//! Merging runs into one, in steps.
+//!
+//! Records come out in the order of hash and order. Records that are equal in both make a *group*, the newest first, and
+//! a [`Judge`] says which of them stay. A group that has no room in the scratch memory stays whole: whoever reads takes
+//! the newest of a key, so that more than one is never wrong.
+//!
+//! What it takes in memory is told before it is made: cursors, a writer of one partition, and the scratch for a group.
+//! The runs that are merged stay as they are, so that a merge can be given up at any time and begun again. Where the
+//! device fails, the next step goes on from there.
+
+use alluvium_pagestore::block::AlignedVec;
+use alluvium_pagestore::{Error, ErrorKind, Result, SegmentStore};
+
+use super::chunk::{self, ALIGNMENT, RecordView};
+use super::cursor::Chain;
+use super::directory::RunInfo;
+use super::unsynced::UnsyncedRun;
+use super::writer::{RunSizes, RunWriter};
+
+/// Says what of equal records stays.
+pub trait Judge {
+    /// `group` has all records of one hash and order among the runs that are merged, the newest first. Sets what is
+    /// not to stay to `false`; all stay if it does nothing.
+    ///
+    /// # Errors
+    /// Whatever it finds wrong; the merge fails with it.
+    fn judge(&mut self, group: &[RecordView<'_>], stays: &mut [bool]) -> Result<()>;
+}
+
+/// Records of one hash and order that are judged together, for each level.
+pub(super) const GROUP_RECORDS: usize = 64;
+
+/// What a merge works with, beside the sizes of the runs that it writes.
+#[derive(Clone, Copy, Debug)]
+pub struct MergeSizes {
+    /// The runs that it writes.
+    pub runs: RunSizes,
+    /// Bytes that are read at once from each run.
+    pub read_bytes: usize,
+    /// Bytes of records of one hash and order that are judged; more of them stay as they are.
+    pub group_bytes: usize,
+    /// How many of them are judged, in the same way.
+    pub group_records: usize,
+}
+
+impl MergeSizes {
+    /// Sizes of a merge of these levels, which has room for a group of the longest record of each.
+    pub fn of(runs: RunSizes, read_bytes: usize, levels: &[&[RunInfo]]) -> Self {
+        let longest = |level: &&[RunInfo]| level.iter().map(|run| run.longest_chunk as usize).max();
+        let group_bytes = levels.iter().filter_map(longest).sum();
+        Self { runs, read_bytes, group_bytes, group_records: GROUP_RECORDS * levels.len() }
+    }
+
+    /// Bytes that the list of a group takes for each level, beside payloads.
+    pub fn group_bytes_each() -> u64 {
+        Group::memory_bytes(0, GROUP_RECORDS)
+    }
+
+    /// Bytes that a merge of these levels takes.
+    pub fn memory_bytes(&self, levels: &[&[RunInfo]]) -> u64 {
+        let cursors = levels.iter().map(|runs| Chain::memory_bytes(runs, self.read_bytes));
+        let group = Group::memory_bytes(self.group_bytes, self.group_records);
+        self.runs.memory_bytes() + cursors.sum::<u64>() + group
+    }
+}
+
+/// A record in the scratch.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Kept {
+    mark: u32,
+    start: usize,
+    length: usize,
+}
+
+/// Records of one hash and order, copied.
+#[derive(Debug)]
+pub(super) struct Group {
+    hash: u64,
+    order: Vec<u8>,
+    payloads: AlignedVec,
+    records: Vec<Kept>,
+    /// Which of them stay. Those behind the end of the list do.
+    stays: Vec<bool>,
+}
+
+impl Group {
+    /// Scratch of so many bytes, for so many records.
+    pub(super) fn new(bytes: usize, records: usize) -> Self {
+        Self {
+            hash: 0,
+            order: Vec::with_capacity(RunSizes::ORDER_BYTES_MAX),
+            payloads: AlignedVec::with_capacity(bytes),
+            records: Vec::with_capacity(records),
+            stays: Vec::with_capacity(records),
+        }
+    }
+
+    /// Bytes of scratch of so many bytes for so many records, and of the list by which they are shown.
+    pub(super) fn memory_bytes(bytes: usize, records: usize) -> u64 {
+        let each = size_of::<Kept>() + size_of::<bool>() + size_of::<RecordView<'_>>();
+        (bytes + records * each + RunSizes::ORDER_BYTES_MAX) as u64
+    }
+
+    pub(super) fn begin(&mut self, first: &RecordView<'_>) {
+        self.hash = first.hash;
+        self.order.clear();
+        self.order.extend_from_slice(first.order);
+        self.payloads.clear();
+        self.records.clear();
+        self.stays.clear();
+    }
+
+    pub(super) fn has_key_of(&self, record: &RecordView<'_>) -> bool {
+        (record.hash, record.order) == (self.hash, self.order.as_slice())
+    }
+
+    /// Copies a record if there is room, and says whether there was.
+    pub(super) fn take(&mut self, record: &RecordView<'_>) -> bool {
+        let start = self.payloads.len().next_multiple_of(ALIGNMENT);
+        let length = record.payload.len();
+        let has_room = start + length <= self.payloads.capacity()
+            && self.records.len() < self.records.capacity();
+        if has_room {
+            self.payloads.resize(start, 0);
+            self.payloads.extend_from_slice(record.payload);
+            self.records.push(Kept { mark: record.mark, start, length });
+        }
+        has_room
+    }
+
+    /// All of its records, the newest first.
+    pub(super) fn all(&self) -> Vec<RecordView<'_>> {
+        self.records.iter().map(|kept| self.record(kept)).collect()
+    }
+
+    /// Has a judge say which of its records stay.
+    fn judge(&mut self, judge: &mut dyn Judge) -> Result<()> {
+        let mut stays = std::mem::take(&mut self.stays);
+        stays.clear();
+        stays.resize(self.records.len(), true);
+        let judged = match &self.records[..] {
+            // Nearly all groups: no list of records is made.
+            [only] => judge.judge(&[self.record(only)], &mut stays),
+            _ => judge.judge(&self.all(), &mut stays),
+        };
+        self.stays = stays;
+        judged
+    }
+
+    /// Writes those that stay. So many were looked at before.
+    fn write(&self, written: &mut usize, writer: &mut RunWriter) -> Result<()> {
+        while let Some(kept) = self.records.get(*written) {
+            if self.stays.get(*written) != Some(&false) {
+                writer.push(self.record(kept))?;
+            }
+            *written += 1;
+        }
+        Ok(())
+    }
+
+    pub(super) fn record(&self, kept: &Kept) -> RecordView<'_> {
+        let payload = &self.payloads[kept.start..kept.start + kept.length];
+        RecordView { hash: self.hash, mark: kept.mark, order: &self.order, payload }
+    }
+}
+
+/// A merge under way. Belongs to whoever steps it, a helper's thread for instance.
+#[derive(Debug)]
+pub struct Merge {
+    /// The newest first.
+    sources: Vec<Chain>,
+    writer: RunWriter,
+    group: Group,
+    /// How far the group has come that is merged, if one is.
+    open: Option<OpenGroup>,
+    /// Whether the device failed in the step before.
+    is_interrupted: bool,
+    is_done: bool,
+    has_failed: bool,
+}
+
+/// How far a group has come.
+#[derive(Clone, Copy, Debug)]
+struct OpenGroup {
+    /// The source whose records come next.
+    source: usize,
+    /// Records that were taken or passed on, in bytes.
+    bytes: u64,
+    /// Whether it has no room, and stays whole.
+    is_too_long: bool,
+    is_judged: bool,
+    /// Records of the scratch that were written, or go.
+    written: usize,
+}
+
+impl Merge {
+    /// A merge of levels, the newest first, each of runs in order whose hashes do not overlap. Takes
+    /// [`MergeSizes::memory_bytes`]. Reads the beginning of each.
+    ///
+    /// # Errors
+    /// Those of opening a [`Cursor`](super::Cursor) and of making a [`RunWriter`].
+    pub fn new(
+        store: &SegmentStore,
+        state: u64,
+        levels: &[&[RunInfo]],
+        sizes: MergeSizes,
+    ) -> Result<Self> {
+        let sources = levels.iter().map(|runs| Chain::open(store, runs, sizes.read_bytes));
+        let sources = sources.collect::<Result<_>>()?;
+        let writer = RunWriter::new(store.clone(), state, sizes.runs)?;
+        let group = Group::new(sizes.group_bytes, sizes.group_records);
+        let (is_done, has_failed) = (false, false);
+        Ok(Self { sources, writer, group, open: None, is_interrupted: false, is_done, has_failed })
+    }
+
+    /// Merges until about `fuel` bytes of records were looked at, and says whether all were. A group is merged as a
+    /// whole, and so is what a partition ends with.
+    ///
+    /// # Errors
+    /// Those of the device, of damaged runs, of the judge, of a record that is longer than the sizes say. The runs that it
+    /// was to merge are as they were. If the merge [`can_go_on`](Merge::can_go_on), the next step tries again what
+    /// failed; else it can only be abandoned.
+    pub fn step(&mut self, fuel: u64, judge: &mut dyn Judge) -> Result<bool> {
+        if self.has_failed {
+            return Err(Error::new(ErrorKind::Io, "the merge has failed before"));
+        }
+        // A judge that panics leaves a group that is read and not written.
+        self.has_failed = true;
+        let done = self.go_on(fuel, judge);
+        self.is_interrupted = done.is_err();
+        self.has_failed = done.as_ref().is_err_and(|error| !is_of_device(error));
+        self.has_failed |= self.writer.has_failed();
+        done
+    }
+
+    /// Whether a step that has failed can be tried again.
+    pub fn can_go_on(&self) -> bool {
+        !self.has_failed
+    }
+
+    fn go_on(&mut self, fuel: u64, judge: &mut dyn Judge) -> Result<bool> {
+        if self.is_interrupted {
+            // One that has failed looks as if it were at its end.
+            self.sources.iter_mut().try_for_each(Chain::go_on)?;
+        }
+        let mut spent = 0;
+        while spent < fuel && !self.is_done {
+            match self.open.or_else(|| self.begin_group()) {
+                Some(open) => spent += self.merge_group(open, judge)?,
+                None => {
+                    self.writer.finish()?;
+                    self.is_done = true;
+                }
+            }
+        }
+        Ok(self.is_done)
+    }
+
+    /// Begins the group that comes first, if there is one.
+    fn begin_group(&mut self) -> Option<OpenGroup> {
+        let source = first_of(&self.sources)?;
+        self.group.begin(&self.sources[source].peek().expect("it has the first record"));
+        let (is_too_long, is_judged) = (false, false);
+        Some(OpenGroup { source, bytes: 0, is_too_long, is_judged, written: 0 })
+    }
+
+    /// Merges a group from where it has come to. Gives the bytes of its records.
+    fn merge_group(&mut self, mut open: OpenGroup, judge: &mut dyn Judge) -> Result<u64> {
+        let merged = self.gather(&mut open).and_then(|()| {
+            if !open.is_too_long && !open.is_judged {
+                self.group.judge(judge)?;
+                open.is_judged = true;
+            }
+            self.group.write(&mut open.written, &mut self.writer)
+        });
+        self.open = merged.is_err().then_some(open);
+        merged.map(|()| open.bytes)
+    }
+
+    /// Copies the records of the group. Writes them, if they have no room.
+    fn gather(&mut self, open: &mut OpenGroup) -> Result<()> {
+        let Self { sources, writer, group, .. } = self;
+        while let Some(source) = sources.get_mut(open.source) {
+            let Some(record) = source.peek().filter(|record| group.has_key_of(record)) else {
+                open.source += 1;
+                continue;
+            };
+            let bytes = chunk::record_bytes(record.order.len(), record.payload.len()) as u64;
+            open.is_too_long = open.is_too_long || !group.take(&record);
+            if open.is_too_long {
+                group.write(&mut open.written, writer)?;
+                writer.push(record)?;
+            }
+            open.bytes += bytes;
+            source.advance()?;
+        }
+        Ok(())
+    }
+
+    /// Runs that were sealed since the last call, in order.
+    pub fn take_sealed(&mut self) -> Vec<RunInfo> {
+        self.writer.take_sealed()
+    }
+
+    /// The files of these that the merge does not sync.
+    pub fn take_unsynced(&mut self) -> Vec<UnsyncedRun> {
+        self.writer.take_unsynced()
+    }
+
+    /// Bytes read so far.
+    pub fn read_bytes(&self) -> u64 {
+        self.sources.iter().map(Chain::read_bytes).sum()
+    }
+
+    /// Removes what was written and not taken.
+    ///
+    /// # Errors
+    /// Those of removing, after which files are left over until the next open.
+    pub fn abandon(self) -> Result<()> {
+        self.writer.abandon()
+    }
+}
+
+/// The newest source that has the record which comes first.
+pub(super) fn first_of(sources: &[Chain]) -> Option<usize> {
+    let records = sources.iter().enumerate();
+    let records = records.filter_map(|(nth, source)| Some((nth, source.peek()?)));
+    let first = records.min_by_key(|(nth, record)| (record.hash, record.order, *nth));
+    first.map(|(nth, _)| nth)
+}
+
+/// Whether the device may do the next time what it failed to do.
+pub(crate) fn is_of_device(error: &Error) -> bool {
+    matches!(error.kind(), ErrorKind::Io | ErrorKind::Backpressure)
+}

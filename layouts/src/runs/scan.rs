@@ -1,0 +1,90 @@
+//! Showing the records of a range of hashes, from all levels at once.
+
+use std::ops::RangeInclusive;
+
+use alluvium_pagestore::{Error, ErrorKind, Result, RunInfo, SegmentStore};
+
+use super::chunk::RecordView;
+use super::cursor::Chain;
+use super::levels::Levels;
+use super::merge::{GROUP_RECORDS, Group, first_of};
+
+impl Levels {
+    /// Bytes that a scan takes which reads so many at once from each level.
+    pub fn scan_bytes(&self, read_bytes: usize) -> u64 {
+        scan_bytes(&self.infos(), read_bytes)
+    }
+
+    /// [`scan`] of these.
+    ///
+    /// # Errors
+    /// Those of [`scan`].
+    pub fn scan(
+        &self,
+        hashes: &RangeInclusive<u64>,
+        read_bytes: usize,
+        visit: &mut dyn FnMut(&[RecordView<'_>]) -> Result<bool>,
+    ) -> Result<()> {
+        scan((self.store(), &self.infos()), hashes, read_bytes, visit)
+    }
+}
+
+/// Bytes that a scan of levels takes which reads so many at once from each.
+pub fn scan_bytes(levels: &[Vec<RunInfo>], read_bytes: usize) -> u64 {
+    let chains = levels.iter().map(|runs| Chain::memory_bytes(runs, read_bytes));
+    chains.sum::<u64>() + Group::memory_bytes(group_bytes(levels), group_records(levels))
+}
+
+/// The longest record of each level has room at once.
+fn group_bytes(levels: &[Vec<RunInfo>]) -> usize {
+    let longest = |runs: &Vec<RunInfo>| runs.iter().map(|run| run.longest_chunk as usize).max();
+    levels.iter().filter_map(longest).sum()
+}
+
+fn group_records(levels: &[Vec<RunInfo>]) -> usize {
+    GROUP_RECORDS * levels.len()
+}
+
+/// Shows records of levels, the newest first, whose hashes are of a range: all of one hash and order at once, the newest
+/// first, until `visit` says that it is enough. Takes [`scan_bytes`], which the caller has booked, and waits for the
+/// device.
+///
+/// # Errors
+/// Those of the device and of `visit`; [`ErrorKind::OverBudget`] if the records of one hash and order are longer than
+/// the longest of each level, or more than 64 for each.
+pub fn scan(
+    (store, levels): (&SegmentStore, &[Vec<RunInfo>]),
+    hashes: &RangeInclusive<u64>,
+    read_bytes: usize,
+    visit: &mut dyn FnMut(&[RecordView<'_>]) -> Result<bool>,
+) -> Result<()> {
+    let open = |runs| Chain::open_at(store, runs, read_bytes, *hashes.start());
+    let mut sources: Vec<Chain> = levels.iter().map(|runs| open(runs)).collect::<Result<_>>()?;
+    let mut group = Group::new(group_bytes(levels), group_records(levels));
+    while let Some(first) = first_of(&sources) {
+        let record = sources[first].peek().expect("it has the first record");
+        if !hashes.contains(&record.hash) {
+            break;
+        }
+        group.begin(&record);
+        for source in &mut sources[first..] {
+            take_equal(source, &mut group)?;
+        }
+        if !visit(&group.all())? {
+            break;
+        }
+    }
+    Ok(())
+}
+
+/// Moves the records of the group from a source to it.
+fn take_equal(source: &mut Chain, group: &mut Group) -> Result<()> {
+    while let Some(record) = source.peek().filter(|record| group.has_key_of(record)) {
+        if !group.take(&record) {
+            let message = "the records of one hash in runs do not fit the scratch of a scan";
+            return Err(Error::new(ErrorKind::OverBudget, message));
+        }
+        source.advance()?;
+    }
+    Ok(())
+}

@@ -1,0 +1,238 @@
+//! Checkpoints of a hybrid log most of whose records are in sorted runs, and move there meanwhile.
+//!
+//! What this catches: a record that is in no part of an image, or comes back; a file of a run that a checkpoint needs and a
+//! merge removes; runs that are written again for each checkpoint; memory of a checkpoint that is not given back.
+
+use std::sync::Arc;
+
+use alluvium_layouts::{CheckpointOutcome, HybridLog, HybridLogTable, Table, Upkeep};
+use alluvium_pagestore::io::{CrashPolicy, Device, Fault, Faults, Simulated};
+use alluvium_pagestore::{BlobReader, BlobWriter, ErrorKind, MIB, SegmentStore, StateImage};
+
+use crate::log::{Log, Model, Value, entries, open, restored};
+
+fn history<V: Value>(seed: u64, threads: bool) {
+    let mut log = Log::<V>::with_runs(seed, threads);
+    for _ in 0..if crate::long() { 100 } else { 12 } {
+        log.play(8);
+        for _ in 0..1500 {
+            log.change();
+        }
+        log.check_memory();
+    }
+    log.end();
+}
+
+#[test]
+fn counters_in_runs_are_restored() {
+    for seed in 0..if crate::long() { 40 } else { 3 } {
+        history::<u64>(seed, seed % 2 == 1);
+    }
+}
+
+#[test]
+fn strings_in_runs_are_restored() {
+    for seed in 50..if crate::long() { 90 } else { 52 } {
+        history::<String>(seed, seed % 2 == 1);
+    }
+}
+
+/// A log of 60,000 keys whose index alone would be larger than its memory.
+struct Run {
+    device: Simulated,
+    segments: SegmentStore,
+    layout: HybridLog,
+    table: HybridLogTable<u64, u64>,
+    model: Model<u64>,
+    number: u64,
+}
+
+const MEMORY: u64 = MIB;
+const KEYS: u64 = 60_000;
+
+impl Run {
+    fn new() -> Self {
+        let device = Simulated::new(1, Faults::none());
+        let segments = SegmentStore::new(Arc::new(device.clone()), 1);
+        let layout = HybridLog::new().cold_runs(true);
+        let (table, _) = open(&layout, &segments, MEMORY, false, None).unwrap();
+        let mut run = Self { device, segments, layout, table, model: Model::new(), number: 0 };
+        (0..KEYS).for_each(|key| run.put(key, key));
+        run
+    }
+
+    fn put(&mut self, key: u64, value: u64) {
+        assert_eq!(self.table.put(key, value).unwrap(), self.model.insert(key, value).is_some());
+    }
+
+    /// Takes a checkpoint, and calls `between` between its steps.
+    fn checkpoint(
+        &mut self,
+        outcome: CheckpointOutcome,
+        mut between: impl FnMut(&mut Self),
+    ) -> (StateImage, Model<u64>) {
+        self.number += 1;
+        let mut blobs = BlobWriter::new(self.segments.shared_device(), self.number, 4096);
+        assert!(self.table.begin_checkpoint(&mut blobs).unwrap().is_none());
+        let model = self.model.clone();
+        let image = loop {
+            between(self);
+            if let Some(image) = self.table.continue_checkpoint(&mut blobs).unwrap() {
+                break image;
+            }
+        };
+        blobs.finish().unwrap();
+        self.device.sync_directory().unwrap();
+        self.table.checkpointed(outcome);
+        (image, model)
+    }
+}
+
+fn is_run(name: &str) -> bool {
+    name.starts_with("run-")
+}
+
+#[test]
+fn a_checkpoint_names_runs_and_does_not_write_them_again() {
+    let mut run = Run::new();
+    let (first, model) = run.checkpoint(CheckpointOutcome::Committed, |_| ());
+    assert!(first.runs().count() > 0, "records have moved");
+    restored(&run.device, &run.layout, &first, &model);
+    let (second, model) = run.checkpoint(CheckpointOutcome::Committed, |_| ());
+    restored(&run.device, &run.layout, &second, &model);
+    assert!(first.runs().eq(second.runs()), "nothing has moved meanwhile");
+}
+
+#[test]
+fn records_move_and_levels_merge_while_a_checkpoint_is_taken() {
+    let mut run = Run::new();
+    let mut key = 0;
+    for round in 0..4 {
+        let (image, model) = run.checkpoint(CheckpointOutcome::Committed, |run| {
+            for _ in 0..400 {
+                key = (key + 7919) % (KEYS + 4000);
+                match key % 5 {
+                    0 => assert_eq!(run.table.take(&key).unwrap(), run.model.remove(&key)),
+                    _ => run.put(key, key + round),
+                }
+            }
+        });
+        restored(&run.device, &run.layout, &image, &model);
+        assert_eq!(entries(&mut run.table).unwrap(), run.model);
+    }
+}
+
+#[test]
+fn what_a_crash_leaves_is_the_last_checkpoint() {
+    let mut run = Run::new();
+    let (mut kept, mut key) = (None, 0);
+    for round in 0..6 {
+        let outcome = match round % 3 {
+            1 => CheckpointOutcome::Abandoned,
+            _ => CheckpointOutcome::Committed,
+        };
+        let taken = run.checkpoint(outcome, |run| {
+            key = (key + 104_729) % KEYS;
+            run.put(key, round);
+        });
+        if outcome == CheckpointOutcome::Committed {
+            kept = Some(taken);
+        }
+        for _ in 0..6000 {
+            key = (key + 104_729) % KEYS;
+            match key % 4 {
+                0 => assert_eq!(run.table.take(&key).unwrap(), run.model.remove(&key)),
+                _ => run.put(key, key + round),
+            }
+        }
+        let (image, model) = kept.as_ref().unwrap();
+        let seed = round;
+        for policy in [CrashPolicy::Nothing, CrashPolicy::Subset { seed }, CrashPolicy::Everything]
+        {
+            let after = run.device.crash(policy);
+            restored(&after, &run.layout, image, model);
+        }
+    }
+    let (image, _) = kept.unwrap();
+    let files = run.device.list().unwrap().into_iter().filter(|name| is_run(name)).count();
+    let named = image.runs().count();
+    assert!(files <= named + 24, "{files} files of runs, {named} named: others are removed");
+}
+
+#[test]
+fn after_a_sync_that_failed_a_run_is_written_again_before_it_is_named() {
+    for nth in 1.. {
+        let mut run = Run::new();
+        let mut blobs = BlobWriter::new(run.segments.shared_device(), 1, 4096);
+        run.device.on_nth_sync(nth, Fault::Error);
+        assert!(run.table.begin_checkpoint(&mut blobs).unwrap().is_none());
+        let failed = loop {
+            match run.table.continue_checkpoint(&mut blobs) {
+                Ok(None) => {}
+                Ok(Some(_)) => break false,
+                Err(error) => {
+                    assert_eq!(error.kind(), ErrorKind::Io, "{error}");
+                    break true;
+                }
+            }
+        };
+        run.device.forget_scripts();
+        drop(blobs);
+        run.table.checkpointed(CheckpointOutcome::Abandoned);
+        run.number = 1;
+        let (image, model) = run.checkpoint(CheckpointOutcome::Committed, |_| ());
+        restored(&run.device.crash(CrashPolicy::Nothing), &run.layout, &image, &model);
+        if !failed {
+            assert!(nth > 3, "runs are synced");
+            break;
+        }
+    }
+}
+
+#[test]
+fn a_log_goes_on_from_its_runs() {
+    let mut run = Run::new();
+    for round in 0..3 {
+        let (image, model) = run.checkpoint(CheckpointOutcome::Committed, |_| ());
+        for key in (0..KEYS).step_by(3) {
+            run.table.take(&key).unwrap();
+        }
+        // Also with the option off: what is in runs stays there.
+        let layout = HybridLog::new().cold_runs(round != 1);
+        let device = run.device.crash(CrashPolicy::Everything);
+        run.segments = SegmentStore::new(Arc::new(device.clone()), 1 << (20 + round));
+        run.table = open(&layout, &run.segments, MEMORY, false, Some(&image)).unwrap().0;
+        (run.device, run.model) = (device, model);
+        assert_eq!(run.table.len(), run.model.len() as u64);
+        for key in (0..KEYS).step_by(5) {
+            let found = run.table.get(&key).unwrap().copied();
+            assert_eq!(found, run.model.get(&key).copied(), "{key}");
+        }
+        (0..KEYS).step_by(7).for_each(|key| run.put(key, key + round));
+        assert_eq!(entries(&mut run.table).unwrap(), run.model);
+    }
+}
+
+#[test]
+fn layouts_that_know_no_runs_say_so() {
+    use alluvium_layouts::{Heap, Layout, StateContext};
+    use alluvium_pagestore::{Account, Helper};
+    let mut run = Run::new();
+    let (image, _) = run.checkpoint(CheckpointOutcome::Committed, |_| ());
+    let context = |memory, movable| StateContext {
+        name: "log".into(),
+        account: Account::below(&Account::root(memory), "log", u64::MAX),
+        segments: Some(run.segments.clone()),
+        helper: Helper::inline(),
+        max_value_bytes: 512,
+        key_groups: 256,
+        owned: 0..256,
+        movable,
+        restored: Some((image.clone(), BlobReader::new(run.segments.shared_device()))),
+    };
+    let refused = Layout::<u64, u64>::open(&Heap::new(), context(64 << 20, false)).err().unwrap();
+    assert_eq!(refused.kind(), ErrorKind::Unsupported, "{refused}");
+    let log = HybridLog::new();
+    let refused = Layout::<u64, u64>::open(&log, context(64 << 20, true)).err().unwrap();
+    assert_eq!(refused.kind(), ErrorKind::Unsupported, "{refused}");
+}

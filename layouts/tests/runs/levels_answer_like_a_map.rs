@@ -1,0 +1,169 @@
+//! Levels that come and are merged in steps answer like a map, also where calls fail and memory is short.
+
+use std::collections::BTreeMap;
+
+use alluvium_layouts::runs_internals::{Levels, RunSizes, verify};
+use alluvium_pagestore::io::{Device, Faults, Simulated};
+use alluvium_pagestore::{Account, ErrorKind, KIB, MIB, hash_word};
+
+use crate::common::*;
+use crate::dice::Dice;
+
+/// The newest record of a key, if it is there.
+fn get(levels: &mut Levels, bits: u32, key: u64) -> alluvium_pagestore::Result<Option<Owned>> {
+    let mut found = None;
+    levels.find(hash_of(key, bits), &mut |record| {
+        let is_it = key_of(&record) == key;
+        if is_it {
+            found = Some(Owned::of(&record)).filter(|one| one.mark != TOMBSTONE);
+        }
+        Ok(is_it)
+    })?;
+    Ok(found)
+}
+
+fn hash_of(key: u64, bits: u32) -> u64 {
+    hash_word(key) >> (64 - bits) << (64 - bits)
+}
+
+/// Tries again while storage fails by chance.
+fn again<T>(mut call: impl FnMut() -> alluvium_pagestore::Result<T>) -> T {
+    for _ in 0..1000 {
+        match call() {
+            Ok(value) => return value,
+            Err(error) => assert_eq!(error.kind(), ErrorKind::Io, "{error}"),
+        }
+    }
+    panic!("storage never works");
+}
+
+fn play(seed: u64, bits: u32, memory: u64, faults: Faults) {
+    let mut dice = Dice(seed);
+    let device = Simulated::new(seed, faults);
+    let store = store(&device);
+    let account = Account::below(&Account::root(memory), "cold", memory);
+    let mut levels = Levels::new(store.clone(), account.clone(), STATE);
+    let mut map: BTreeMap<u64, Owned> = BTreeMap::new();
+    let keys = 700;
+    for _ in 0..40 {
+        let batch = level(&mut dice, 20 + (seed * 31) % 120, keys, bits, 0);
+        let runs = again(|| write(&store, small(), &batch));
+        again(|| levels.add(&runs));
+        for record in batch {
+            map.insert(record.key, record);
+        }
+        for _ in 0..dice.below(8) {
+            let fuel = 1 + dice.below(40_000);
+            again(|| levels.step(fuel, small(), 8 << 10, |is_last| Newest { is_last }));
+        }
+        if dice.below(5) == 0 {
+            let (first, length) = (hash_word(dice.below(1 << 40)), u64::MAX >> (2 + dice.below(6)));
+            let last = first.saturating_add(length);
+            match levels.cut(first, last) {
+                Ok(()) => map.retain(|key, _| !(first..=last).contains(&hash_of(*key, bits))),
+                Err(error) => assert_eq!(error.kind(), ErrorKind::OverBudget, "{error}"),
+            }
+        }
+        for _ in 0..30 {
+            let key = dice.below(keys + 50);
+            let wanted = map.get(&key).filter(|one| one.mark != TOMBSTONE);
+            let found = again(|| get(&mut levels, bits, key));
+            assert!(found.as_ref() == wanted, "seed {seed}, key {key}");
+            assert!(account.used() <= memory);
+        }
+    }
+    let stats = levels.stats();
+    let of_infos: u64 = levels.infos().iter().flatten().map(|info| info.records).sum();
+    assert_eq!(stats.records, of_infos);
+    assert_eq!(stats.levels > 20, memory < MIB, "merges need memory: {stats:?}");
+    if faults == Faults::none() {
+        levels.infos().iter().flatten().for_each(|info| {
+            verify(&store, info).unwrap();
+        });
+        levels.give_up();
+        let files = device.list().unwrap().len() as u64;
+        assert_eq!(files, levels.stats().runs, "nothing is left over");
+        // A restore adds the levels again, the oldest first.
+        let mut restored = Levels::new(store, account.clone(), STATE);
+        levels.infos().iter().rev().for_each(|runs| restored.add(runs).unwrap());
+        for key in (0..keys).step_by(5) {
+            let wanted = map.get(&key).filter(|one| one.mark != TOMBSTONE);
+            assert!(get(&mut restored, bits, key).unwrap().as_ref() == wanted, "seed {seed}");
+        }
+    }
+    again(|| levels.clear());
+    assert_eq!(levels.stats().levels, 0);
+    drop(levels);
+}
+
+#[test]
+fn in_memory_for_all_guides() {
+    (0..5).for_each(|seed| play(seed, 64, MIB, Faults::none()));
+}
+
+#[test]
+fn of_keys_that_share_hashes() {
+    (10..13).for_each(|seed| play(seed, 7, MIB, Faults::none()));
+}
+
+#[test]
+fn where_memory_has_no_room_for_guides_nor_for_merges() {
+    (20..23).for_each(|seed| play(seed, 64, 160 * KIB, Faults::none()));
+}
+
+#[test]
+fn where_calls_fail_by_chance() {
+    let faults = Faults {
+        read_errors: 0.02,
+        write_errors: 0.02,
+        sync_errors: 0.02,
+        directory_errors: 0.02,
+        ..Faults::none()
+    };
+    (30..34).for_each(|seed| play(seed, 64, MIB, faults));
+}
+
+#[test]
+fn merges_write_little_and_keep_little() {
+    let device = device(50);
+    let store = store(&device);
+    let account = account();
+    let mut levels = Levels::new(store.clone(), account.clone(), STATE);
+    let keys = 10_000;
+    let sizes = RunSizes::within(MIB, 64, 16);
+    let batch_of = |keys: &mut Vec<u64>| {
+        keys.sort_by_key(|key| hash_word(*key));
+        keys.dedup();
+        let of = |key: &u64| Owned {
+            hash: hash_word(*key),
+            order: Vec::new(),
+            key: *key,
+            mark: 0,
+            value: vec![1; 56],
+        };
+        keys.iter().map(of).collect::<Vec<_>>()
+    };
+    let mut dice = Dice(50);
+    let mut most_records = 0;
+    let mut moved = 0;
+    for nth in 0..80 {
+        let mut batch: Vec<u64> = match nth {
+            0 => (0..keys).collect(),
+            _ => (0..keys / 20).map(|_| dice.below(keys)).collect(),
+        };
+        let batch = batch_of(&mut batch);
+        let runs = write(&store, sizes.expecting(batch.len() as u64), &batch).unwrap();
+        moved += runs.iter().map(|run| run.bytes).sum::<u64>();
+        levels.add(&runs).unwrap();
+        while levels.is_behind() {
+            levels.step(64 << 10, sizes, 32 << 10, |is_last| Newest { is_last }).unwrap();
+        }
+        most_records = most_records.max(levels.stats().records);
+    }
+    let stats = levels.stats();
+    let written = (stats.merged_bytes + moved) as f64 / moved as f64;
+    println!("{written:.2} bytes written a byte moved, {most_records} records of {keys} keys");
+    assert!(written <= 4.0, "{written}");
+    assert!(most_records <= keys * 17 / 10, "{most_records}");
+    assert!(stats.levels <= 7);
+}

@@ -1,0 +1,217 @@
+//! What a hybrid log with sorted runs cannot do is refused in words that name the option, and leaves a store that works;
+//! what it does in a slower way is right.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use alluvium::io::{Faults, Simulated};
+use alluvium::moving::{KeyGroup, Source};
+use alluvium::states::Fetch;
+use alluvium::time::nanos;
+use alluvium::{
+    AnyLayout, Error, ErrorKind, Heap, HybridLog, KIB, KeyHash, MIB, Map, Store, StoreBuilder, Ttl,
+};
+
+const KEYS: u64 = 60_000;
+
+/// A log most of whose records move.
+fn with_runs() -> AnyLayout {
+    HybridLog::new().memory(MIB).cold_runs(true).into()
+}
+
+/// The same, with memory for an index of all keys: they come in the order of their hashes, where the index gives no
+/// memory back for those that have moved.
+fn with_room() -> AnyLayout {
+    HybridLog::new().memory(3 * MIB).cold_runs(true).into()
+}
+
+fn without() -> AnyLayout {
+    HybridLog::new().memory(2 * MIB).into()
+}
+
+fn builder(device: &Simulated) -> StoreBuilder {
+    Store::builder("unused").device(Arc::new(device.clone())).memory(4 * MIB).max_value(4 * KIB)
+}
+
+/// A store with a map most of whose records are in runs, and its contents.
+fn filled(device: &Simulated) -> (Store, Map<u64, u64>, BTreeMap<u64, u64>) {
+    let store = builder(device).open().unwrap();
+    let mut map: Map<u64, u64> = store.map("map").layout(with_runs()).open().unwrap();
+    let mut model = BTreeMap::new();
+    for key in 0..KEYS {
+        map.put(key, key * 3).map_err(|rejected| rejected.error).unwrap();
+        model.insert(key, key * 3);
+    }
+    for key in (0..KEYS).step_by(7) {
+        assert!(map.remove(&key).unwrap());
+        model.remove(&key);
+    }
+    for key in (1..KEYS).step_by(11) {
+        map.put(key, key).map_err(|rejected| rejected.error).unwrap();
+        model.insert(key, key);
+    }
+    let runs = store.stats().unwrap().state("map").unwrap().table.runs;
+    assert!(runs.keys > KEYS / 4, "{runs:?}");
+    (store, map, model)
+}
+
+#[track_caller]
+fn assert_refused<T>(result: Result<T, Error>, kind: ErrorKind) {
+    let error = result.err().expect("it is refused");
+    assert_eq!(error.kind(), kind, "{error}");
+    assert!(error.to_string().contains("cold-runs"), "{error}");
+}
+
+#[track_caller]
+fn check(map: &mut Map<u64, u64>, model: &BTreeMap<u64, u64>) {
+    for key in 0..KEYS + 50 {
+        let found = map.read(&key, |found| found.copied()).unwrap();
+        assert_eq!(found, model.get(&key).copied(), "{key}");
+    }
+    assert_eq!(map.len().unwrap(), model.len() as u64);
+}
+
+#[test]
+fn entries_with_the_option_do_not_expire() {
+    let device = Simulated::new(1, Faults::none());
+    let (store, mut map, model) = filled(&device);
+    for ttl in [Ttl::event_time(nanos(100)), Ttl::processing_time(nanos(100))] {
+        let expiring = store.expiring_map::<u64, u64>("m").layout(with_runs());
+        assert_refused(expiring.open(ttl), ErrorKind::Unsupported);
+        let expiring = store.expiring_value::<u64>("v").layout(with_runs());
+        assert_refused(expiring.open(ttl), ErrorKind::Unsupported);
+    }
+    // Without the option it opens, in the same store.
+    let expiring = store.expiring_map::<u64, u64>("m").layout(without());
+    expiring.open(Ttl::event_time(nanos(100))).unwrap().put(1, 1).unwrap();
+    check(&mut map, &model);
+    store.checkpoint(1).unwrap();
+}
+
+#[test]
+fn a_checkpoint_that_does_not_count_key_groups_is_opened_without_a_mover() {
+    let device = Simulated::new(2, Faults::none());
+    let (store, mut map, model) = filled(&device);
+    check(&mut map, &model);
+    store.checkpoint(1).unwrap();
+    drop((map, store));
+    let store = builder(&device).open().unwrap();
+    let mover = store.mover("unit").unwrap();
+    let moved = store.map::<u64, u64>("map").layout(without()).moved_by(&mover);
+    assert_refused(moved.open(), ErrorKind::Unsupported);
+    drop((mover, store));
+    let store = builder(&device).open().unwrap();
+    let mut map: Map<u64, u64> = store.map("map").layout(with_runs()).open().unwrap();
+    check(&mut map, &model);
+}
+
+#[test]
+fn other_stores_restore_key_groups_of_a_checkpoint_with_runs() {
+    let device = Simulated::new(3, Faults::none());
+    let (store, map, model) = filled(&device);
+    store.checkpoint(1).unwrap();
+    drop((map, store));
+    for owned in [0..256, 0..100, 100..256] {
+        let group_of = |key: &u64| KeyGroup::of(key.key_hash(), 256).0;
+        let wanted: BTreeMap<u64, u64> = model
+            .iter()
+            .filter(|(key, _)| owned.contains(&group_of(key)))
+            .map(|(k, v)| (*k, *v))
+            .collect();
+        for layout in [AnyLayout::from(Heap::new()), without(), with_room()] {
+            let target = Simulated::new(4, Faults::none());
+            let source = Source::device(Arc::new(device.clone()));
+            let store = builder(&target).owned_groups(owned.clone());
+            let store = store.restore_from([source]).open().unwrap();
+            let mut map: Map<u64, u64> = store.map("map").layout(layout).open().unwrap();
+            for (key, value) in &wanted {
+                assert_eq!(map.read(key, |found| found.copied()).unwrap(), Some(*value), "{key}");
+            }
+            assert_eq!(map.len().unwrap(), wanted.len() as u64);
+        }
+    }
+    let store = builder(&device).open().unwrap();
+    let mut map: Map<u64, u64> = store.map("map").layout(with_runs()).open().unwrap();
+    check(&mut map, &model);
+}
+
+#[test]
+fn another_layout_does_not_open_a_checkpoint_with_runs() {
+    let device = Simulated::new(5, Faults::none());
+    let (store, map, model) = filled(&device);
+    store.checkpoint(1).unwrap();
+    drop((map, store));
+    let store = builder(&device).open().unwrap();
+    let heap = store.map::<u64, u64>("map").layout(AnyLayout::from(Heap::new())).open();
+    assert_refused(heap.map(drop), ErrorKind::Unsupported);
+    // A hybrid log without the option does: the runs come along.
+    let mut map: Map<u64, u64> = store.map("map").layout(without()).open().unwrap();
+    check(&mut map, &model);
+}
+
+#[test]
+fn too_little_memory_for_the_option_is_told() {
+    let device = Simulated::new(6, Faults::none());
+    let store = builder(&device).open().unwrap();
+    let small = HybridLog::new().cold_runs(true).memory(256 * KIB);
+    let map = store.map::<u64, u64>("map").layout(AnyLayout::from(small)).open();
+    assert_refused(map.map(drop), ErrorKind::OverBudget);
+    let enough = HybridLog::new().cold_runs(true).memory(alluvium::config::COLD_RUNS_MEMORY_MIN);
+    let map = store.map::<u64, u64>("map").layout(AnyLayout::from(enough)).open();
+    map.unwrap().put(1, 1).unwrap();
+}
+
+#[test]
+fn what_is_in_runs_is_exported_once_and_imported() {
+    let device = Simulated::new(7, Faults::none());
+    let (store, mut map, model) = filled(&device);
+    let mut file = Vec::new();
+    assert_eq!(store.export(&mut file).unwrap().entries, model.len() as u64);
+    check(&mut map, &model);
+    // The file is that of a heap map of the same entries.
+    let heap = Store::in_memory().memory(4 * MIB).max_value(4 * KIB).open().unwrap();
+    let mut there: Map<u64, u64> = heap.map("map").open().unwrap();
+    heap.import(&file[..]).unwrap();
+    check(&mut there, &model);
+    let mut again = Vec::new();
+    heap.export(&mut again).unwrap();
+    assert!(again == file, "canonical files of equal contents are equal");
+    // And a log with runs takes it.
+    let other = Simulated::new(8, Faults::none());
+    let store = builder(&other).open().unwrap();
+    let mut map: Map<u64, u64> = store.map("map").layout(with_room()).open().unwrap();
+    store.import(&file[..]).unwrap();
+    check(&mut map, &model);
+    let mut visited = BTreeMap::new();
+    map.for_each(|key, value| {
+        assert!(visited.insert(*key, *value).is_none(), "{key} twice");
+        Ok(())
+    })
+    .unwrap();
+    assert_eq!(visited, model);
+}
+
+#[test]
+fn a_fetch_of_what_is_in_runs_leaves_the_read_to_the_call() {
+    let device = Simulated::new(9, Faults::none());
+    let (_store, mut map, model) = filled(&device);
+    for key in 0..KEYS {
+        while let Fetch::Pending(_) | Fetch::Busy = map.fetch(&key).unwrap() {
+            map.fetched(|_| ()).unwrap();
+            map.read(&key, |_| ()).unwrap();
+        }
+        let found = map.read(&key, |found| found.copied()).unwrap();
+        assert_eq!(found, model.get(&key).copied(), "{key}");
+    }
+}
+
+#[test]
+fn without_a_directory_the_option_changes_nothing() {
+    let store = Store::in_memory().memory(4 * MIB).open().unwrap();
+    let layout = || AnyLayout::from(HybridLog::new().cold_runs(true));
+    let mover = store.mover("unit").unwrap();
+    let moved = store.map::<u64, u64>("moved").layout(layout()).moved_by(&mover).open();
+    moved.unwrap().put(1, 1).unwrap();
+    let expiring = store.expiring_map::<u64, u64>("m").layout(layout());
+    expiring.open(Ttl::event_time(nanos(100))).unwrap().put(1, 1).unwrap();
+}
