@@ -2,12 +2,12 @@
 
 use std::collections::HashMap;
 use std::fmt;
-use std::fs::File;
-use std::io::{BufRead, BufReader, Read};
+use std::io::BufRead;
 use std::path::PathBuf;
 
 use crate::event::{Arrival, Event, Side, Stream, Watermarks};
 use crate::random::scattered;
+use crate::trace::open;
 use crate::{Error, Result};
 
 /// Which columns of a file have what, counted from 0.
@@ -72,7 +72,7 @@ impl Columns {
     /// Those of the file, and rows that do not have the columns: the message has the line.
     pub fn read(&self, unit_us: i64, names: &mut Names) -> Result<Vec<Row>> {
         let mut rows = Vec::new();
-        let mut reader = BufReader::new(self.open()?);
+        let mut reader = open(&self.path)?;
         let (mut line, mut number, mut width) = (Vec::new(), 0, 0);
         loop {
             line.clear();
@@ -83,17 +83,6 @@ impl Columns {
                 _ => rows.push(self.row(&line, number, &mut width, unit_us, names)?),
             }
         }
-    }
-
-    fn open(&self) -> Result<Box<dyn Read>> {
-        let file = File::open(&self.path).map_err(|error| Error::io(&self.path, "open", error))?;
-        let failed = |error| Error::io(&self.path, "decompress", std::io::Error::other(error));
-        Ok(match self.path.extension().is_some_and(|extension| extension == "zst") {
-            false => Box::new(file),
-            true => Box::new(
-                ruzstd::decoding::StreamingDecoder::new(BufReader::new(file)).map_err(failed)?,
-            ),
-        })
     }
 
     fn row(
@@ -166,6 +155,18 @@ mod tests {
         let stream = stream_of(&rows, &rows[..1], Watermarks::Every(1), 16);
         assert_eq!(stream.events.len(), 4);
         assert_eq!(stream.events[1].side, Side::Right);
+    }
+
+    #[test]
+    fn all_frames_of_a_compressed_file_are_read() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("rows.csv.zst");
+        let frame = |text: &[u8]| {
+            ruzstd::encoding::compress_to_vec(text, ruzstd::encoding::CompressionLevel::Fastest)
+        };
+        std::fs::write(&path, [frame(b"0,a\n1,"), frame(b"b\n2,a\n")].concat()).unwrap();
+        let columns = Columns { path, key: 1, time: 0, kind: None };
+        assert_eq!(columns.read(1, &mut Names::default()).unwrap().len(), 3);
     }
 
     #[test]

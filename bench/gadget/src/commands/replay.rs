@@ -12,7 +12,6 @@ use crate::compat;
 use crate::engine::{BTree, Engine, Kind, Open};
 use crate::measure::{Bound, LatencyFigures, Stopwatch, System, Timing};
 use crate::operator::{Name, Options};
-use crate::run::no_such_engine;
 use crate::trace::{
     Expected, Line, Op, Pace, Played, Player, Recorded, Recording, Writer, expect, record, stand_in,
 };
@@ -137,8 +136,13 @@ struct Shown {
     remark: Option<String>,
 }
 
+/// The engine of this name; those with typed state replay no bytes.
 pub(super) fn kind_of<'a>(name: &str, kinds: &'a [Kind]) -> Result<&'a Kind> {
-    kinds.iter().find(|kind| kind.name == name).ok_or_else(|| no_such_engine(name, kinds))
+    kinds.iter().find(|kind| kind.name == name).ok_or_else(|| {
+        let known: Vec<_> = kinds.iter().map(|kind| kind.name).collect();
+        let known = known.join(", ");
+        Error::Usage(format!("there is no engine {name:?} of keys in bytes, but {known}"))
+    })
 }
 
 pub(super) fn online(args: &OnlineArgs, kinds: &[Kind]) -> Result<()> {

@@ -1,18 +1,18 @@
-//! Files of traces, plain or zstd by their names, and a trace in memory.
+//! Files of traces, and a trace in memory.
 //!
 //! In memory an access takes 16 bytes, and each key is kept once.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::hash::BuildHasher;
-use std::io::{self, BufRead, BufReader, BufWriter, Read, Write};
+use std::io::{self, BufRead, BufWriter, Read, Write};
 use std::path::{Path, PathBuf};
 
 use foldhash::fast::FixedState;
 use hashbrown::HashTable;
-use ruzstd::decoding::{FrameDecoder, StreamingDecoder};
 use ruzstd::encoding::{CompressionLevel, compress_to_vec};
 
+use super::frames::{is_compressed, is_cut, open};
 use super::line::{BYTES_MAX, Line, Note, Op, purge_of, slice_of};
 use crate::access::{Class, Keys};
 use crate::{Error, Result};
@@ -89,23 +89,22 @@ impl Recording {
     /// # Errors
     /// The file's; [`Error::Input`] with the line for one that is bad, unless they are skipped.
     pub fn read(path: &Path, reading: &Reading) -> Result<Self> {
-        let file = File::open(path).map_err(|error| Error::io(path, "open", error))?;
-        let mut reader: Box<dyn BufRead> = match is_compressed(path)? {
-            false => Box::new(BufReader::new(file)),
-            true => Box::new(BufReader::with_capacity(1 << 16, Frames::new(BufReader::new(file)))),
-        };
-        let (mut recording, mut line, mut number) = (Recording::default(), Vec::new(), 0);
+        let mut lines = Lines { reader: open(path)?, line: Vec::new(), number: 0 };
+        let mut recording = Recording::default();
         loop {
-            line.clear();
-            number += 1;
-            let read = (&mut reader).take(LINE_BYTES_MAX).read_until(b'\n', &mut line);
-            if read.map_err(|error| Error::io(path, "read", error))? == 0 {
-                return Ok(recording);
-            }
-            match recording.take_line(&line, reading.value_bytes) {
+            let taken = match lines.next() {
+                Ok(false) => return Ok(recording),
+                Ok(true) => recording.take_line(&lines.line, reading.value_bytes),
+                Err(error) if is_cut(&error) && reading.skip_bad => {
+                    recording.skipped += 1;
+                    return Ok(recording);
+                }
+                Err(error) => return Err(Error::input(path, lines.number, unreadable(&error))),
+            };
+            match taken {
                 Ok(()) => {}
                 Err(_) if reading.skip_bad => recording.skipped += 1,
-                Err(message) => return Err(Error::input(path, number, message)),
+                Err(message) => return Err(Error::input(path, lines.number, message)),
             }
         }
     }
@@ -234,47 +233,30 @@ impl Recording {
     }
 }
 
-/// Whether a name asks for zstd.
-fn is_compressed(path: &Path) -> Result<bool> {
-    match path.extension().and_then(|extension| extension.to_str()) {
-        Some("zst") => Ok(true),
-        Some(other @ ("gz" | "xz" | "bz2" | "lz4")) => {
-            let path = path.display();
-            Err(Error::Usage(format!("{path}: .{other} is neither read nor written, .zst is")))
+/// The lines of a file, one at a time.
+struct Lines {
+    reader: Box<dyn BufRead>,
+    /// The last one, with its end if it has one; cut after [`LINE_BYTES_MAX`].
+    line: Vec<u8>,
+    number: u64,
+}
+
+impl Lines {
+    /// Reads the next line; there is none after the last.
+    fn next(&mut self) -> io::Result<bool> {
+        self.number += 1;
+        if self.line.len() as u64 == LINE_BYTES_MAX && !self.line.ends_with(b"\n") {
+            self.reader.skip_until(b'\n')?;
         }
-        _ => Ok(false),
+        self.line.clear();
+        Ok((&mut self.reader).take(LINE_BYTES_MAX).read_until(b'\n', &mut self.line)? > 0)
     }
 }
 
-/// Decompresses one frame after the other.
-struct Frames<R: BufRead> {
-    decoder: Option<StreamingDecoder<R, FrameDecoder>>,
-    rest: Option<R>,
-}
-
-impl<R: BufRead> Frames<R> {
-    fn new(reader: R) -> Self {
-        Frames { decoder: None, rest: Some(reader) }
-    }
-}
-
-impl<R: BufRead> Read for Frames<R> {
-    fn read(&mut self, to: &mut [u8]) -> io::Result<usize> {
-        loop {
-            if let Some(decoder) = &mut self.decoder {
-                let read = decoder.read(to)?;
-                if read > 0 || to.is_empty() {
-                    return Ok(read);
-                }
-                self.rest = self.decoder.take().map(StreamingDecoder::into_inner);
-            }
-            let Some(rest) = &mut self.rest else { return Ok(0) };
-            if rest.fill_buf()?.is_empty() {
-                return Ok(0);
-            }
-            let Some(rest) = self.rest.take() else { return Ok(0) };
-            self.decoder = Some(StreamingDecoder::new(rest).map_err(io::Error::other)?);
-        }
+fn unreadable(error: &io::Error) -> String {
+    match is_cut(error) {
+        true => "the compressed file ends in the middle, here or in the frame after".to_owned(),
+        false => format!("cannot be read from here on: {error}"),
     }
 }
 
@@ -371,6 +353,18 @@ mod tests {
     }
 
     #[test]
+    fn a_line_of_any_length_is_one_bad_line() {
+        let long = "k".repeat(5 << 19);
+        let text = format!("1 get a 0\n1 get {long} 0\n2 get a 0\n3 steal a 0\n");
+        let recording = read(&text, true).unwrap();
+        assert_eq!((recording.entries().len(), recording.skipped()), (2, 2));
+        let error = read(&text, false).unwrap_err().to_string();
+        assert!(error.contains("line 2: a line of more than 1048576 bytes"), "{error}");
+        let error = read(&text.replace(&format!("1 get {long} 0\n"), ""), false).unwrap_err();
+        assert!(error.to_string().contains("line 3: unknown operation"), "{error}");
+    }
+
+    #[test]
     fn traces_of_a_store_have_notes_and_purges() {
         let text = "# state a: keys, 1 of them\n# unit-us 1000\n1 put 7@10 8\n1 put 8@20 8\n\
                     1 put 7@20 8\n2 purge @20 0\n# 12 accesses are missing here\n3 get 8@20 0\n\
@@ -423,9 +417,20 @@ mod tests {
         let recording = Recording::read(&path, &Reading::default()).unwrap();
         assert_eq!((recording.entries().len(), recording.keys().len()), (count as usize, 1000));
         assert_eq!(recording.entries()[399_999].time, 399_999);
-        let cut = fs::read(&path).unwrap();
-        fs::write(&path, &cut[..cut.len() - 1000]).unwrap();
-        assert!(Recording::read(&path, &Reading::default()).is_err());
         assert!(Writer::new(&dir.path().join("a.gz"), false).is_err());
+        // Cut within its last frame, in which there are 20,000 lines.
+        let whole = fs::read(&path).unwrap();
+        fs::write(&path, &whole[..whole.len() - 1000]).unwrap();
+        let error = Recording::read(&path, &Reading::default()).unwrap_err().to_string();
+        assert!(error.contains("ends in the middle") && error.contains("line 3"), "{error}");
+        let skipping = Reading { skip_bad: true, ..Reading::default() };
+        let recording = Recording::read(&path, &skipping).unwrap();
+        assert_eq!(recording.skipped(), 1);
+        assert!(recording.entries().len() > 300_000, "{}", recording.entries().len());
+        fs::write(&path, "1 get a 0\n").unwrap();
+        for reading in [Reading::default(), skipping] {
+            let error = Recording::read(&path, &reading).unwrap_err().to_string();
+            assert!(error.contains("line 1: cannot be read"), "{error}");
+        }
     }
 }

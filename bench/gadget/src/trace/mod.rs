@@ -5,12 +5,14 @@
 //! engine has to return the same, and one digest tells whether it did.
 
 mod file;
+mod frames;
 mod line;
 mod record;
 mod replay;
 mod value;
 
 pub use file::{Entry, Reading, Recording, Writer};
+pub(crate) use frames::open;
 pub use line::{BYTES_MAX, KEY_BYTES_MAX, Line, Op};
 pub use record::{Recorded, record};
 pub(crate) use value::{digest_of, fill};
