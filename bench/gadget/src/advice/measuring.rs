@@ -162,7 +162,7 @@ fn cold_state(kind: &Kind) -> State {
     let value_max = u64::from(COLD_BYTES[0]);
     let (keys, value_bytes) = (SMALL_MEMORY_KEYS, SMALL_MEMORY_KEYS * value_max);
     let element_bytes = (kind.name == "ours-append-log").then_some(value_max);
-    State { keys, key_bytes: 10, value_bytes, value_max, element_bytes }
+    State { keys, key_bytes: 10, value_bytes, value_max, element_bytes, deleted: 0 }
 }
 
 /// Nanoseconds on the clock of each operation on keys of equal chance.

@@ -75,6 +75,7 @@ impl Needs {
             value_bytes: working.bytes_max,
             value_max,
             element_bytes: appended.filter(|_| only_lists),
+            deleted: of(Op::Delete).map_or(0, |asked| asked.count.min(keys.len() as u64)),
         };
         let is_windows = !has(Op::Merge) && !ranges && has(Op::Delete) && has(Op::Put);
         Needs { operations, state, only_lists, ranges, is_windows }
@@ -316,8 +317,8 @@ mod tests {
     fn state_that_does_not_fit_pays_for_its_misses() {
         let calibration =
             constants(&[("ours-heap", 50.0), ("ours-hybrid-log", 80.0), ("ours-append-log", 40.0)]);
-        // 1000 keys in turn, and room for half of them: an LRU cache has none.
-        let puts = recording(Op::Put, 1000);
+        // Keys in turn, and room for half of them: an LRU cache has none.
+        let puts = recording(Op::Put, 10_000);
         let memory = Needs::of(&puts).state.all_in("ours-hybrid-log") / 2;
         let advice = advise(&puts, memory, &calibration).unwrap();
         let best = advice.best().unwrap();
@@ -326,7 +327,7 @@ mod tests {
         assert!((cost - (80.0 + 5000.0 * 2.0 / 3.0)).abs() < 1e-6, "{cost}");
         assert!((best.misses - 2.0 / 3.0).abs() < 1e-6);
         // What is appended is not read first.
-        let advice = advise(&recording(Op::Merge, 1000), memory, &calibration).unwrap();
+        let advice = advise(&recording(Op::Merge, 10_000), memory, &calibration).unwrap();
         assert_eq!(advice.best().unwrap().engine, "ours-append-log");
         let costs: Vec<f64> =
             advice.candidates.iter().filter_map(|one| one.cost.clone().ok()).collect();
@@ -340,13 +341,13 @@ mod tests {
             ("ours-hybrid-log", 80.0),
             ("ours-append-log", 900.0),
         ]);
-        let advice = advise(&recording(Op::Put, 1000), 20_000, &calibration).unwrap();
+        let advice = advise(&recording(Op::Put, 30_000), 600_000, &calibration).unwrap();
         assert_eq!(advice.best(), None);
         let text = advice.text(&calibration);
         assert!(text.starts_with("No layout holds this state"), "{text}");
         assert!(text.contains("hybrid-log   refused: the index has to fit"), "{text}");
-        // An append log has no index of keys in memory.
-        let advice = advise(&recording(Op::Merge, 1000), 20_000, &calibration).unwrap();
+        // An append log has no index of keys in memory, but one of blocks.
+        let advice = advise(&recording(Op::Merge, 30_000), 600_000, &calibration).unwrap();
         assert_eq!(advice.best().unwrap().engine, "ours-append-log");
     }
 

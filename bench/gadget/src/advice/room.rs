@@ -28,6 +28,29 @@ const LIST_BYTES: u64 = 48;
 const ELEMENT_BYTES: u64 = 24;
 /// The share of the memory that it keeps from appends.
 const LIST_FREE: f64 = 0.2;
+/// What it takes beside runs: buffers of its helper and of reads, and lists that are in no run yet.
+const LIST_BUFFERS_BYTES: u64 = 300 << 10;
+/// The share of the rest that places of blocks and notes may take.
+const LIST_PLACES: f64 = 0.4;
+/// Blocks of its runs are such a part of the memory, between the two.
+const BLOCKS_IN_MEMORY: u64 = 256;
+const BLOCK_BYTES_MIN: u64 = 4 << 10;
+const BLOCK_BYTES_MAX: u64 = 16 << 10;
+/// The place of a block, with its share of what is known of its run.
+const BLOCK_PLACE_BYTES: u64 = 36;
+/// What an element takes in a run beside its bytes.
+const ELEMENT_IN_RUN_BYTES: u64 = 16;
+/// What a part of a list in a run takes beside its elements and its key.
+const PART_IN_RUN_BYTES: u64 = 56;
+/// Runs that have a part of the same list.
+const PARTS_OF_LIST: u64 = 8;
+/// Bytes on storage for each that is not cut off, at most: a third is left before runs are merged, and the
+/// merged run stands beside them.
+const CUT_OFF: f64 = 2.0;
+/// A note that a list was cleared, in a table at its worst.
+const NOTE_BYTES: u64 = 150;
+/// Notes after which runs are merged, and those that come meanwhile.
+const NOTES_MAX: u64 = 5000;
 
 /// A state at its largest.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -42,6 +65,8 @@ pub struct State {
     pub value_max: u64,
     /// The mean bytes of what is appended, if all values are lists.
     pub element_bytes: Option<u64>,
+    /// Keys that are deleted at least once.
+    pub deleted: u64,
 }
 
 /// What an allocation of so many bytes takes.
@@ -70,9 +95,8 @@ impl State {
                 slots as u64 + self.owned_bytes()
             }
             ("ours-append-log", Some(element)) => {
-                let elements = self.value_bytes.div_ceil(element.max(1));
                 let each = ELEMENT_BYTES + allocated(element);
-                self.keys * (LIST_BYTES + allocated(self.key_bytes)) + elements * each
+                self.keys * (LIST_BYTES + allocated(self.key_bytes)) + self.elements() * each
             }
             _ => self.bytes(),
         }
@@ -93,8 +117,40 @@ impl State {
         match engine {
             "ours-heap" => self.all_in(engine),
             "ours-hybrid-log" => self.keys * LOG_KEY_BYTES_MIN,
-            _ => 0,
+            // What fits in memory has no runs.
+            _ => self.least_of_lists().min(self.all_in(engine) + LIST_BUFFERS_BYTES),
         }
+    }
+
+    /// Elements of all lists.
+    fn elements(&self) -> u64 {
+        self.element_bytes.map_or(self.keys, |bytes| self.value_bytes.div_ceil(bytes.max(1)))
+    }
+
+    /// Memory that an append log takes for lists on storage, with blocks that end after so many bytes: the
+    /// places of these blocks, and notes of lists that were cleared.
+    fn of_runs(&self, block_bytes: u64) -> u64 {
+        let element = self.element_bytes.unwrap_or(0);
+        let elements = self.elements();
+        let parts = elements.min(self.keys * PARTS_OF_LIST);
+        let beside = elements * ELEMENT_IN_RUN_BYTES + parts * (PART_IN_RUN_BYTES + self.key_bytes);
+        let cut_off = if self.deleted > 0 { CUT_OFF } else { 1.0 };
+        let stored = (self.value_bytes + beside) as f64 * cut_off;
+        // An eighth is left for headers; the last element goes beyond the end.
+        let blocks = stored / (block_bytes - block_bytes / 8 + element / 2) as f64;
+        let notes = self.deleted.min(NOTES_MAX) * (NOTE_BYTES + allocated(self.key_bytes));
+        (blocks * BLOCK_PLACE_BYTES as f64) as u64 + notes
+    }
+
+    /// The least memory for the lists of an append log. More memory has longer blocks, which are fewer.
+    fn least_of_lists(&self) -> u64 {
+        let least = |block: u64| {
+            let used = LIST_BUFFERS_BYTES + (self.of_runs(block) as f64 / LIST_PLACES) as u64;
+            // So much memory has blocks so long.
+            if block == BLOCK_BYTES_MIN { used } else { used.max(block * BLOCKS_IN_MEMORY) }
+        };
+        let blocks = (BLOCK_BYTES_MIN..=BLOCK_BYTES_MAX).step_by(1024);
+        blocks.map(least).min().expect("there are sizes of blocks")
     }
 
     /// Why a layout cannot hold it in so much memory, if it cannot.
@@ -102,6 +158,7 @@ impl State {
         let least = self.least(engine);
         let why = match engine {
             "ours-heap" => "it keeps all in memory, and the state takes up to",
+            "ours-append-log" => "the places of its blocks and its buffers have to fit, up to",
             _ => "the index has to fit, and with its pages takes up to",
         };
         if least > memory_bytes {
@@ -123,7 +180,11 @@ impl State {
             "ours-append-log" => (LIST_FREE, self.bytes_of(engine) / keys),
             _ => (LOG_BUFFERS, LOG_SLOT_BYTES + self.owned_bytes() / keys),
         };
-        let index = if engine == "ours-append-log" { 0 } else { keys * LOG_INDEX_BYTES };
+        let block = (memory_bytes / BLOCKS_IN_MEMORY).clamp(BLOCK_BYTES_MIN, BLOCK_BYTES_MAX);
+        let index = match engine {
+            "ours-append-log" => self.of_runs(block),
+            _ => keys * LOG_INDEX_BYTES,
+        };
         let room = (memory_bytes as f64 * (1.0 - free)) as u64;
         room.saturating_sub(index) / each.max(1)
     }
@@ -135,6 +196,10 @@ fn kib(bytes: u64) -> u64 {
 
 #[cfg(test)]
 mod tests {
+    use std::path::Path;
+
+    use alluvium::{AppendLog, List, Store};
+
     use super::*;
     use crate::access::digits;
     use crate::engine::{Open, built_in};
@@ -142,7 +207,8 @@ mod tests {
 
     fn state(keys: u64, value_bytes: u64) -> State {
         let (key_bytes, value_max) = (10, value_bytes);
-        State { keys, key_bytes, value_bytes: keys * value_bytes, value_max, element_bytes: None }
+        let value_bytes = keys * value_bytes;
+        State { keys, key_bytes, value_bytes, value_max, ..State::default() }
     }
 
     /// Keys that a store takes until it refuses one.
@@ -166,6 +232,54 @@ mod tests {
         }
     }
 
+    fn lists(keys: u64, elements: u64, element: &[u8], deleted: u64) -> State {
+        let bytes = element.len() as u64;
+        let (value_bytes, value_max) = (elements * bytes, elements * bytes / keys);
+        State { keys, key_bytes: 10, value_bytes, value_max, element_bytes: Some(bytes), deleted }
+    }
+
+    fn open_lists(place: &Path, memory_bytes: u64) -> (Store, List<Vec<u8>, Vec<u8>>) {
+        let builder = Store::builder(place).memory(memory_bytes).layout(AppendLog::new());
+        let store = builder.open().unwrap();
+        let lists = store.list("lists").open().unwrap();
+        (store, lists)
+    }
+
+    #[test]
+    fn an_append_log_holds_what_is_said_and_not_much_more() {
+        let (memory_bytes, keys, element) = (416 << 10, 500, [7; 1000]);
+        let place = tempfile::tempdir().unwrap();
+        let (_store, mut all) = open_lists(place.path(), memory_bytes);
+        let append = |at: &u64| all.append(&digits(at % keys)[..], element.to_vec()).is_err();
+        let most = (0..memory_bytes).find(append).unwrap();
+        let fits = |elements| {
+            lists(keys, elements, &element, 0).refused("ours-append-log", memory_bytes).is_none()
+        };
+        assert!(!fits(most * 3 / 2) && fits(most / 2), "{most} elements were the most");
+        // Few lists have no runs, however many were cleared.
+        let few = lists(10, 100, &element, 100_000);
+        assert_eq!(few.refused("ours-append-log", 512 << 10), None);
+        assert!(few.refused("ours-append-log", 256 << 10).is_some());
+    }
+
+    #[test]
+    fn an_append_log_works_where_lists_are_cleared_again_and_again() {
+        let (memory_bytes, keys, element) = (800 << 10, 500, [7; 1000]);
+        let state = lists(keys, 10 * keys, &element, keys);
+        assert_eq!(state.refused("ours-append-log", memory_bytes), None);
+        let place = tempfile::tempdir().unwrap();
+        let (_store, mut all) = open_lists(place.path(), memory_bytes);
+        for _ in 0..4 {
+            for at in 0..10 * keys {
+                all.append(&digits(at % keys)[..], element.to_vec()).unwrap();
+            }
+            for key in 0..keys {
+                assert_eq!(all.read(&digits(key)[..], |_| Ok(())).unwrap(), 10);
+                all.clear(&digits(key)[..]).unwrap();
+            }
+        }
+    }
+
     #[test]
     fn less_memory_has_fewer_keys_until_there_are_none() {
         let state = state(100_000, 16);
@@ -175,7 +289,6 @@ mod tests {
             assert_eq!((cached[0], cached[3]), (100_000, 0), "{engine}");
             assert!(cached.is_sorted_by(|more, less| more > less), "{engine}: {cached:?}");
         }
-        assert_eq!(state.refused("ours-append-log", 0), None);
         let why = state.refused("ours-hybrid-log", 1 << 20).unwrap();
         assert!(why.contains("index") && why.contains("2344 KiB"), "{why}");
         let why = State { value_max: 1 << 20, ..state }.refused("ours-hybrid-log", 8 << 20);
