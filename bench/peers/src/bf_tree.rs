@@ -13,7 +13,8 @@ pub(super) fn kinds() -> Vec<Kind> {
 pub(super) fn kinds() -> Vec<Kind> {
     const NOTE: &str = "B-tree with a buffer of records and mini pages: the largest power of two within 7/8 of the \
                         memory; pages of 4 KiB, or of 32 KiB where lists are kept; no log; merge = get, append, put; \
-                        keys end at 128 bytes, keys and values together at 16,160";
+                        keys end at 128 bytes, keys and values together at 16,160 (the store's own limit for \
+                        values is 16,332): a longer list fails the row";
     vec![super::kind("bf-tree", super::version_of("bf-tree"), NOTE, 16, |open| {
         Ok(Box::new(tree::Tree::open(open)?))
     })]
