@@ -82,7 +82,24 @@ impl<K: Key, E: State, L: ListsLayout<K, E>> List<K, E, L> {
         key: &Q,
         element: E,
     ) -> std::result::Result<(), Rejected<E>> {
-        let checked = self.cell.check(|| key.key_hash());
+        if self.cell.is_watched() {
+            return self.append_watched(key, element);
+        }
+        match self.cell.enter_for(1) {
+            Ok(mut lists) => lists.append(STAYING, key, element),
+            Err(error) => Err(Rejected::new(error, element)),
+        }
+    }
+
+    /// [`append`](List::append) to a state whose calls are looked at. It goes another way, so that others keep
+    /// nothing for it.
+    #[inline(never)]
+    fn append_watched<Q: Lookup<K> + ?Sized>(
+        &self,
+        key: &Q,
+        element: E,
+    ) -> std::result::Result<(), Rejected<E>> {
+        let checked = self.cell.check_hash(key.key_hash());
         match checked.and_then(|recorder| Ok((recorder, self.cell.enter_for(1)?))) {
             Ok((None, mut lists)) => lists.append(STAYING, key, element),
             Ok((Some(recorder), mut lists)) => {
@@ -216,7 +233,16 @@ impl<K: Key, E: State, L: ListsLayout<K, E>> List<K, E, L> {
     /// [`ErrorKind::OverBudget`](crate::ErrorKind::OverBudget) and those of storage if memory has
     /// no room to record the removal.
     pub fn clear<Q: Lookup<K> + ?Sized>(&mut self, key: &Q) -> Result<()> {
-        let recorder = self.cell.check(|| key.key_hash())?;
+        if self.cell.is_watched() {
+            return self.clear_watched(key);
+        }
+        self.cell.enter_for(1)?.clear_key(STAYING, key)
+    }
+
+    /// [`clear`](List::clear) of a state whose calls are looked at.
+    #[inline(never)]
+    fn clear_watched<Q: Lookup<K> + ?Sized>(&self, key: &Q) -> Result<()> {
+        let recorder = self.cell.check_hash(key.key_hash())?;
         self.cell.enter_for(1)?.clear_key(STAYING, key)?;
         if let Some(recorder) = recorder {
             recorder.record(Access::Delete, key, None, 0);

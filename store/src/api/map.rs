@@ -93,8 +93,20 @@ impl<K: Key, V: 'static, L: Layout<K, V>> Map<K, V, L> {
     /// Returns the value of `key`; may read from storage. Drop the returned borrow before you use
     /// the state again. [`read`](Map::read) saves a second look-up.
     pub fn get<Q: Lookup<K> + ?Sized>(&mut self, key: &Q) -> Result<Option<ValueRef<'_, V>>> {
-        let is_there = self.enter_to_read(key)?.get(key)?.is_some();
+        if self.cell.count_read() {
+            return self.get_recorded(key);
+        }
+        let is_there = self.cell.enter()?.get(key)?.is_some();
         self.shown(key, is_there)
+    }
+
+    /// [`get`](Map::get) of a recorded state. It has no look-up of its own, and leaves nothing for the others to keep
+    /// while they look up.
+    #[cold]
+    #[inline(never)]
+    fn get_recorded<Q: Lookup<K> + ?Sized>(&mut self, key: &Q) -> Result<Option<ValueRef<'_, V>>> {
+        self.cell.record_apart(key)?;
+        self.get(key)
     }
 
     /// [`get`](Map::get) of what a call that was recorded asks once more.
@@ -144,7 +156,18 @@ impl<K: Key, V: 'static, L: Layout<K, V>> Map<K, V, L> {
 
     /// Returns whether `key` is present; may read from storage.
     pub fn contains<Q: Lookup<K> + ?Sized>(&mut self, key: &Q) -> Result<bool> {
-        Ok(self.enter_to_read(key)?.get(key)?.is_some())
+        if self.cell.count_read() {
+            return self.contains_recorded(key);
+        }
+        Ok(self.cell.enter()?.get(key)?.is_some())
+    }
+
+    /// [`contains`](Map::contains) of a recorded state.
+    #[cold]
+    #[inline(never)]
+    fn contains_recorded<Q: Lookup<K> + ?Sized>(&mut self, key: &Q) -> Result<bool> {
+        self.cell.record_apart(key)?;
+        self.contains(key)
     }
 
     /// Applies `change` to the value of `key` in place: a read-modify-write. Inserts `init()` first
@@ -182,12 +205,10 @@ impl<K: Key, V: 'static, L: Layout<K, V>> Map<K, V, L> {
         key: &Q,
         change: impl FnOnce(&mut V) -> R,
     ) -> Result<Option<R>> {
-        let recorder = self.cell.check(|| key.key_hash())?;
-        let touched = self.cell.run_to_write(1, |table| table.touch(key, change))??;
-        if let Some(recorder) = recorder {
-            recorder.record(Access::Get, key, None, 0);
+        if self.cell.is_watched() {
+            return self.cell.touch_watched(key, change);
         }
-        Ok(touched)
+        self.cell.run_to_write(1, |table| table.touch(key, change))?
     }
 
     /// Applies `change` as [`modify`](Map::modify) does, and puts a clone of the old value back if
@@ -232,23 +253,18 @@ impl<K: Key, V: 'static, L: Layout<K, V>> Map<K, V, L> {
 
     /// Removes `key` and returns its value.
     pub fn take<Q: Lookup<K> + ?Sized>(&mut self, key: &Q) -> Result<Option<V>> {
-        let recorder = self.cell.check(|| key.key_hash())?;
-        let taken = self.cell.enter_to_write(1)?.take(key)?;
-        if let Some(recorder) = recorder {
-            recorder.record(Access::Get, key, None, 0);
-            recorder.record(Access::Delete, key, None, 0);
+        if self.cell.is_watched() {
+            return self.cell.take_watched(key);
         }
-        Ok(taken)
+        self.cell.enter_to_write(1)?.take(key)
     }
 
     /// Removes `key` and returns whether it was present.
     pub fn remove<Q: Lookup<K> + ?Sized>(&mut self, key: &Q) -> Result<bool> {
-        let recorder = self.cell.check(|| key.key_hash())?;
-        let removed = self.cell.enter_to_write(1)?.remove(key)?;
-        if let Some(recorder) = recorder {
-            recorder.record(Access::Delete, key, None, 0);
+        if self.cell.is_watched() {
+            return self.cell.remove_watched(key);
         }
-        Ok(removed)
+        self.cell.enter_to_write(1)?.remove(key)
     }
 
     /// Removes all keys. Cost on the heap: dropping them. Cost on a hybrid log: creating an empty

@@ -96,23 +96,47 @@ impl<K: Key, V: State, L: ListsLayout<K, (Time, V)>> TimeMap<K, V, L> {
         at: Time,
         value: V,
     ) -> std::result::Result<(), Rejected<V>> {
-        let recorder = match self.cell.check(|| key.key_hash()) {
+        if self.cell.is_watched() {
+            return self.insert_watched(key, at, value);
+        }
+        self.give(key, at, value)
+    }
+
+    /// [`insert`](TimeMap::insert) into a state whose calls are looked at. It goes another way, so that others
+    /// keep nothing for it.
+    #[inline(never)]
+    fn insert_watched<Q: Lookup<K> + ?Sized>(
+        &self,
+        key: &Q,
+        at: Time,
+        value: V,
+    ) -> std::result::Result<(), Rejected<V>> {
+        let recorder = match self.cell.check_hash(key.key_hash()) {
             Ok(recorder) => recorder,
             Err(error) => return Err(Rejected::new(error, value)),
         };
-        let slice = self.slice_of(at);
         let bytes = recorder.map_or(0, |_| (size_of::<(Time, V)>() + value.heap_bytes()) as u64);
+        self.give(key, at, value)?;
+        if let Some(recorder) = recorder {
+            recorder.record(Access::Merge, key, Some(self.slice_of(at)), bytes);
+        }
+        Ok(())
+    }
+
+    #[inline]
+    fn give<Q: Lookup<K> + ?Sized>(
+        &self,
+        key: &Q,
+        at: Time,
+        value: V,
+    ) -> std::result::Result<(), Rejected<V>> {
+        let slice = self.slice_of(at);
         // The state may be in use: then the value has not been given to anybody yet.
         let mut value = Some((at, value));
         let appended =
             self.cell.run(1, |lists| lists.append(slice, key, value.take().expect("given once")));
         match (appended, value) {
-            (Ok(Ok(())), _) => {
-                if let Some(recorder) = recorder {
-                    recorder.record(Access::Merge, key, Some(slice), bytes);
-                }
-                Ok(())
-            }
+            (Ok(Ok(())), _) => Ok(()),
             (Ok(Err(Rejected { error, value: (_, value), .. })), _) => {
                 Err(Rejected::new(error, value))
             }

@@ -201,18 +201,38 @@ impl<C: ?Sized> StateCell<C> {
     /// Counts a call on so many keys, and has `record` tell the state's trace if there is one.
     #[inline]
     fn count_reads(&self, keys: usize, record: impl FnOnce(&Recorder)) {
-        let (reads, is_recorded) = self.reads.get().overflowing_add(keys as u64);
-        self.reads.set(reads);
-        if is_recorded && let Some(recorder) = self.count_recorded(keys) {
+        if self.overflows(keys)
+            && let Some(recorder) = self.count_recorded(keys)
+        {
             record(recorder);
         }
     }
 
+    /// Counts a read of one key. Returns whether the state is recorded: then the caller has the trace
+    /// [count](StateCell::count_recorded) it.
+    #[inline]
+    pub(crate) fn count_read(&self) -> bool {
+        self.overflows(1)
+    }
+
+    #[inline]
+    fn overflows(&self, keys: usize) -> bool {
+        let (reads, is_recorded) = self.reads.get().overflowing_add(keys as u64);
+        self.reads.set(reads);
+        is_recorded
+    }
+
+    /// Counts a call of a recorded state on so many keys. Returns its trace.
     #[cold]
-    fn count_recorded(&self, keys: usize) -> Option<&Recorder> {
+    pub(crate) fn count_recorded(&self, keys: usize) -> Option<&Recorder> {
         self.reads.set(u64::MAX);
         self.core.count(keys);
         self.core.recorder()
+    }
+
+    /// Lets the next read of one key of a recorded state find no trace.
+    pub(crate) fn pass_next_read(&self) {
+        self.reads.set(u64::MAX - 1);
     }
 
     /// Keys that were read or written.

@@ -88,7 +88,8 @@ fn play(seed: u64, layout: AnyLayout, options: TraceOptions) -> Made {
             }
             6 => {
                 assert_eq!(map.get(&key).unwrap().as_deref(), model.get(&key));
-                made.push(("get", name, 0));
+                assert_eq!(map.peek(&key).unwrap().as_deref(), model.get(&key));
+                made.extend([("get", name.clone(), 0), ("get", name, 0)]);
             }
             7 => {
                 map.read(&key, |value| assert_eq!(value, model.get(&key))).unwrap();

@@ -43,6 +43,44 @@ impl<K: Key, V: 'static, T: Table<K, V>> Held<MapCell<K, V, T>> {
         Ok(result)
     }
 
+    /// [`Table::touch`].
+    #[inline(never)]
+    pub(crate) fn touch_watched<Q: Lookup<K> + ?Sized, R>(
+        &self,
+        key: &Q,
+        change: impl FnOnce(&mut V) -> R,
+    ) -> Result<Option<R>> {
+        let recorder = self.check_hash(key.key_hash())?;
+        let touched = self.run_to_write(1, |table| table.touch(key, change))??;
+        if let Some(recorder) = recorder {
+            recorder.record(Access::Get, key, None, 0);
+        }
+        Ok(touched)
+    }
+
+    /// [`Table::take`].
+    #[inline(never)]
+    pub(crate) fn take_watched<Q: Lookup<K> + ?Sized>(&self, key: &Q) -> Result<Option<V>> {
+        let recorder = self.check_hash(key.key_hash())?;
+        let taken = self.enter_to_write(1)?.take(key)?;
+        if let Some(recorder) = recorder {
+            recorder.record(Access::Get, key, None, 0);
+            recorder.record(Access::Delete, key, None, 0);
+        }
+        Ok(taken)
+    }
+
+    /// [`Table::remove`].
+    #[inline(never)]
+    pub(crate) fn remove_watched<Q: Lookup<K> + ?Sized>(&self, key: &Q) -> Result<bool> {
+        let recorder = self.check_hash(key.key_hash())?;
+        let removed = self.enter_to_write(1)?.remove(key)?;
+        if let Some(recorder) = recorder {
+            recorder.record(Access::Delete, key, None, 0);
+        }
+        Ok(removed)
+    }
+
     /// [`Table::put`].
     #[inline(never)]
     pub(crate) fn put_watched(
@@ -58,6 +96,18 @@ impl<K: Key, V: 'static, T: Table<K, V>> Held<MapCell<K, V, T>> {
 }
 
 impl<K: Key, V: 'static, T: Table<K, V>> MapCell<K, V, T> {
+    /// Writes the line of a read that [found](crate::cells::state_cell::StateCell::count_read) that the state is recorded. It counts again,
+    /// finds no trace, and reads.
+    pub(crate) fn record_apart<Q: Lookup<K> + ?Sized>(&self, key: &Q) -> Result<()> {
+        let recorder = self.count_recorded(1);
+        self.look()?;
+        if let Some(recorder) = recorder {
+            recorder.record(Access::Get, key, None, 0);
+        }
+        self.pass_next_read();
+        Ok(())
+    }
+
     /// Writes the lines of a change that was made. The value is in memory, unless other changes of its batch
     /// have moved it out; then its heap is left out.
     #[inline(never)]
