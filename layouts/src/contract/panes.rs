@@ -6,7 +6,8 @@
 use std::ops::Range;
 use std::rc::Rc;
 
-use alluvium_pagestore::{Key, Lookup, Result, Time};
+use alluvium_pagestore::{Error, Key, Lookup, Result, Time};
+use hashbrown::hash_table;
 
 use crate::contract::by_hash::ByHash;
 use crate::contract::table::{BatchError, Cursor, StateContext};
@@ -15,6 +16,68 @@ use crate::contract::upkeep::Upkeep;
 /// Merges the second accumulator into the first, which holds the earlier events. Must be
 /// associative.
 pub type Merge<A> = Rc<dyn Fn(&mut A, &A)>;
+
+/// Keys and what is kept of them, next to each other in a layout's memory.
+#[derive(Debug)]
+pub struct Run<'a, K, A>(Entries<'a, K, A>);
+
+#[derive(Debug)]
+enum Entries<'a, K, A> {
+    One(Option<(&'a K, &'a A)>),
+    Table(hash_table::Iter<'a, (K, A)>),
+}
+
+impl<'a, K, A> Run<'a, K, A> {
+    /// A run of one key.
+    pub fn of_one(key: &'a K, acc: &'a A) -> Self {
+        Self(Entries::One(Some((key, acc))))
+    }
+
+    #[inline]
+    pub(crate) fn of_table(entries: hash_table::Iter<'a, (K, A)>) -> Self {
+        Self(Entries::Table(entries))
+    }
+
+    /// What is left of a run of a table.
+    #[inline]
+    pub(crate) fn table_mut(&mut self) -> Option<&mut hash_table::Iter<'a, (K, A)>> {
+        match &mut self.0 {
+            Entries::Table(entries) => Some(entries),
+            Entries::One(_) => None,
+        }
+    }
+}
+
+impl<'a, K, A> Iterator for Run<'a, K, A> {
+    type Item = (&'a K, &'a A);
+
+    #[inline]
+    fn next(&mut self) -> Option<Self::Item> {
+        match &mut self.0 {
+            Entries::Table(entries) => entries.next().map(|(key, acc)| (key, acc)),
+            Entries::One(one) => one.take(),
+        }
+    }
+
+    /// All of the rest: in a table it is walked without a look at what the run is of.
+    #[inline]
+    fn fold<B, F: FnMut(B, Self::Item) -> B>(self, init: B, mut f: F) -> B {
+        match self.0 {
+            Entries::Table(entries) => entries.fold(init, |all, (key, acc)| f(all, (key, acc))),
+            Entries::One(one) => one.into_iter().fold(init, f),
+        }
+    }
+
+    fn size_hint(&self) -> (usize, Option<usize>) {
+        let len = match &self.0 {
+            Entries::Table(entries) => entries.len(),
+            Entries::One(one) => usize::from(one.is_some()),
+        };
+        (len, Some(len))
+    }
+}
+
+impl<K, A> ExactSizeIterator for Run<'_, K, A> {}
 
 /// One accumulator per slice and key.
 ///
@@ -46,6 +109,25 @@ pub trait Panes<K: Key, A>: Upkeep {
             let (slice, key) = place(item);
             self.update(slice, key, || init(item), |value| change(item, value))
                 .map_err(|error| BatchError { applied, error })?;
+        }
+        Ok(())
+    }
+
+    /// Does [`update`](Panes::update) in `slice` for each key of a [run](Run), with what the run has of
+    /// the key.
+    ///
+    /// # Errors
+    /// Those of `update`, with the key that failed. The rest stays in the run.
+    fn update_run<'a, B>(
+        &mut self,
+        slice: Time,
+        run: &mut Run<'a, K, B>,
+        init: impl Fn() -> A,
+        change: impl Fn(&mut A, &B),
+    ) -> std::result::Result<(), (Error, &'a K, &'a B)> {
+        for (key, with) in run {
+            self.update(slice, key, &init, |acc| change(acc, with))
+                .map_err(|error| (error, key, with))?;
         }
         Ok(())
     }
@@ -83,6 +165,25 @@ pub trait Panes<K: Key, A>: Upkeep {
         fuel: usize,
         visit: &mut dyn FnMut(&K, A) -> Result<()>,
     ) -> Result<()>;
+
+    /// Does what [`fold`](Panes::fold) does with a visit that cannot fail, and lends the accumulators,
+    /// in [runs](Run). What `visit` leaves of a run is lost. Calls of both can follow each other with one
+    /// cursor. The default calls `fold`; a layout with all of the slices in one table need not clone.
+    ///
+    /// # Errors
+    /// Those of reading.
+    fn visit(
+        &mut self,
+        slices: Range<Time>,
+        cursor: &mut Cursor,
+        fuel: usize,
+        mut visit: impl FnMut(Run<'_, K, A>),
+    ) -> Result<()> {
+        self.fold(slices, cursor, fuel, &mut |key, acc| {
+            visit(Run::of_one(key, &acc));
+            Ok(())
+        })
+    }
 
     /// Drops all slices before `before`. A call frees the memory of about `fuel` accumulators and
     /// returns whether the purge is complete. The first call hides the slices. A checkpoint started

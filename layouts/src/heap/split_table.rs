@@ -17,6 +17,7 @@ use std::rc::Rc;
 
 use alluvium_pagestore::{Account, MemoryKind, Result, rounded};
 use hashbrown::HashTable;
+use hashbrown::hash_table::Entry;
 
 use self::parts::{Part, Parts};
 use crate::support::prefetch_unsafe::prefetch;
@@ -196,6 +197,32 @@ impl<T> SplitTable<T> {
         Ok(add(&mut self.parts.all[part].entries, hash, entry, hash_of))
     }
 
+    /// The entry that `is` it, or else what `make` makes of it; `None` if it is not there, and adding it
+    /// takes memory.
+    #[inline]
+    pub fn find_or_add(
+        &mut self,
+        hash: u64,
+        is: impl FnMut(&T) -> bool,
+        hash_of: HashOf<T>,
+        make: impl FnOnce() -> T,
+    ) -> Option<&mut T> {
+        let part = self.parts.part_of(hash)?;
+        find_or_add((&mut self.parts.all[part].entries, &mut self.len), hash, is, hash_of, make)
+    }
+
+    /// The part with this hash, for several calls. Its entries are on their way into the cache.
+    #[inline]
+    pub fn part_mut(&mut self, hash: u64) -> Option<PartMut<'_, T>> {
+        let place = self.parts.range.place(hash);
+        let number = self.parts.part_of(hash)?;
+        self.parts.fetch_part(place);
+        let Parts { range, all, .. } = &mut self.parts;
+        let Part { depth, entries } = &mut all[number];
+        let mask = u64::MAX.unbounded_shr(*depth);
+        Some(PartMut { entries, len: &mut self.len, range: *range, first: place & !mask, mask })
+    }
+
     /// The most that an insert of this hash takes of the account.
     pub fn growth_bytes(&self, hash: u64) -> u64 {
         let entries = self.parts.part_of(hash).map(|part| &self.parts.all[part].entries);
@@ -259,7 +286,7 @@ impl<T> SplitTable<T> {
 
     /// Takes some part out, in no order; `None` if the table is empty. For purging in steps: the
     /// table can only be taken apart further.
-    pub fn take_part(&mut self) -> Option<impl Iterator<Item = T> + use<T>> {
+    pub fn take_part(&mut self) -> Option<impl ExactSizeIterator<Item = T> + use<T>> {
         self.parts.directory = Vec::new();
         let part = self.parts.all.pop()?;
         if self.parts.all.is_empty() {
@@ -395,6 +422,63 @@ impl<T> SplitTable<T> {
     fn book(&mut self, bytes: u64) {
         self.account.adjust(MemoryKind::Index, self.booked, bytes);
         self.booked = bytes;
+    }
+}
+
+/// One part of a table, where keys may be added as long as it need not grow.
+pub struct PartMut<'a, T> {
+    entries: &'a mut HashTable<T>,
+    len: &'a mut u64,
+    range: HashRange,
+    first: u64,
+    /// The bits in which its places differ.
+    mask: u64,
+}
+
+impl<T> PartMut<'_, T> {
+    /// Whether keys with this hash stand here.
+    #[inline(always)]
+    pub fn has(&self, hash: u64) -> bool {
+        self.range.place(hash) & !self.mask == self.first
+    }
+
+    /// The entry with this hash that `is` it.
+    #[inline(always)]
+    pub fn find_mut(&mut self, hash: u64, is: impl FnMut(&T) -> bool) -> Option<&mut T> {
+        self.entries.find_mut(spread(hash), is)
+    }
+
+    /// [`SplitTable::find_or_add`] of a hash that it has.
+    #[inline]
+    pub fn find_or_add(
+        &mut self,
+        hash: u64,
+        is: impl FnMut(&T) -> bool,
+        hash_of: HashOf<T>,
+        make: impl FnOnce() -> T,
+    ) -> Option<&mut T> {
+        find_or_add((self.entries, self.len), hash, is, hash_of, make)
+    }
+}
+
+#[inline(always)]
+fn find_or_add<'a, T>(
+    (entries, len): (&'a mut HashTable<T>, &mut u64),
+    hash: u64,
+    is: impl FnMut(&T) -> bool,
+    hash_of: HashOf<T>,
+    make: impl FnOnce() -> T,
+) -> Option<&'a mut T> {
+    if entries.len() == entries.capacity() {
+        return entries.find_mut(spread(hash), is);
+    }
+    match entries.entry(spread(hash), is, move |entry| spread(hash_of(entry))) {
+        Entry::Occupied(entry) => Some(entry.into_mut()),
+        Entry::Vacant(place) => {
+            let entry = place.insert(make());
+            *len += 1;
+            Some(entry.into_mut())
+        }
     }
 }
 

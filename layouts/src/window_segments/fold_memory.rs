@@ -15,7 +15,7 @@ use hashbrown::HashTable;
 use super::gathering::Gathering;
 use super::slice::Slice;
 use super::table::SegmentPanes;
-use crate::contract::panes::Merge;
+use crate::contract::panes::{Merge, Run};
 use crate::contract::table::Cursor;
 use crate::heap::split_table::{HashRange, PART_ENTRIES_MAX, Span};
 
@@ -23,6 +23,9 @@ use crate::heap::split_table::{HashRange, PART_ENTRIES_MAX, Span};
 const GATHERED_MAX: u64 = 8192;
 /// A range with fewer accumulators than this is not made shorter.
 const GATHERED_MIN: u64 = 32;
+
+/// What came of visiting a part: an error, and how many of its entries were visited before.
+type Visited = std::result::Result<(), (u64, Error)>;
 
 /// What slices have in memory.
 struct Extent {
@@ -45,6 +48,39 @@ impl Places {
 }
 
 impl<K: Key, A: State> SegmentPanes<K, A> {
+    /// As `fold_slices`. What stands in one table in memory is lent as it stands.
+    pub(super) fn visit_slices(
+        &mut self,
+        slices: Range<Time>,
+        cursor: &mut Cursor,
+        fuel: usize,
+        mut visit: impl FnMut(Run<'_, K, A>),
+    ) -> Result<()> {
+        if self.is_one_table(&slices, cursor)? {
+            return self.visit_table(&slices, cursor, fuel, |part, visited| {
+                let mut entries = part.iter();
+                entries.by_ref().take(visited as usize).for_each(|_| ());
+                visit(Run::of_table(entries));
+                Ok(())
+            });
+        }
+        self.fold_slices(slices, cursor, fuel, &mut |key, acc| {
+            visit(Run::of_one(key, &acc));
+            Ok(())
+        })
+    }
+
+    /// Whether there is more of a fold, and all of it stands in one table in memory.
+    fn is_one_table(&mut self, slices: &Range<Time>, cursor: &Cursor) -> Result<bool> {
+        if cursor.done || slices.start >= slices.end {
+            return Ok(false);
+        }
+        self.settle();
+        // As before any fold.
+        self.wait_for_left()?;
+        Ok(self.extent_in_memory(slices).is_some_and(|extent| extent.tables == 1))
+    }
+
     /// Folds if all of the slices is in memory and there is memory to do it here; says whether.
     pub(super) fn fold_in_memory(
         &mut self,
@@ -56,7 +92,9 @@ impl<K: Key, A: State> SegmentPanes<K, A> {
         let Some(extent) = self.extent_in_memory(slices) else { return Ok(false) };
         match extent.tables {
             0 => cursor.done = true,
-            1 => self.fold_table(slices, cursor, fuel, visit)?,
+            1 => self.visit_table(slices, cursor, fuel, |part, visited| {
+                visit_part(part, visited, visit)
+            })?,
             _ => return self.gather(slices, extent, cursor, fuel, visit),
         }
         Ok(true)
@@ -77,13 +115,14 @@ impl<K: Key, A: State> SegmentPanes<K, A> {
         Some(extent)
     }
 
-    /// Visits the entries of the only table that has any.
-    fn fold_table(
+    /// Visits the parts of the only table that has entries. `visit` gets how many of its part were visited
+    /// before; its error comes with how many are now.
+    fn visit_table(
         &self,
         slices: &Range<Time>,
         cursor: &mut Cursor,
         fuel: usize,
-        visit: &mut dyn FnMut(&K, A) -> Result<()>,
+        mut visit: impl FnMut(&HashTable<(K, A)>, u64) -> Visited,
     ) -> Result<()> {
         let mut slots = self.by_time.range(slices.clone()).map(|(_, slot)| *slot as usize);
         let has_any = |slot: &usize| self.slice_at(*slot).len() > 0;
@@ -91,13 +130,16 @@ impl<K: Key, A: State> SegmentPanes<K, A> {
         let frozen = found.frozen.as_ref().filter(|_| found.active.is_empty());
         let mut spent = 0;
         while !cursor.done && spent < fuel.max(1) {
-            let (part, next) = match frozen {
-                Some(part) => part.table.table_at(cursor.position),
-                None => found.active.table_at(cursor.position),
+            let table = match frozen {
+                Some(part) => &**part.table,
+                None => &*found.active,
             };
+            let (part, next) = table.table_at(cursor.position);
+            // What comes next is on its way while this is visited.
+            next.into_iter().for_each(|next| table.fetch_part(next));
             let visited = std::mem::take(&mut cursor.version);
             if let Some(part) = part {
-                visit_part(part, visited, visit).map_err(|(n, error)| {
+                visit(part, visited).map_err(|(n, error)| {
                     cursor.version = n;
                     error
                 })?;
@@ -181,7 +223,7 @@ fn visit_part<K, A: Clone>(
     part: &HashTable<(K, A)>,
     visited: u64,
     visit: &mut dyn FnMut(&K, A) -> Result<()>,
-) -> std::result::Result<(), (u64, Error)> {
+) -> Visited {
     let mut entries = part.iter();
     entries.by_ref().take(visited as usize).for_each(|_| ());
     for (n, (key, value)) in (visited..).zip(entries) {

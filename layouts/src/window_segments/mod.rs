@@ -17,6 +17,7 @@ mod fund;
 mod gathering;
 mod groups;
 mod merging;
+mod plain;
 mod prefetch;
 mod purge;
 mod run;

@@ -78,10 +78,11 @@ impl<K: Key, A: State> SegmentPanes<K, A> {
                 self.background.drop_table(Arc::new(slice.active.freeze()));
                 fuel -= 1;
             } else if let Some(part) = slice.active.take_part() {
-                let heap = |(key, value): (K, A)| (key.heap_bytes() + value.heap_bytes()) as u64;
-                let (count, heap) = part.map(heap).fold((0, 0), |(n, sum), h| (n + 1, sum + h));
-                self.account.release(MemoryKind::Values, heap);
-                fuel = fuel.saturating_sub(count + 1);
+                fuel = fuel.saturating_sub(part.len() + 1);
+                if !Self::PLAIN {
+                    let heap = |(key, acc): (K, A)| (key.heap_bytes() + acc.heap_bytes()) as u64;
+                    self.account.release(MemoryKind::Values, part.map(heap).sum());
+                }
             }
         }
         0

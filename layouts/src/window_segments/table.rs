@@ -7,8 +7,8 @@ use std::sync::{Arc, Mutex};
 
 use alluvium_pagestore::io::IoBuffer;
 use alluvium_pagestore::{
-    Account, BlobWriter, ErrorKind, Key, Lookup, MEMORY_KINDS, MemoryKind, Result, SegmentWriter,
-    State, StateImage, Time, codec, fingerprint,
+    Account, BlobWriter, Error, ErrorKind, Key, Lookup, MEMORY_KINDS, MemoryKind, Result,
+    SegmentWriter, State, StateImage, Time, codec, fingerprint,
 };
 
 use super::background::{Background, Storage};
@@ -25,8 +25,8 @@ use super::slots::RECENT;
 use super::tables::{TableGroups, ToldTables};
 use crate::checkpoint::at_once;
 use crate::contract::by_hash::ByHash;
-use crate::contract::panes::{Merge, Panes, PanesLayout};
-use crate::contract::table::{CheckpointOutcome, Cursor, StateContext, TableStats};
+use crate::contract::panes::{Merge, Panes, PanesLayout, Run};
+use crate::contract::table::{BatchError, CheckpointOutcome, Cursor, StateContext, TableStats};
 use crate::contract::upkeep::Upkeep;
 use crate::heap::split_table::HashRange;
 use crate::support::oversize::Oversize;
@@ -385,6 +385,52 @@ impl<K: Key, A: State> Panes<K, A> for SegmentPanes<K, A> {
         self.insert(slice, hash, || key.to_owned(), init, change)
     }
 
+    // Items of one slice, one after the other, take the short way.
+    #[inline]
+    fn update_batch<T, Q: Lookup<K> + ?Sized>(
+        &mut self,
+        batch: &[T],
+        place: impl Fn(&T) -> (Time, &Q),
+        mut init: impl FnMut(&T) -> A,
+        mut change: impl FnMut(&T, &mut A),
+    ) -> std::result::Result<(), BatchError> {
+        let mut applied = 0;
+        while applied < batch.len() {
+            if Self::PLAIN {
+                applied += self.update_plain(&batch[applied..], &place, &mut init, &mut change);
+            }
+            let Some(item) = batch.get(applied) else { break };
+            let (slice, key) = place(item);
+            self.update(slice, key, || init(item), |acc| change(item, acc))
+                .map_err(|error| BatchError { applied, error })?;
+            applied += 1;
+        }
+        Ok(())
+    }
+
+    #[inline]
+    fn update_run<'a, B>(
+        &mut self,
+        slice: Time,
+        run: &mut Run<'a, K, B>,
+        init: impl Fn() -> A,
+        change: impl Fn(&mut A, &B),
+    ) -> std::result::Result<(), (Error, &'a K, &'a B)> {
+        let mut next = run.next();
+        while let Some((key, with)) = next {
+            if Self::PLAIN {
+                next = self.update_plain_run(slice, (key, with), run, &init, &change);
+                if next.is_none_or(|(next, _)| !std::ptr::eq(next, key)) {
+                    continue;
+                }
+            }
+            self.update(slice, key, &init, |acc| change(acc, with))
+                .map_err(|error| (error, key, with))?;
+            next = run.next();
+        }
+        Ok(())
+    }
+
     fn get<Q: Lookup<K> + ?Sized>(&mut self, slice: Time, key: &Q) -> Result<Option<A>> {
         self.settle();
         let Some(slot) = self.slot_of(slice) else { return Ok(None) };
@@ -445,6 +491,17 @@ impl<K: Key, A: State> Panes<K, A> for SegmentPanes<K, A> {
         visit: &mut dyn FnMut(&K, A) -> Result<()>,
     ) -> Result<()> {
         self.fold_slices(slices, cursor, fuel, visit)
+    }
+
+    #[inline]
+    fn visit(
+        &mut self,
+        slices: Range<Time>,
+        cursor: &mut Cursor,
+        fuel: usize,
+        visit: impl FnMut(Run<'_, K, A>),
+    ) -> Result<()> {
+        self.visit_slices(slices, cursor, fuel, visit)
     }
 
     fn by_hash(&mut self) -> Option<&mut dyn ByHash<K, A, Time>> {

@@ -244,19 +244,26 @@ pub fn put<A: Accumulator>(
     panes.update(Time(slice), &key, A::begin, |sum| sum.push(item))
 }
 
-/// Folds with so much fuel per call; each key comes once.
+/// Folds with so much fuel per call, by value and by reference in turns; each key comes once.
 pub fn fold<A: Accumulator>(
     panes: &mut impl Panes<u64, A>,
     slices: Range<i64>,
     fuel: usize,
 ) -> alluvium_pagestore::Result<BTreeMap<u64, A>> {
-    let (mut cursor, mut found) = (Cursor::default(), BTreeMap::new());
+    let (mut cursor, mut found, mut lent) = (Cursor::default(), BTreeMap::new(), fuel % 2 == 0);
+    let mut come = |key: &u64, sum| -> alluvium_pagestore::Result<()> {
+        assert_eq!(found.insert(*key, sum), None, "key {key} comes twice");
+        Ok(())
+    };
     while !cursor.done {
         let range = Time(slices.start)..Time(slices.end);
-        panes.fold(range, &mut cursor, fuel, &mut |key, sum| {
-            assert_eq!(found.insert(*key, sum), None, "key {key} comes twice");
-            Ok(())
-        })?;
+        match lent {
+            true => panes.visit(range, &mut cursor, fuel, |run| {
+                run.for_each(|(key, sum)| come(key, sum.clone()).unwrap());
+            })?,
+            false => panes.fold(range, &mut cursor, fuel, &mut come)?,
+        }
+        lent = !lent;
     }
     Ok(found)
 }

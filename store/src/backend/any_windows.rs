@@ -5,9 +5,9 @@ use std::ops::Range;
 
 use alluvium_layouts::{
     AppendLog, BatchError, ByHash, Cursor, Elements, HasUpkeep, Heap, HybridLog, Lists,
-    ListsLayout, Merge, Panes, PanesLayout, StateContext, Upkeep, WindowSegments,
+    ListsLayout, Merge, Panes, PanesLayout, Run, StateContext, Upkeep, WindowSegments,
 };
-use alluvium_pagestore::{Key, Lookup, Rejected, Result, State, Time};
+use alluvium_pagestore::{Error, Key, Lookup, Rejected, Result, State, Time};
 
 use crate::api::windows::{HolisticLayout, WindowLayout};
 use crate::backend::any_layout::AnyLayout;
@@ -155,6 +155,17 @@ impl<K: Key, A: State> Panes<K, A> for AnyPanes<K, A> {
         panes!(self, panes => panes.update_batch(batch, place, init, change))
     }
 
+    #[inline]
+    fn update_run<'a, B>(
+        &mut self,
+        slice: Time,
+        run: &mut Run<'a, K, B>,
+        init: impl Fn() -> A,
+        change: impl Fn(&mut A, &B),
+    ) -> std::result::Result<(), (Error, &'a K, &'a B)> {
+        panes!(self, panes => panes.update_run(slice, run, init, change))
+    }
+
     fn expect(&mut self, expected: u64) {
         panes!(self, panes => panes.expect(expected));
     }
@@ -179,6 +190,17 @@ impl<K: Key, A: State> Panes<K, A> for AnyPanes<K, A> {
         visit: &mut dyn FnMut(&K, A) -> Result<()>,
     ) -> Result<()> {
         panes!(self, panes => panes.fold(slices, cursor, fuel, visit))
+    }
+
+    #[inline]
+    fn visit(
+        &mut self,
+        slices: Range<Time>,
+        cursor: &mut Cursor,
+        fuel: usize,
+        visit: impl FnMut(Run<'_, K, A>),
+    ) -> Result<()> {
+        panes!(self, panes => panes.visit(slices, cursor, fuel, visit))
     }
 
     fn by_hash(&mut self) -> Option<&mut dyn ByHash<K, A, Time>> {

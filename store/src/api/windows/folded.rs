@@ -266,15 +266,13 @@ where
         let Some(told) = self.told.as_ref().filter(|_| may_be_told) else {
             let (recorder, first) = (self.panes.recorder(), slices.start);
             self.panes.run(0, |panes| {
-                panes.fold(slices, cursor, left.max(1), &mut |key, acc| {
-                    if !self.panes.counts(key) {
-                        return Ok(());
-                    }
-                    if let Some(recorder) = recorder {
-                        recorder.record(Access::Get, key, Some(first), 0);
-                    }
-                    aggregate.out(&acc).into_iter().for_each(|row| out(key, window, row, 1));
-                    Ok(())
+                panes.visit(slices, cursor, left.max(1), |run| {
+                    run.filter(|(key, _)| self.panes.counts(*key)).for_each(|(key, acc)| {
+                        if let Some(recorder) = recorder {
+                            recorder.record(Access::Get, key, Some(first), 0);
+                        }
+                        aggregate.out(acc).into_iter().for_each(|row| out(key, window, row, 1));
+                    });
                 })
             })??;
             if let Running::Stacks(stacks, _) = &mut self.running

@@ -11,7 +11,7 @@
 use std::cell::Cell;
 use std::ops::Range;
 
-use alluvium_layouts::{Cursor, Panes};
+use alluvium_layouts::{Cursor, Panes, Run};
 use alluvium_pagestore::{Key, Result, State, Time};
 
 use super::Window;
@@ -23,8 +23,9 @@ use crate::cells::held::Held;
 /// The one slice in which totals are kept.
 const SLICE: Time = Time(0);
 
-/// About so many accumulators of a slice are copied, and then added or taken out.
-const MOVED_AT_ONCE: usize = 64;
+/// About so many accumulators of a slice are added or taken out in one call: those for which there
+/// is no room are copied, on memory that nobody booked.
+const MOVED_AT_ONCE: usize = 128;
 
 /// A total, and in how many slices it has something.
 pub(crate) type Total<A> = (A, i64);
@@ -37,7 +38,7 @@ pub(crate) struct Totals<K, A, P> {
     is_stale: Cell<bool>,
     /// The slice that is being added or taken out, and how far that is.
     moving: Option<(Time, Cursor)>,
-    /// What it has given that is not added or taken out yet.
+    /// What of it found no room, and is not added or taken out yet.
     moved: Vec<(K, A)>,
     telling: Cursor,
     empty: Vec<K>,
@@ -186,38 +187,64 @@ impl<K: Key, A: State, P: Panes<K, Total<A>>> Totals<K, A, P> {
         change: impl Fn(&A, &mut Total<A>),
     ) -> Result<bool> {
         let (_, mut cursor) = *self.moving.get_or_insert((slice, Cursor::default()));
+        // Until it has ended well: what a panic left halfway is made anew.
+        self.is_stale.set(true);
+        let done = self.try_step(aggregate, slices, (slice, &mut cursor), fuel, change);
+        self.is_stale.set(false);
+        self.moving = (!matches!(done, Ok(true))).then_some((slice, cursor));
+        done
+    }
+
+    fn try_step<E>(
+        &mut self,
+        aggregate: &impl Aggregate<E, Acc = A>,
+        slices: &PanesCell<K, A, impl Panes<K, A>>,
+        (slice, cursor): (Time, &mut Cursor),
+        fuel: &mut usize,
+        change: impl Fn(&A, &mut Total<A>),
+    ) -> Result<bool> {
+        let init = || (aggregate.init(), 0);
         loop {
-            // Also what an error has left.
-            let moved = &mut self.moved;
-            let done = self.panes.run(moved.len(), |totals| {
-                totals.update_batch(
-                    moved,
-                    |(key, _)| (SLICE, key),
-                    |_| (aggregate.init(), 0),
-                    |(_, acc), total| change(acc, total),
-                )
+            // What an error has left.
+            let Self { panes, moved, .. } = self;
+            let done = panes.run(moved.len(), |totals| {
+                let change = |(_, acc): &(K, A), total: &mut _| change(acc, total);
+                totals.update_batch(moved, |(key, _)| (SLICE, key), |_| init(), change)
             })?;
             done.map_err(|error| error.leave_rest(moved))?;
             moved.clear();
-            if cursor.done {
-                self.moving = None;
-                return Ok(true);
+            if cursor.done || *fuel == 0 {
+                return Ok(cursor.done);
             }
-            if *fuel == 0 {
-                return Ok(false);
-            }
-            let done = slices.run(0, |panes| {
-                let slice = slice..slice.plus(1);
-                panes.fold(slice, &mut cursor, (*fuel).min(MOVED_AT_ONCE), &mut |key, acc| {
-                    if slices.counts(key) {
-                        moved.push((key.clone(), acc));
+            let (mut count, mut failed) = (0, None);
+            // What a key group that has gone left does not count.
+            let all_count = slices.groups().is_none();
+            let visited = panes.run(0, |totals| {
+                let mut add = |mut run: Run<'_, K, A>| {
+                    count += run.len();
+                    if all_count && failed.is_none() {
+                        let change = |total: &mut _, acc: &_| change(acc, total);
+                        let Err((error, key, acc)) =
+                            totals.update_run(SLICE, &mut run, init, change)
+                        else {
+                            return;
+                        };
+                        failed = Some(error);
+                        moved.push((key.clone(), acc.clone()));
                     }
-                    Ok(())
+                    // They do not come again.
+                    let rest = run.filter(|(key, _)| slices.counts(*key));
+                    moved.extend(rest.map(|(key, acc)| (key.clone(), acc.clone())));
+                };
+                slices.run(0, |panes| {
+                    let slice = slice..slice.plus(1);
+                    panes.visit(slice, cursor, (*fuel).min(MOVED_AT_ONCE), &mut add)
                 })
             });
-            self.moving = Some((slice, cursor));
-            *fuel = fuel.saturating_sub(1 + self.moved.len());
-            done??;
+            panes.count(count);
+            *fuel = fuel.saturating_sub(1 + count);
+            visited???;
+            failed.map_or(Ok(()), Err)?;
         }
     }
 
@@ -233,13 +260,14 @@ impl<K: Key, A: State, P: Panes<K, Total<A>>> Totals<K, A, P> {
         let telling = &mut self.telling;
         if !telling.done {
             self.panes.run(0, |panes| {
-                panes.fold(SLICE..SLICE.plus(1), telling, fuel, &mut |key, (acc, slices)| {
-                    if slices == 0 {
-                        empty.push(key.clone());
-                    } else if let Some(row) = aggregate.out(&acc) {
-                        out(key, window, row, 1);
-                    }
-                    Ok(())
+                panes.visit(SLICE..SLICE.plus(1), telling, fuel, |run| {
+                    run.for_each(|(key, (acc, slices))| {
+                        if *slices == 0 {
+                            empty.push(key.clone());
+                        } else if let Some(row) = aggregate.out(acc) {
+                            out(key, window, row, 1);
+                        }
+                    });
                 })
             })??;
             if !telling.done {
