@@ -1,9 +1,13 @@
 //! Cases of windows that engines got wrong, each by hand.
 
+use std::cell::Cell;
+use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::rc::Rc;
 use std::time::Duration;
 
 use alluvium::moving::KeyGroup;
+use alluvium::stats::MemoryKind;
 use alluvium::time::nanos;
 use alluvium::{
     Aggregate, Aggregated, Counting, Elements, Emit, ErrorKind, Holistic, KeyHash, Process, Store,
@@ -659,4 +663,104 @@ fn early_results_do_not_come_out_once_more_after_a_restart() {
     assert_eq!(told, [], "10 was passed before the restart");
     advance(&mut counts, 20, &mut told);
     assert_eq!(told, [(1, 0, 100, 1, -1), (1, 0, 100, 2, 1)]);
+}
+
+/// Sums, of which one change panics: the one for which a countdown ends.
+struct Brittle(Rc<Cell<u32>>);
+
+impl Brittle {
+    fn touch(&self) {
+        let left = self.0.get();
+        self.0.set(left.saturating_sub(1));
+        assert_ne!(left, 1, "planned panic");
+    }
+}
+
+impl Aggregate<i64> for Brittle {
+    type Acc = i64;
+    type Out = i64;
+
+    fn init(&self) -> i64 {
+        0
+    }
+
+    fn add(&self, acc: &mut i64, element: &i64) {
+        *acc += element;
+    }
+
+    fn merge(&self, acc: &mut i64, later: &i64) {
+        self.touch();
+        *acc += later;
+    }
+
+    fn subtract(&self, acc: &mut i64, first: &i64) -> bool {
+        self.touch();
+        *acc -= first;
+        true
+    }
+
+    fn out(&self, acc: &i64) -> Option<i64> {
+        Some(*acc)
+    }
+}
+
+/// Would count accumulators of a slice twice that were added, or taken out, before the panic.
+#[test]
+fn totals_that_a_panic_left_halfway_are_made_anew() {
+    let (keys, slices) = (300, 12);
+    for panics_at in [1, 2, 150, 299, 301, 450, 600] {
+        let (store, countdown) = (in_memory(), Rc::new(Cell::new(0)));
+        let windows = Windows::sliding(nanos(40), nanos(10));
+        let sums = store.aggregated("sums");
+        let mut sums = sums.open(windows, Brittle(countdown.clone())).unwrap();
+        let mut told = BTreeMap::new();
+        for slice in 0..slices {
+            let at = Time(slice * 10);
+            let mut batch: Vec<_> = (0..keys).map(|key| (key, at, key + slice)).collect();
+            sums.add_batch(at, &mut batch, &mut |_| (), &mut |_, _, _, _| ()).unwrap();
+            countdown.set(if slice == 6 { panics_at } else { 0 });
+            let mut advance = || {
+                sums.advance_all(at.plus(10), &mut |key: &i64, window, sum, _| {
+                    assert_eq!(told.insert((window.end.0, *key), sum), None);
+                })
+            };
+            if catch_unwind(AssertUnwindSafe(&mut advance)).is_err() {
+                assert_eq!(slice, 6);
+                sums.clear_poison();
+                sums.advance_all(at.plus(10), &mut |key: &i64, window, sum, _| {
+                    assert_eq!(told.insert((window.end.0, *key), sum), None);
+                })
+                .unwrap();
+            } else {
+                assert_ne!(slice, 6, "no panic at {panics_at}");
+            }
+        }
+        let expected = (1..=slices).flat_map(|end| {
+            let of = move |key| ((end - 4).max(0)..end).map(move |slice| key + slice).sum::<i64>();
+            (0..keys).map(move |key| ((end * 10, key), of(key)))
+        });
+        assert!(told.into_iter().eq(expected), "a panic at change {panics_at}");
+    }
+}
+
+/// Would keep the copies of late events booked that were let into their sessions.
+#[test]
+fn late_events_of_sessions_give_their_memory_back_when_they_are_in() {
+    let store = in_memory();
+    let windows = Windows::session(nanos(1_000));
+    let mut joined = store.aggregated::<String, String, _>("s").open(windows, Joining).unwrap();
+    let mut used = Vec::new();
+    for round in 0..20 {
+        let start = round * 10_000;
+        let late = (0..50).map(|n| ("k".repeat(200 + n), Time(start + 10), "late".to_owned()));
+        let mut batch: Vec<_> = late.collect();
+        let mut too_late = 0;
+        let sent = Time(start + 500);
+        joined.add_batch(sent, &mut batch, &mut |_| too_late += 1, &mut |_, _, _, _| ()).unwrap();
+        let mut rows = 0;
+        joined.advance_all(Time(start + 9_000), &mut |_, _, _, _| rows += 1).unwrap();
+        assert_eq!((too_late, rows), (0, 50));
+        used.push(store.stats().unwrap().memory.used_for(MemoryKind::Values));
+    }
+    assert!(used[19] <= used[1] + 20_000, "{used:?}");
 }

@@ -9,11 +9,87 @@ use super::Window;
 use super::contents::Out;
 use super::holistic::Process;
 use super::reach::Span;
-use super::sessions::SessionContents;
 use crate::api::aggregate::Aggregate;
 use crate::cells::ListsCell;
 use crate::cells::held::Held;
 use crate::cells::recording::Access;
+
+/// What is kept of sessions: an accumulator in the set of the key, or events beside it.
+pub(crate) trait SessionContents<K: Key>: 'static {
+    /// What comes in.
+    type Element: 'static;
+    /// An event that has to wait before it may come in.
+    type Item: State;
+    /// What stands in the set of sessions.
+    type Part: State;
+    /// What comes out.
+    type Row: 'static;
+
+    /// Whether events are kept beside the set, by [`keep`](SessionContents::keep).
+    const KEEPS: bool;
+
+    fn item(&self, element: &Self::Element) -> Self::Item;
+
+    /// The part of a session without events.
+    fn begin(&self) -> Self::Part;
+
+    /// Adds what a later session has.
+    fn join(&self, part: &mut Self::Part, later: &Self::Part);
+
+    /// Tells the result of a session: its window, and the time of its last event.
+    fn tell(
+        &mut self,
+        key: &K,
+        of: (Window, Time),
+        part: &Self::Part,
+        diff: i64,
+        out: Out<'_, K, Self::Row>,
+    ) -> Result<()>;
+
+    /// Adds an event as it comes in. Only where none is kept.
+    fn add(&self, _part: &mut Self::Part, _element: &Self::Element) {}
+
+    /// Adds an event that has waited. Only where none is kept.
+    fn put(&self, _part: &mut Self::Part, _item: &Self::Item) {}
+
+    /// Keeps an event at a place, after those that are kept there.
+    fn keep(&mut self, _key: &K, _place: Time, _item: Self::Item) -> Result<()> {
+        Ok(())
+    }
+
+    /// Counts an event that is kept, in a session that is then as long.
+    fn count(&self, _part: &mut Self::Part, _span: Span) {}
+
+    /// Where the events of a session are kept, whose last event is at `last`.
+    fn place(&self, _last: Time, _part: &Self::Part) -> Time {
+        Time::MIN
+    }
+
+    /// Where those of a session are kept that has taken an event, and is now as long.
+    fn place_of(&self, _span: Span) -> Time {
+        Time::MIN
+    }
+
+    /// What is kept of a key at one place goes before what is kept at another. Changes nothing if it was called
+    /// before.
+    fn move_before(&mut self, _key: &K, _from: Time, _to: Time) -> Result<()> {
+        Ok(())
+    }
+
+    /// A session is closed, whose last event was at `last`: what is kept beside the set may go.
+    fn forget(&mut self, _key: &K, _last: Time, _part: &Self::Part) -> Result<()> {
+        Ok(())
+    }
+
+    fn prefetch(&mut self, _until: Time) -> Result<()> {
+        Ok(())
+    }
+
+    /// Sessions that end before this are gone; says whether nothing is left of them.
+    fn purge(&mut self, _before: Time, _fuel: usize) -> Result<bool> {
+        Ok(true)
+    }
+}
 
 /// An accumulator per session, in the key's set.
 pub(crate) struct FoldedSessions<E, A> {
@@ -34,22 +110,6 @@ impl<K: Key, E: 'static, A: Aggregate<E>> SessionContents<K> for FoldedSessions<
         acc
     }
 
-    fn place(&self, _: Time, _: &A::Acc) -> Time {
-        Time::MIN
-    }
-
-    fn place_of(&self, _: Span) -> Time {
-        Time::MIN
-    }
-
-    fn keep(&mut self, _: &K, _: Time, _: &A::Acc) -> Result<()> {
-        Ok(())
-    }
-
-    fn move_before(&mut self, _: &K, _: Time, _: Time) -> Result<()> {
-        Ok(())
-    }
-
     fn begin(&self) -> A::Acc {
         self.aggregate.init()
     }
@@ -58,7 +118,7 @@ impl<K: Key, E: 'static, A: Aggregate<E>> SessionContents<K> for FoldedSessions<
         self.aggregate.add(part, element);
     }
 
-    fn put(&self, part: &mut A::Acc, item: &A::Acc, _: Span) {
+    fn put(&self, part: &mut A::Acc, item: &A::Acc) {
         self.aggregate.merge(part, item);
     }
 
@@ -78,18 +138,6 @@ impl<K: Key, E: 'static, A: Aggregate<E>> SessionContents<K> for FoldedSessions<
             out(key, window, row, diff);
         }
         Ok(())
-    }
-
-    fn forget(&mut self, _: &K, _: Time, _: &A::Acc) -> Result<()> {
-        Ok(())
-    }
-
-    fn prefetch(&mut self, _: Time) -> Result<()> {
-        Ok(())
-    }
-
-    fn purge(&mut self, _: Time, _: usize) -> Result<bool> {
-        Ok(true)
     }
 }
 
@@ -179,11 +227,12 @@ where
         self.places.bucket(span.1, self.places.level(span))
     }
 
-    fn keep(&mut self, key: &K, place: Time, item: &E) -> Result<()> {
-        self.lists.enter_for(1)?.append(place, key, item.clone())?;
-        if let Some(recorder) = self.lists.recorder() {
-            let bytes = (size_of::<E>() + item.heap_bytes()) as u64;
-            recorder.record(Access::Merge, key, Some(place), bytes);
+    fn keep(&mut self, key: &K, place: Time, item: E) -> Result<()> {
+        let recorder = self.lists.recorder();
+        let bytes = recorder.map_or(0, |_| size_of::<E>() + item.heap_bytes());
+        self.lists.enter_for(1)?.append(place, key, item)?;
+        if let Some(recorder) = recorder {
+            recorder.record(Access::Merge, key, Some(place), bytes as u64);
         }
         Ok(())
     }
@@ -199,11 +248,7 @@ where
         0
     }
 
-    fn add(&self, part: &mut u64, _: &E) {
-        *part += 1;
-    }
-
-    fn put(&self, part: &mut u64, _: &E, span: Span) {
+    fn count(&self, part: &mut u64, span: Span) {
         *part = (count_of(*part) + 1) | (u64::from(self.places.level(span)) << LEVEL_SHIFT);
     }
 

@@ -5,7 +5,8 @@ use alluvium_pagestore::{Key, Result, Time};
 
 use super::aligned::Aligned;
 use super::contents::{Contents, Out};
-use super::sessions::{SessionContents, Sessions};
+use super::session_contents::SessionContents;
+use super::sessions::Sessions;
 use super::{Advanced, Late, ProgressCell, SessionSet, clipped};
 use crate::cells::held::Held;
 
@@ -54,7 +55,7 @@ where
         match self {
             Shaped::Aligned(windows) if in_time => windows.contents.add_batch(&windows.grid, batch),
             Shaped::Aligned(windows) => windows.add_one_by_one(sent, batch, late, out),
-            Shaped::Sessions(windows) if in_time => windows.add_in_time(sent, batch, late, out),
+            Shaped::Sessions(windows) if in_time => windows.add_in_time(sent, batch, out),
             Shaped::Sessions(windows) => windows.add_one_by_one(sent, batch, late, out),
         }
     }

@@ -1,0 +1,185 @@
+//! Events of sessions that keep them, on their way in.
+//!
+//! An event is kept first, which is the write that may fail, and then counted in the key's set. Nearly
+//! always both happen in one look at the set. If the event joins sessions whose events have to move,
+//! or whose results were told, it is *entering* from when it is kept until the set has it.
+
+use std::ops::Range;
+
+use alluvium_layouts::{BatchError, Layout};
+use alluvium_pagestore::{Error, Key, Result, Time};
+use smallvec::SmallVec;
+
+use super::super::Window;
+use super::super::contents::Out;
+use super::super::reach::Span;
+use super::super::session_contents::SessionContents;
+use super::super::session_set::{Session, SessionSet};
+use super::Sessions;
+use super::rules::Joined;
+
+/// An event that is kept beside the set, on its way into the set.
+pub(super) struct Entering<K: Key, C: SessionContents<K>> {
+    at: Time,
+    key: K,
+    /// From the first to the last event of the session that it makes.
+    span: Span,
+    /// Where it is kept: with the last session that it joins, if it joins any.
+    kept: Time,
+    /// Where the other sessions are kept that it joins, but those whose events have been moved there.
+    joined: SmallVec<[Time; 1]>,
+    /// Results to take back.
+    old_rows: Vec<(Window, C::Row, i64)>,
+}
+
+/// What a key's set says of an event.
+enum Looked<K: Key, P> {
+    /// The event is kept, and in its session.
+    IsIn(Option<Joined<K, P>>),
+    /// It joins these sessions, whose events have to move or whose results were told.
+    Joins(SmallVec<[Session<P>; 1]>),
+    /// It could not be kept.
+    Failed(Error),
+}
+
+/// Where an event is kept if it begins a session, or joins one that stays where it is and was not told; and from where
+/// to where that is then.
+fn stays<K: Key, C: SessionContents<K>>(
+    contents: &C,
+    set: &SessionSet<C::Part>,
+    joined: &Range<usize>,
+    at: Time,
+) -> Option<(Time, Span)> {
+    let mut sessions = set.iter_from(joined.start).take(joined.len());
+    let Some(one) = sessions.next() else {
+        return Some((contents.place_of((at, at)), (at, at)));
+    };
+    let span = (one.0.min(at), one.1.max(at));
+    if joined.len() > 1 || one.2.1 {
+        return None;
+    }
+    let place = contents.place(one.1, &one.3);
+    (contents.place_of(span) == place).then_some((place, span))
+}
+
+impl<K, C, L> Sessions<K, C, L>
+where
+    K: Key + Ord,
+    C: SessionContents<K>,
+    L: Layout<K, SessionSet<C::Part>>,
+{
+    /// Keeps events that are not late, one after the other.
+    pub(super) fn keep_batch(
+        &mut self,
+        batch: &mut Vec<(K, Time, C::Element)>,
+        out: Out<'_, K, C::Row>,
+    ) -> Result<()> {
+        for (applied, (key, at, element)) in batch.iter().enumerate() {
+            let item = self.contents.item(element);
+            let kept = self.catch_up(out).and_then(|()| self.keep(*at, key, item, out));
+            if let Err(error) = kept {
+                return Err(BatchError { applied, error }.leave_rest(batch));
+            }
+        }
+        batch.clear();
+        self.catch_up(out)
+    }
+
+    /// Keeps an event. After an error it is not in.
+    pub(super) fn keep(
+        &mut self,
+        at: Time,
+        key: &K,
+        item: C::Item,
+        out: Out<'_, K, C::Row>,
+    ) -> Result<()> {
+        let (rules, watermark) = (self.rules, self.progress.watermark.get());
+        let (contents, mut item) = (&mut self.contents, Some(item));
+        // Not only read: what refuses to be changed refuses it before anything is kept.
+        let looked = self.sets.modify(key, |set| {
+            let joined = rules.joined(set, at);
+            let Some((place, span)) = stays(contents, set, &joined, at) else {
+                let joined = set.iter_from(joined.start).take(joined.len());
+                return Looked::Joins(joined.cloned().collect());
+            };
+            match item.take().map_or(Ok(()), |item| contents.keep(key, place, item)) {
+                Ok(()) => {
+                    let count = |part: &mut C::Part| contents.count(part, span);
+                    let (of, event) = ((&*contents, watermark), (key, at));
+                    Looked::IsIn(rules.join(of, event, set, joined, count))
+                }
+                Err(error) => Looked::Failed(error),
+            }
+        })?;
+        let joined = match looked {
+            Some(Looked::IsIn(joined)) => {
+                joined.into_iter().for_each(|joined| self.rest.follow(&mut self.timers, joined));
+                return Ok(());
+            }
+            Some(Looked::Failed(error)) => return Err(error),
+            Some(Looked::Joins(joined)) => joined,
+            None => SmallVec::new(),
+        };
+        let Some(item) = item else { unreachable!("an event that joins others is kept below") };
+        self.keep_beside(at, key, item, joined)?;
+        if self.enter(out).is_err() {
+            // The next call goes on with it, and says why if it cannot.
+            self.progress.busy.set(true);
+        }
+        Ok(())
+    }
+
+    /// Keeps an event that begins a key's set, or joins these sessions; it is entering then.
+    fn keep_beside(
+        &mut self,
+        at: Time,
+        key: &K,
+        item: C::Item,
+        joined: SmallVec<[Session<C::Part>; 1]>,
+    ) -> Result<()> {
+        let mut old_rows = Vec::new();
+        // What is to be taken back has to be read before it is joined.
+        for old in joined.iter().filter(|old| old.2.1) {
+            let note = &mut |_: &K, window, row, diff| old_rows.push((window, row, diff));
+            let span = (old.0, old.1);
+            self.contents.tell(key, (self.rules.window(span), old.1), &old.3, -1, note)?;
+        }
+        let first = joined.first().map_or(at, |first| first.0.min(at));
+        let span = (first, joined.last().map_or(at, |last| last.1.max(at)));
+        let mut joined: SmallVec<[Time; 1]> =
+            joined.iter().map(|old| self.contents.place(old.1, &old.3)).collect();
+        let kept = joined.pop().unwrap_or_else(|| self.contents.place_of(span));
+        self.contents.keep(key, kept, item)?;
+        let key = key.clone();
+        self.entering = Some(Entering { at, key, span, kept, joined, old_rows });
+        Ok(())
+    }
+
+    /// Lets the event that is on its way into its session. After an error the next call goes on.
+    pub(super) fn enter(&mut self, out: Out<'_, K, C::Row>) -> Result<()> {
+        let Some(entering) = &mut self.entering else { return Ok(()) };
+        // The last first: what is moved comes before what is there. The place of the whole session may be that
+        // of one of them, which has left it by then.
+        while let Some(place) = entering.joined.last() {
+            self.contents.move_before(&entering.key, *place, entering.kept)?;
+            entering.joined.pop();
+        }
+        let (rules, contents) = (self.rules, &mut self.contents);
+        let (span, at, key) = (entering.span, entering.at, &entering.key);
+        contents.move_before(key, entering.kept, contents.place_of(span))?;
+        let of = (&*contents, self.progress.watermark.get());
+        let joined = self.sets.update(key, SessionSet::new, |set| {
+            let joined = rules.joined(set, at);
+            rules.join(of, (key, at), set, joined, |part| of.0.count(part, span))
+        })?;
+        if let Some(Entering { key, old_rows, .. }) = self.entering.take() {
+            old_rows.into_iter().for_each(|(window, row, diff)| out(&key, window, row, diff));
+        }
+        if let Some(mut joined) = joined {
+            // They were read before.
+            joined.taken_back.clear();
+            self.rest.follow(&mut self.timers, joined);
+        }
+        Ok(())
+    }
+}
