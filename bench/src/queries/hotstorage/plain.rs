@@ -2,22 +2,24 @@
 
 use std::collections::HashMap;
 
-use alluvium_timely::{Changes, WorkerState};
+use alluvium_timely::Changes;
 use timely::dataflow::operators::vec::Map as _;
 
-use super::super::plain::{Alarm, Ask, Maps, NO_CHECKPOINTS, on_maps};
+use super::super::Events;
+use super::super::plain::{Alarm, Ask, Maps, on_maps, plain_query};
 use super::super::q4::AverageRow;
 use super::super::winning::winning_plain;
-use super::super::{Events, Query};
 use super::{Averaging, BidderAverageRow, ByBidder, ByCategory, Close, Closes, Running};
 
-/// The testbed's q4 on maps of the standard library.
-#[derive(Clone, Copy, Debug)]
-pub struct Q4Plain;
+plain_query! {
+    /// The testbed's q4 on maps of the standard library.
+    Q4Plain, "q4-hotstorage-plain", AverageRow: |events| averages::<ByCategory>(events)
+}
 
-/// The testbed's q6 on maps of the standard library.
-#[derive(Clone, Copy, Debug)]
-pub struct Q6Plain;
+plain_query! {
+    /// The testbed's q6 on maps of the standard library.
+    Q6Plain, "q6-hotstorage-plain", BidderAverageRow: |events| averages::<ByBidder>(events)
+}
 
 /// The running average of each category or bidder.
 struct Averages<A: Averaging>(HashMap<u64, Running<A::Prices>>);
@@ -43,30 +45,4 @@ impl<A: Averaging> Maps<Close> for Averages<A> {
 fn averages<'scope, A: Averaging>(events: Events<'scope>) -> Changes<'scope, i64, A::Row> {
     let closes = winning_plain::<Closes>(events).map(|(close, ..)| close);
     on_maps(closes, "plain-running-averages", A::key, Averages::<A>(HashMap::new()))
-}
-
-impl Query for Q4Plain {
-    type Row = AverageRow;
-    const NAME: &'static str = "q4-hotstorage-plain";
-    const NO_CHECKPOINTS: Option<&'static str> = NO_CHECKPOINTS;
-
-    fn build<'scope>(
-        events: Events<'scope>,
-        _: &WorkerState,
-    ) -> alluvium::Result<Changes<'scope, i64, AverageRow>> {
-        Ok(averages::<ByCategory>(events))
-    }
-}
-
-impl Query for Q6Plain {
-    type Row = BidderAverageRow;
-    const NAME: &'static str = "q6-hotstorage-plain";
-    const NO_CHECKPOINTS: Option<&'static str> = NO_CHECKPOINTS;
-
-    fn build<'scope>(
-        events: Events<'scope>,
-        _: &WorkerState,
-    ) -> alluvium::Result<Changes<'scope, i64, BidderAverageRow>> {
-        Ok(averages::<ByBidder>(events))
-    }
 }

@@ -22,8 +22,29 @@ use timely::dataflow::operators::generic::operator::Operator;
 pub use joins::{Q3Plain, Q8Plain};
 pub use windows::{Q5Plain, Q7Plain};
 
-/// Why a run of one has no checkpoints.
-pub(super) const NO_CHECKPOINTS: Option<&str> = Some("keeps its state in plain maps");
+/// A query with its name and row, and what it makes of the events. A run of one has no checkpoints.
+macro_rules! plain_query {
+    ($(#[$doc:meta])* $query:ident, $name:literal, $row:ty: |$events:ident| $build:expr) => {
+        $(#[$doc])*
+        #[derive(Clone, Copy, Debug)]
+        pub struct $query;
+
+        impl $crate::queries::Query for $query {
+            type Row = $row;
+            const NAME: &'static str = $name;
+            const NO_CHECKPOINTS: Option<&'static str> = Some("keeps its state in plain maps");
+
+            fn build<'scope>(
+                $events: $crate::queries::Events<'scope>,
+                _: &alluvium_timely::WorkerState,
+            ) -> alluvium::Result<alluvium_timely::Changes<'scope, i64, $row>> {
+                Ok($build)
+            }
+        }
+    };
+}
+
+pub(super) use plain_query;
 
 type Builder<R> = CapacityContainerBuilder<Vec<(R, i64, i64)>>;
 

@@ -3,30 +3,18 @@
 use std::collections::{BTreeMap, HashMap};
 
 use alluvium::{SECOND, Time};
-use alluvium_timely::{Changes, WorkerState};
 use timely::dataflow::operators::vec::Map;
 
 use super::super::q5::{HottestOfWindowRow, LENGTH as COUNTED, SLIDE};
 use super::super::q7::{HighestPriceRow, LENGTH, prices};
-use super::super::{Events, Query};
-use super::{Alarm, Ask, Maps, NO_CHECKPOINTS, on_maps};
+use super::{Alarm, Ask, Maps, on_maps, plain_query};
 use crate::nexmark::Event;
 
 const _: () = assert!(COUNTED % SLIDE == 0 && SLIDE == SECOND);
 
-/// The testbed's q5 on maps of the standard library.
-#[derive(Clone, Copy, Debug)]
-pub struct Q5Plain;
-
-impl Query for Q5Plain {
-    type Row = HottestOfWindowRow;
-    const NAME: &'static str = "q5-hotstorage-plain";
-    const NO_CHECKPOINTS: Option<&'static str> = NO_CHECKPOINTS;
-
-    fn build<'scope>(
-        events: Events<'scope>,
-        _: &WorkerState,
-    ) -> alluvium::Result<Changes<'scope, i64, HottestOfWindowRow>> {
+plain_query! {
+    /// The testbed's q5 on maps of the standard library.
+    Q5Plain, "q5-hotstorage-plain", HottestOfWindowRow: |events| {
         let bids = events.flat_map(|record| match record.event {
             Event::Bid(bid) => Some((bid.auction, bid.date_time)),
             _ => None,
@@ -34,7 +22,7 @@ impl Query for Q5Plain {
         let most = on_maps(bids, "plain-bids", |bid: &(u64, Time)| bid.0, Counts::default());
         let most = most.map(|(row, ..)| row);
         let by_end = |(end, ..): &MostOfWindow| end.cast_unsigned();
-        Ok(on_maps(most, "plain-hottest", by_end, Hottest::default()))
+        on_maps(most, "plain-hottest", by_end, Hottest::default())
     }
 }
 
@@ -104,21 +92,11 @@ impl Maps<MostOfWindow> for Hottest {
     }
 }
 
-/// The testbed's q7 on a map of the standard library.
-#[derive(Clone, Copy, Debug)]
-pub struct Q7Plain;
-
-impl Query for Q7Plain {
-    type Row = HighestPriceRow;
-    const NAME: &'static str = "q7-hotstorage-plain";
-    const NO_CHECKPOINTS: Option<&'static str> = NO_CHECKPOINTS;
-
-    fn build<'scope>(
-        events: Events<'scope>,
-        _: &WorkerState,
-    ) -> alluvium::Result<Changes<'scope, i64, HighestPriceRow>> {
+plain_query! {
+    /// The testbed's q7 on a map of the standard library.
+    Q7Plain, "q7-hotstorage-plain", HighestPriceRow: |events| {
         let by_window = |(_, at): &(i64, Time)| at.0.div_euclid(LENGTH).cast_unsigned();
-        Ok(on_maps(prices(events), "plain-highest", by_window, Highest::default()))
+        on_maps(prices(events), "plain-highest", by_window, Highest::default())
     }
 }
 
