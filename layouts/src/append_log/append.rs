@@ -9,11 +9,12 @@ use std::alloc::Layout;
 
 use alluvium_pagestore::{ErrorKind, Key, Lookup, MemoryKind, Rejected, Result, State, Time};
 
-use super::bucket::{BUCKET_BYTES, Bucket, hash_of_head};
+use super::bucket::{BUCKET_BYTES, Bucket};
 use super::chain_unsafe::Chain;
 use super::core::ListsCore;
-use super::frozen::Head;
-use super::typed_unsafe::{Found, Plenty, TypedBucket, heap_of};
+use super::heads_unsafe::ReadHeads;
+use super::key_unsafe::KeyRef;
+use super::typed_unsafe::{Found, Plenty, TypedBucket, TypedLists, heap_of};
 
 /// Elements of a batch that are looked up before the first of them is appended.
 const GROUP: usize = 32;
@@ -22,10 +23,10 @@ const LISTS_AHEAD: u64 = 1024;
 /// Times that a call makes room before it gives up.
 const ROUNDS_MAX: usize = 16;
 
-impl<K: Key> ListsCore<K> {
+impl<K: Key, E: State> TypedLists<K, E> {
     /// Appends an element of which this was found.
     #[inline]
-    pub(super) fn append_found<E: State, Q: Lookup<K> + ?Sized>(
+    pub(super) fn append_found<Q: Lookup<K> + ?Sized>(
         &mut self,
         bucket: Time,
         found: Found,
@@ -34,29 +35,24 @@ impl<K: Key> ListsCore<K> {
     ) -> std::result::Result<(), Rejected<E>> {
         let (mut element, plenty) = (element, self.plenty());
         loop {
-            if let Some(at) = self.buckets.get_mut(&bucket) {
-                match at.typed::<E>().append(found, key, element, plenty) {
+            let (mut buckets, elements) = self.parts();
+            if let Some(mut at) = buckets.get_mut(bucket) {
+                match at.append(found, key, element, plenty) {
                     Ok(()) => {
-                        self.elements += 1;
+                        *elements += 1;
                         return Ok(());
                     }
                     Err(back) => element = back,
                 }
             }
-            if let Err(error) = self.prepare(bucket, (found.0, key), heap_of(&element)) {
+            if let Err(error) = self.prepare_list(bucket, (found.0, key), heap_of(&element)) {
                 return Err(Rejected::new(error, element));
             }
         }
     }
 
-    fn plenty(&self) -> Plenty {
-        let kept = if self.source.is_some() { self.free_for_plenty() } else { 0 };
-        let want_free = self.sizes.want_free.max(kept);
-        Plenty { want_free, max_bytes: self.oversize.max_bytes() }
-    }
-
     /// Appends all of a batch, or leaves what it could not in it.
-    pub(super) fn append_all<E: State>(&mut self, batch: &mut Vec<(K, Time, E)>) -> Result<()> {
+    pub(super) fn append_all(&mut self, batch: &mut Vec<(K, Time, E)>) -> Result<()> {
         let mut found = [(0, None); GROUP];
         let mut rest = batch.drain(..);
         loop {
@@ -80,24 +76,25 @@ impl<K: Key> ListsCore<K> {
     /// Appends the elements of a group of which these were found, up to one that needs more to be
     /// looked at: that is returned.
     #[inline]
-    fn append_group<'f, E: State>(
+    fn append_group<'f>(
         &mut self,
         group: &mut impl Iterator<Item = &'f Found>,
         rest: &mut impl Iterator<Item = (K, Time, E)>,
     ) -> Option<(Time, Found, K, E)> {
         let plenty = self.plenty();
+        let (mut buckets, elements) = self.parts();
         let mut at: Option<TypedBucket<'_, K, E>> = None;
         for found in group {
             let (key, bucket, element) = rest.next()?;
             if at.as_ref().is_none_or(|at| at.time() != bucket) {
-                at = self.buckets.get_mut(&bucket).map(Bucket::typed);
+                at = buckets.get_mut(bucket);
             }
             let refused = match &mut at {
                 Some(at) => at.append(*found, &key, element, plenty).err(),
                 None => Some(element),
             };
             match refused {
-                None => self.elements += 1,
+                None => *elements += 1,
                 Some(element) => return Some((bucket, *found, key, element)),
             }
         }
@@ -106,45 +103,54 @@ impl<K: Key> ListsCore<K> {
 
     /// Looks the first elements of a batch up, and has their lists fetched into the cache.
     #[inline]
-    fn look_ahead<'f, E: State>(
-        &self,
-        batch: &[(K, Time, E)],
-        found: &'f mut [Found; GROUP],
-    ) -> &'f [Found] {
-        let (mut known, mut bucket) = (Time::MIN, None);
+    fn look_ahead<'f>(&self, batch: &[(K, Time, E)], found: &'f mut [Found; GROUP]) -> &'f [Found] {
+        let (mut known, mut heads) = (Time::MIN, None);
         for (n, ((key, time, _), found)) in batch.iter().zip(&mut *found).enumerate() {
             if n == 0 || *time != known {
-                let many = |bucket: &&Bucket<K>| bucket.live.len() >= LISTS_AHEAD;
-                (known, bucket) = (*time, self.buckets.get(time).filter(many));
+                let many = |heads: &ReadHeads<'_, K>| heads.len() >= LISTS_AHEAD;
+                (known, heads) = (*time, self.heads(time).filter(many));
             }
             let hash = key.key_hash();
-            *found = (hash, bucket.and_then(|bucket| bucket.live.look_ahead(hash)));
+            *found = (hash, heads.map(|heads| heads.look_ahead(hash)));
         }
-        for ((_, time, _), (_, spot)) in batch.iter().zip(&*found) {
-            let Some(spot) = spot else { continue };
+        for ((_, time, _), (hash, near)) in batch.iter().zip(&*found) {
+            let Some(near) = near else { continue };
             if *time != known {
-                (known, bucket) = (*time, self.buckets.get(time));
+                (known, heads) = (*time, self.heads(time));
             }
-            if let Some(head) = bucket.and_then(|bucket| bucket.live.at(*spot)) {
-                head.chain.prefetch_append(Layout::new::<E>());
+            if let Some(chain) = heads.and_then(|heads| heads.at(*hash, *near)) {
+                chain.prefetch_append(Layout::new::<E>());
             }
         }
         &found[..batch.len().min(GROUP)]
     }
 
-    /// Makes room for one more element of `key`: a bucket, a head with a chunk, and its heap.
+    /// Makes room for one more element of `key`.
     #[cold]
     #[inline(never)]
-    fn prepare<Q: Lookup<K> + ?Sized>(
+    fn prepare_list<Q: Lookup<K> + ?Sized>(
         &mut self,
         time: Time,
         (hash, key): (u64, &Q),
         heap: u64,
     ) -> Result<()> {
-        if !self.blocks.is_plain {
-            let key = key.to_owned();
+        let key = key.to_owned();
+        if !self.list_type.is_plain {
             self.oversize.check(&key, key.heap_bytes() as u64 + heap)?;
         }
+        self.prepare(time, (hash, KeyRef::of(&key)), heap)
+    }
+}
+
+impl ListsCore {
+    fn plenty(&self) -> Plenty {
+        let kept = if self.source.is_some() { self.free_for_plenty() } else { 0 };
+        let want_free = self.sizes.want_free.max(kept);
+        Plenty { want_free, max_bytes: self.oversize.max_bytes() }
+    }
+
+    /// Makes room for one more element: a bucket, a head with a chunk, and its heap.
+    fn prepare(&mut self, time: Time, (hash, key): (u64, KeyRef<'_>), heap: u64) -> Result<()> {
         self.resume = None;
         self.poll()?;
         self.spill_ahead();
@@ -179,52 +185,43 @@ impl<K: Key> ListsCore<K> {
     }
 
     /// Makes room in the memory there is, or says about how much is needed.
-    fn try_prepare<Q: Lookup<K> + ?Sized>(
+    fn try_prepare(
         &mut self,
         time: Time,
-        (hash, key): (u64, &Q),
+        (hash, key): (u64, KeyRef<'_>),
         heap: u64,
     ) -> std::result::Result<(), u64> {
         let account = self.account.clone();
-        let bucket = match self.buckets.entry(time) {
-            std::collections::btree_map::Entry::Occupied(entry) => entry.into_mut(),
-            std::collections::btree_map::Entry::Vacant(entry) => {
-                let (name, piece) = ((time, self.epoch + 1), self.pieces.clone());
-                let bucket = Bucket::new(name, self.tables, piece, &account);
-                entry.insert(bucket.map_err(|_| 2 * BUCKET_BYTES)?)
-            }
-        };
+        if !self.buckets.contains_key(&time) {
+            let bucket = self.new_bucket((time, self.epoch + 1)).map_err(|_| 2 * BUCKET_BYTES)?;
+            self.buckets.insert(time, bucket);
+        }
+        let bucket = self.buckets.get_mut(&time).expect("there or made");
         let element = bucket.arena.elements().layout();
         let missing = |chain: &Chain| bucket.arena.missing(element, chain.next_capacity(element));
-        let found = bucket.live.find_mut(hash, |head| key.is(&head.key));
-        let (chunk, key_heap) = match &found {
-            Some(head) if head.chain.has_room() => (0, 0),
-            Some(head) => (missing(&head.chain), 0),
-            None => {
-                let key_heap = if K::NO_HEAP { 0 } else { key.to_owned().heap_bytes() as u64 };
-                (missing(&Chain::default()), key_heap)
-            }
+        let found = bucket.live.find(hash, key).map(|(_, chain)| chain);
+        let (chunk, key_heap) = match found {
+            Some(chain) if chain.has_room() => (0, 0),
+            Some(chain) => (missing(chain), 0),
+            None => (missing(&Chain::default()), key.heap_bytes()),
         };
         let needed = chunk + key_heap + heap;
         if account.available() < needed + self.sizes.read_slack {
             return Err(needed);
         }
-        let head = match found {
-            Some(head) => head,
-            None => {
-                // What it needs is free when the table has grown, or the head is not there.
-                account.charge(MemoryKind::Pages, needed);
-                let make = || Head { key: key.to_owned(), chain: Default::default() };
-                let inserted = bucket.live.insert(hash, hash_of_head, make);
-                account.release(MemoryKind::Pages, needed);
-                inserted.map_err(|_| needed + self.sizes.want_free.min(64 << 10))?
-            }
-        };
-        if !head.chain.has_room() {
-            Bucket::<K>::grow(element, &mut bucket.arena, &account, &mut head.chain);
+        if found.is_none() {
+            // What it needs is free when the table has grown, or the head is not there.
+            account.charge(MemoryKind::Pages, needed);
+            let inserted = bucket.live.insert(hash, key);
+            account.release(MemoryKind::Pages, needed);
+            let key_heap = inserted.map_err(|_| needed + self.sizes.want_free.min(64 << 10))?;
+            account.charge(MemoryKind::Values, key_heap);
+            bucket.values += key_heap;
         }
-        account.charge(MemoryKind::Values, key_heap);
-        bucket.values += key_heap;
+        let chain = bucket.live.chain_mut(hash, key).expect("there or made");
+        if !chain.has_room() {
+            Bucket::grow(element, &mut bucket.arena, &account, chain);
+        }
         Ok(())
     }
 }

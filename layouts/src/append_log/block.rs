@@ -1,46 +1,56 @@
-//! Blocks of a run whose elements are of any type: encoding and decoding them.
+//! The types of lists: what code that is compiled once knows of them, and the blocks that their runs have.
 //!
-//! What is here for each type of elements is this file's [`BlockType`], and nothing else of runs: cursors, merges and
-//! folds go by blocks that say what they have.
+//! What is made for each type of keys and elements is this file's [`ListType`], and nothing else of runs: cursors, merges
+//! and folds go by blocks that say what they have.
 
-use std::any::Any;
+use std::any::{Any, TypeId};
 use std::fmt;
 use std::iter::Take;
+use std::marker::PhantomData;
 use std::ops::Range;
 
 use alluvium_pagestore::block::{self, AlignedVec, BlockEntry, BorrowedEntry};
-use alluvium_pagestore::{HeapSize, Key, Result, State, Trials, rounded};
+use alluvium_pagestore::{HeapSize, Key, Result, State, Trials, codec, rounded};
 
 use super::chain_unsafe::{Chunks, Iter};
+use super::checkpoint::NoteValue;
 use super::element_type_unsafe::{ElementSlice, ElementType};
+use super::heads_unsafe::HeadType;
+use super::key_unsafe::{KeyRef, OwnedKey};
+use crate::checkpoint::Paced;
 use crate::contract::lists::Elements;
 
-/// The types of a state's blocks, erased but for keys.
-pub struct BlockType<K> {
+/// The types of a state's lists.
+pub struct ListType {
+    pub heads: HeadType,
     pub elements: &'static ElementType,
     /// Whether neither keys nor elements ever own heap.
     pub is_plain: bool,
-    decode: Decode<K>,
-    empty: fn() -> Box<dyn Block<K>>,
-    encode: Encode<K>,
+    id: fn() -> TypeId,
+    decode: Decode,
+    empty: fn() -> Box<dyn Block>,
+    encode: Encode,
+    encode_key: fn(KeyRef<'_>, &mut AlignedVec) -> Result<()>,
+    push_note: fn(&mut Paced, KeyRef<'_>, &NoteValue) -> Result<()>,
+    decode_note: fn(&[u8]) -> Result<(OwnedKey, NoteValue)>,
 }
 
 /// Encodes some entries.
-type Encode<K> = fn(&mut Trials, &mut AlignedVec, Range<usize>, EntryAt<'_, '_, K>) -> Result<()>;
+type Encode = fn(&mut Trials, &mut AlignedVec, Range<usize>, EntryAt<'_, '_>) -> Result<()>;
 /// Decodes a block.
-type Decode<K> = fn(&[u8]) -> Result<Box<dyn Block<K>>>;
+type Decode = fn(&[u8]) -> Result<Box<dyn Block>>;
 
-impl<K> fmt::Debug for BlockType<K> {
+impl fmt::Debug for ListType {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "BlockType({:?})", self.elements)
+        write!(f, "ListType({:?})", self.elements)
     }
 }
 
 /// The entries of a block, in memory: each a key, a rank, and elements.
-pub trait Block<K>: Send {
+pub trait Block: Send {
     /// Entries.
     fn len(&self) -> usize;
-    fn key(&self, at: usize) -> &K;
+    fn key(&self, at: usize) -> KeyRef<'_>;
     fn rank(&self, at: usize) -> i64;
     fn elements(&self, at: usize) -> ElementSlice<'_>;
     /// Bytes that the entries take.
@@ -50,21 +60,21 @@ pub trait Block<K>: Send {
     ///
     /// # Panics
     /// If the other is of other types.
-    fn take(&mut self, from: &mut dyn Block<K>, at: usize, to: Target<'_, K>);
+    fn take(&mut self, from: &mut dyn Block, at: usize, to: Target<'_>);
     /// Forgets all entries.
     fn clear(&mut self);
     fn as_any(&mut self) -> &mut dyn Any;
 }
 
 /// Where elements go that a block takes.
-pub enum Target<'k, K> {
+pub enum Target<'k> {
     /// To its last entry, which gets this rank.
     Last(i64),
     /// To a new one of this key and rank.
-    New(&'k K, i64),
+    New(KeyRef<'k>, i64),
 }
 
-impl<K> fmt::Debug for dyn Block<K> {
+impl fmt::Debug for dyn Block {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Block({} entries)", self.len())
     }
@@ -101,16 +111,16 @@ impl<'a> Stretch<'a> {
 
 /// An entry of a block that is to be written.
 #[derive(Clone)]
-pub struct NewEntry<'a, K> {
-    pub key: &'a K,
+pub struct NewEntry<'a> {
+    pub key: KeyRef<'a>,
     pub rank: i64,
     pub elements: Stretch<'a>,
 }
 
 /// Tells entries that are to be written, by their numbers.
-pub type EntryAt<'e, 'a, K> = &'e dyn Fn(usize) -> NewEntry<'a, K>;
+pub type EntryAt<'e, 'a> = &'e dyn Fn(usize) -> NewEntry<'a>;
 
-impl<'a, K> NewEntry<'a, K> {
+impl<'a> NewEntry<'a> {
     /// Both halves of the elements.
     pub fn halves(&self) -> [Self; 2] {
         let (key, rank) = (self.key, self.rank);
@@ -122,30 +132,78 @@ impl<'a, K> NewEntry<'a, K> {
     }
 }
 
-impl<K: Key> BlockType<K> {
+/// Makes the [`ListType`] of two types.
+struct Of<K, E>(PhantomData<(K, E)>);
+
+impl<K: Key, E: State> Of<K, E> {
+    const TYPE: ListType = ListType {
+        heads: HeadType::of::<K>(),
+        elements: ElementType::of::<E>(),
+        is_plain: K::NO_HEAP && E::NO_HEAP,
+        id: TypeId::of::<(K, E)>,
+        decode: decode::<K, E>,
+        empty: || Box::new(Entries::<K, E>(Vec::new())),
+        encode: encode::<K, E>,
+        encode_key: |key, to| codec::encode_one(to, key.native::<K>()),
+        push_note: |to, key, note| to.push(key.key_hash(), key.native::<K>(), note),
+        decode_note: |payload| {
+            let (key, note) = codec::decode::<K, NoteValue>(payload)?;
+            Ok((KeyRef::of(&key).to_owned(), note))
+        },
+    };
+}
+
+impl ListType {
     /// That of keys `K` and elements `E`.
-    pub fn of<E: State>() -> &'static Self {
-        const {
-            &Self {
-                elements: ElementType::of::<E>(),
-                is_plain: K::NO_HEAP && E::NO_HEAP,
-                decode: decode::<K, E>,
-                empty: || Box::new(Entries::<K, E>(Vec::new())),
-                encode: encode::<K, E>,
-            }
-        }
+    #[inline(always)]
+    pub fn of<K: Key, E: State>() -> &'static Self {
+        const { &Of::<K, E>::TYPE }
+    }
+
+    /// Whether keys are `K` and elements `E`.
+    pub fn is<K: 'static, E: 'static>(&self) -> bool {
+        (self.id)() == TypeId::of::<(K, E)>()
+    }
+
+    /// Bytes that a key takes as a value.
+    pub fn key_bytes(&self, key: KeyRef<'_>) -> usize {
+        self.heads.key().layout().size() + key.heap_bytes() as usize
+    }
+
+    /// Encodes a key.
+    ///
+    /// # Errors
+    /// Those of the key's own code.
+    pub fn encode_key(&self, key: KeyRef<'_>, to: &mut AlignedVec) -> Result<()> {
+        (self.encode_key)(key, to)
+    }
+
+    /// Puts what is noted of a key into a catalog.
+    ///
+    /// # Errors
+    /// Those of encoding.
+    pub fn push_note(&self, to: &mut Paced, key: KeyRef<'_>, note: &NoteValue) -> Result<()> {
+        (self.push_note)(to, key, note)
+    }
+
+    /// What a catalog has of a key.
+    ///
+    /// # Errors
+    /// Of bytes that are none of these types.
+    pub fn decode_note(&self, payload: &[u8]) -> Result<(OwnedKey, NoteValue)> {
+        (self.decode_note)(payload)
     }
 
     /// Decodes a block.
     ///
     /// # Errors
     /// Of bytes that are none of these types.
-    pub fn decode(&self, payload: &[u8]) -> Result<Box<dyn Block<K>>> {
+    pub fn decode(&self, payload: &[u8]) -> Result<Box<dyn Block>> {
         (self.decode)(payload)
     }
 
     /// A block without entries.
-    pub fn empty(&self) -> Box<dyn Block<K>> {
+    pub fn empty(&self) -> Box<dyn Block> {
         (self.empty)()
     }
 
@@ -158,13 +216,13 @@ impl<K: Key> BlockType<K> {
         trials: &mut Trials,
         to: &mut AlignedVec,
         numbers: Range<usize>,
-        entries: EntryAt<'_, '_, K>,
+        entries: EntryAt<'_, '_>,
     ) -> Result<()> {
         (self.encode)(trials, to, numbers, entries)
     }
 }
 
-fn decode<K: Key, E: State>(payload: &[u8]) -> Result<Box<dyn Block<K>>> {
+fn decode<K: Key, E: State>(payload: &[u8]) -> Result<Box<dyn Block>> {
     Ok(Box::new(Entries::<K, E>(block::decode(payload)?)))
 }
 
@@ -172,10 +230,10 @@ fn encode<K: Key, E: State>(
     trials: &mut Trials,
     to: &mut AlignedVec,
     numbers: Range<usize>,
-    entries: EntryAt<'_, '_, K>,
+    entries: EntryAt<'_, '_>,
 ) -> Result<()> {
     let native = numbers.map(entries).map(|NewEntry { key, rank, elements }| BorrowedEntry {
-        key,
+        key: key.native::<K>(),
         rank,
         elements: match elements {
             Stretch::Chain(chunks, count) => Native::<E>::Chain(chunks.native().take(count)),
@@ -224,13 +282,13 @@ impl<E> ExactSizeIterator for Native<'_, E> {}
 /// The entries of a block, by their types.
 struct Entries<K, E>(Vec<BlockEntry<K, E>>);
 
-impl<K: Key, E: State> Block<K> for Entries<K, E> {
+impl<K: Key, E: State> Block for Entries<K, E> {
     fn len(&self) -> usize {
         self.0.len()
     }
 
-    fn key(&self, at: usize) -> &K {
-        &self.0[at].key
+    fn key(&self, at: usize) -> KeyRef<'_> {
+        KeyRef::of(&self.0[at].key)
     }
 
     fn rank(&self, at: usize) -> i64 {
@@ -248,7 +306,7 @@ impl<K: Key, E: State> Block<K> for Entries<K, E> {
         (own + table + self.0.iter().map(heap).sum::<usize>()) as u64
     }
 
-    fn take(&mut self, from: &mut dyn Block<K>, at: usize, to: Target<'_, K>) {
+    fn take(&mut self, from: &mut dyn Block, at: usize, to: Target<'_>) {
         let from = from.as_any().downcast_mut::<Self>().expect("blocks of the same types");
         let mut elements = std::mem::take(&mut from.0[at].elements);
         match to {
@@ -258,7 +316,8 @@ impl<K: Key, E: State> Block<K> for Entries<K, E> {
                 last.elements.append(&mut elements);
             }
             Target::New(key, rank) => {
-                self.0.push(BlockEntry { key: key.clone(), rank, elements });
+                let key = key.native::<K>().clone();
+                self.0.push(BlockEntry { key, rank, elements });
             }
         }
     }

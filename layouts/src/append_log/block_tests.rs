@@ -6,9 +6,10 @@ use alluvium_pagestore::block::{self, AlignedVec, BorrowedEntry};
 use alluvium_pagestore::{State, Trials};
 
 use super::arena_unsafe::{Arena, PIECE_BYTES_MAX};
-use super::block::{Block, BlockType, NewEntry, Stretch, Target};
+use super::block::{Block, ListType, NewEntry, Stretch, Target};
 use super::chain_unsafe::Chain;
 use super::element_type_unsafe::{ElementSlice, ElementType};
+use super::key_unsafe::KeyRef;
 
 fn chain<E: State + Clone>(elements: &[E]) -> Chain {
     let (layout, mut chain) = (Layout::new::<E>(), Chain::default());
@@ -24,9 +25,12 @@ fn chain<E: State + Clone>(elements: &[E]) -> Chain {
 
 /// The bytes of a block that has these elements of one key.
 fn encoded<E: State>(rank: i64, elements: &Stretch<'_>) -> AlignedVec {
-    let (mut bytes, entry) =
-        (AlignedVec::new(), |_: usize| NewEntry { key: &7u64, rank, elements: elements.clone() });
-    BlockType::<u64>::of::<E>().encode(&mut Trials::default(), &mut bytes, 0..1, &entry).unwrap();
+    let (mut bytes, entry) = (AlignedVec::new(), |_: usize| NewEntry {
+        key: KeyRef::of(&7u64),
+        rank,
+        elements: elements.clone(),
+    });
+    ListType::of::<u64, E>().encode(&mut Trials::default(), &mut bytes, 0..1, &entry).unwrap();
     bytes
 }
 
@@ -38,7 +42,7 @@ fn expected<E: State>(rank: i64, elements: &[E]) -> AlignedVec {
     bytes
 }
 
-fn elements_of<E: State + Clone>(block: &dyn Block<u64>, at: usize) -> Vec<E> {
+fn elements_of<E: State + Clone>(block: &dyn Block, at: usize) -> Vec<E> {
     block.elements(at).native::<E>().to_vec()
 }
 
@@ -60,7 +64,7 @@ fn is_encoded_alike<E: State + Clone + PartialEq + std::fmt::Debug>(make: impl F
             assert_eq!(encoded::<E>(-3, &slice)[..], whole[..]);
             assert_eq!(encoded::<E>(-3, &Stretch::Chain(chunks.clone(), count))[..], part[..]);
             for elements in [Stretch::Chain(chunks, rest.len()), slice] {
-                let halves = NewEntry { key: &7, rank: -3, elements }.halves();
+                let halves = NewEntry { key: KeyRef::of(&7u64), rank: -3, elements }.halves();
                 let middle = rest.len() / 2;
                 for (half, of) in halves.iter().zip([&rest[..middle], &rest[middle..]]) {
                     assert_eq!(half.elements.len(), of.len());
@@ -83,20 +87,27 @@ fn elements_of_any_type_are_encoded_as_by_their_type() {
 
 #[test]
 fn a_block_takes_elements_of_others_as_new_entries_and_behind_its_last() {
-    let block_type = BlockType::<u64>::of::<String>();
+    let block_type = ListType::of::<u64, String>();
     let words: Vec<String> = (0..9).map(|n| n.to_string()).collect();
     let (mut gathered, mut bytes) = (block_type.empty(), Vec::new());
     for (n, some) in words.chunks(3).enumerate() {
         let mut from = block_type.decode(&expected(n as i64, some)).unwrap();
-        assert_eq!((from.len(), *from.key(0), from.rank(0)), (1, 7, n as i64));
+        assert_eq!((from.len(), *from.key(0).native::<u64>(), from.rank(0)), (1, 7, n as i64));
         assert_eq!(elements_of::<String>(&*from, 0), some);
-        let to = if n == 1 { Target::Last(5) } else { Target::New(&8, 2 * n as i64) };
+        let to =
+            if n == 1 { Target::Last(5) } else { Target::New(KeyRef::of(&8u64), 2 * n as i64) };
         gathered.take(&mut *from, 0, to);
         assert_eq!(elements_of::<String>(&*from, 0), [""; 0]);
         bytes.push(gathered.bytes());
     }
     let entries: Vec<_> = (0..gathered.len())
-        .map(|at| (*gathered.key(at), gathered.rank(at), elements_of::<String>(&*gathered, at)))
+        .map(|at| {
+            (
+                *gathered.key(at).native::<u64>(),
+                gathered.rank(at),
+                elements_of::<String>(&*gathered, at),
+            )
+        })
         .collect();
     assert_eq!(entries, [(8, 5, words[..6].to_vec()), (8, 4, words[6..].to_vec())]);
     assert!(bytes.is_sorted() && bytes[0] > block_type.empty().bytes(), "{bytes:?}");
@@ -107,8 +118,8 @@ fn a_block_takes_elements_of_others_as_new_entries_and_behind_its_last() {
 #[test]
 #[should_panic(expected = "blocks of the same types")]
 fn a_block_takes_nothing_of_other_types() {
-    let mut from = BlockType::<u64>::of::<u32>().decode(&expected(0, &[1u32])).unwrap();
-    BlockType::<u64>::of::<u64>().empty().take(&mut *from, 0, Target::New(&1, 0));
+    let mut from = ListType::of::<u64, u32>().decode(&expected(0, &[1u32])).unwrap();
+    ListType::of::<u64, u64>().empty().take(&mut *from, 0, Target::New(KeyRef::of(&1u64), 0));
 }
 
 #[test]

@@ -4,11 +4,14 @@ use std::alloc::Layout;
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
-use alluvium_pagestore::{Account, Key, KeyHash, Lookup, MemoryKind, Result, Time};
+use alluvium_pagestore::{Account, HeapSize, KeyHash, MemoryKind, Result, Time};
 
 use super::arena_unsafe::{Arena, ArenaKind};
+use super::block::ListType;
 use super::chain_unsafe::{Chain, Drain};
-use super::frozen::{Booked, Early, Frozen, Head, LIVE, Piece, sooner};
+use super::frozen::{Booked, Early, Frozen, LIVE, Piece, sooner};
+use super::heads_unsafe::Heads;
+use super::key_unsafe::{KeyRef, OwnedKey};
 use super::notes::{Import, Note};
 use super::run::Run;
 use crate::heap::snapshot::Snapshot;
@@ -25,16 +28,16 @@ const CUT_BYTES_MIN: u64 = 64 << 10;
 
 /// A bucket.
 #[derive(Debug)]
-pub struct Bucket<K> {
+pub struct Bucket {
     pub time: Time,
     /// No run of it has a lower number. Runs that do are of a bucket of the same time that was
     /// purged.
     pub first: u64,
     pub range: HashRange,
     pub(super) account: Rc<Account>,
-    pub live: SplitTable<Head<K>>,
-    pub early: SplitTable<Early<K>>,
-    notes: SplitTable<Note<K>>,
+    pub live: Heads,
+    pub early: SplitTable<Early>,
+    notes: SplitTable<Note>,
     notes_bytes: u64,
     /// Notes that were left when all runs were merged last: merging once more would leave them too.
     notes_left: u64,
@@ -43,11 +46,11 @@ pub struct Bucket<K> {
     /// Ranges of hashes whose keys have nothing any more in runs before some.
     pub gaps: Gaps,
     /// The notes at the barrier of a checkpoint that is being taken.
-    noted: Option<Box<Snapshot<K, Note<K>>>>,
+    noted: Option<Box<Snapshot<OwnedKey, Note>>>,
     /// How many imports there are from each other bucket.
     pub sources: BTreeMap<Time, u64>,
     /// By number.
-    pub runs: Vec<Run<K>>,
+    pub runs: Vec<Run>,
     /// Where the chains of `live` and `early` have their chunks.
     pub arena: Arena,
     /// Heap bytes of their keys and elements.
@@ -58,9 +61,10 @@ pub struct Bucket<K> {
     pub is_read_singly: bool,
 }
 
-impl<K: Key> Bucket<K> {
+impl Bucket {
     /// An empty bucket, whose lists may be of few of so many key groups. Books [`BUCKET_BYTES`].
     pub fn new(
+        list_type: &'static ListType,
         (time, first): (Time, u64),
         (range, few_of): (HashRange, Option<u16>),
         kind: ArenaKind,
@@ -72,7 +76,7 @@ impl<K: Key> Bucket<K> {
             first,
             range,
             account: account.clone(),
-            live: SplitTable::maybe_few_of(account.clone(), range, few_of),
+            live: Heads::new(list_type.heads, account, range, few_of),
             early: SplitTable::maybe_few_of(account.clone(), range, few_of),
             notes: SplitTable::maybe_few_of(account.clone(), range, few_of),
             notes_bytes: 0,
@@ -109,7 +113,7 @@ impl<K: Key> Bucket<K> {
     }
 
     /// Takes its lists in memory out, as those of the run `number`. Cost: O(1).
-    pub fn freeze(&mut self, number: u64) -> Frozen<K> {
+    pub fn freeze(&mut self, number: u64) -> Frozen {
         let booked = self.booked();
         // The chains keep their memory.
         self.arena.leave();
@@ -124,9 +128,8 @@ impl<K: Key> Bucket<K> {
         }
     }
 
-    /// Books a key that has come.
-    fn add_key(&mut self, key: &K) {
-        let bytes = key.heap_bytes() as u64;
+    /// Books a key that has come, and owns so much.
+    fn add_key(&mut self, bytes: u64) {
         self.account.charge(MemoryKind::Values, bytes);
         self.values += bytes;
     }
@@ -159,12 +162,22 @@ impl<K: Key> Bucket<K> {
         chain
     }
 
-    /// Books that a key and the elements of its chain are gone. The chunks stay.
-    fn remove_chain(&mut self, key: &K, chain: &Chain) {
-        let values = key.heap_bytes() as u64 + chain.heap_bytes();
-        self.account.release(MemoryKind::Values, values);
-        self.values -= values;
-        self.elements -= chain.len();
+    /// Books that a key which owned so much, and the elements of its chain, are gone. The chunks stay.
+    fn remove_chain(&mut self, key_bytes: u64, chain: &Chain) {
+        let counts = (&mut self.values, &mut self.elements);
+        Self::book_gone(&self.account, counts, key_bytes, chain);
+    }
+
+    fn book_gone(
+        account: &Account,
+        (values, elements): (&mut u64, &mut u64),
+        key_bytes: u64,
+        chain: &Chain,
+    ) {
+        let gone = key_bytes + chain.heap_bytes();
+        account.release(MemoryKind::Values, gone);
+        *values -= gone;
+        *elements -= chain.len();
     }
 
     /// Drops what is left of a chain that was taken out, and keeps its chunks for others; or all
@@ -182,23 +195,23 @@ impl<K: Key> Bucket<K> {
     }
 
     /// Sees to it that there is a head of a key, which may be empty.
-    pub fn ensure_head(&mut self, hash: u64, key: &K) -> Result<()> {
-        if self.live.find(hash, |head| head.key == *key).is_none() {
-            self.account.ensure(key.heap_bytes() as u64, "a key")?;
-            let make = || Head { key: key.clone(), chain: Chain::default() };
-            self.live.insert(hash, hash_of_head, make)?;
-            self.add_key(key);
+    pub fn ensure_head(&mut self, hash: u64, key: KeyRef<'_>) -> Result<()> {
+        if self.live.find(hash, key).is_none() {
+            self.account.ensure(key.heap_bytes(), "a key")?;
+            let bytes = self.live.insert(hash, key)?;
+            self.add_key(bytes);
         }
         Ok(())
     }
 
     /// Adds an early part of a key, which is empty.
-    pub fn ensure_early(&mut self, hash: u64, key: &K, rank: i64) -> Result<()> {
+    pub fn ensure_early(&mut self, hash: u64, key: &OwnedKey, rank: i64) -> Result<()> {
         if self.early.find(hash, |early| early.rank == rank && early.key == *key).is_none() {
             self.account.ensure(key.heap_bytes() as u64, "a key")?;
             let make = || Early { key: key.clone(), rank, chain: Chain::default() };
-            self.early.insert(hash, hash_of_early, make)?;
-            self.add_key(key);
+            let early = self.early.insert(hash, hash_of_early, make)?;
+            let bytes = early.key.heap_bytes() as u64;
+            self.add_key(bytes);
         }
         Ok(())
     }
@@ -207,17 +220,16 @@ impl<K: Key> Bucket<K> {
     ///
     /// # Panics
     /// If there is no head.
-    pub fn prepend(&mut self, hash: u64, key: &K, from: &mut Drain) {
+    pub fn prepend(&mut self, hash: u64, key: KeyRef<'_>, from: &mut Drain) {
         let chain = self.add_chain(from);
-        let head = self.live.find_mut(hash, |head| head.key == *key);
-        head.expect("a head was made").chain.prepend(chain);
+        self.live.chain_mut(hash, key).expect("a head was made").prepend(chain);
     }
 
     /// Fills an early part with the elements of another bucket's chain.
     ///
     /// # Panics
     /// If it is not there.
-    pub fn fill_early(&mut self, hash: u64, key: &K, rank: i64, from: &mut Drain) {
+    pub fn fill_early(&mut self, hash: u64, key: &OwnedKey, rank: i64, from: &mut Drain) {
         let chain = self.add_chain(from);
         let early = self.early.find_mut(hash, |early| early.rank == rank && early.key == *key);
         early.expect("an early part was made").chain.prepend(chain);
@@ -225,39 +237,36 @@ impl<K: Key> Bucket<K> {
 
     /// Takes the list of a key out of memory, but for the early parts. What is taken out is to be
     /// [recycled](Bucket::recycle), until when its memory stays booked.
-    pub fn take_live<Q: Lookup<K> + ?Sized>(&mut self, hash: u64, key: &Q) -> Option<Head<K>> {
-        let head = self.live.remove(hash, |head| key.is(&head.key))?;
-        self.remove_chain(&head.key, &head.chain);
-        Some(head)
+    pub fn take_live(&mut self, hash: u64, key: KeyRef<'_>) -> Option<Chain> {
+        let Self { live, account, values, elements, .. } = self;
+        live.remove(hash, key, |bytes, chain| {
+            Self::book_gone(account, (values, elements), bytes, chain);
+        })
     }
 
     /// The same with an early part of a key's list.
-    pub fn take_early<Q: Lookup<K> + ?Sized>(&mut self, hash: u64, key: &Q) -> Option<Early<K>> {
-        let early = self.early.remove(hash, |early| key.is(&early.key))?;
-        self.remove_chain(&early.key, &early.chain);
+    pub fn take_early(&mut self, hash: u64, key: KeyRef<'_>) -> Option<Early> {
+        let early = self.early.remove(hash, |early| early.key.get() == key)?;
+        self.remove_chain(early.key.heap_bytes() as u64, &early.chain);
         Some(early)
     }
 
     /// Ranks and number of the early parts of a key.
-    pub fn early_of<'a, Q: Lookup<K> + ?Sized>(
-        &'a self,
-        hash: u64,
-        key: &'a Q,
-    ) -> impl Iterator<Item = &'a Early<K>> {
+    pub fn early_of<'a>(&'a self, hash: u64, key: KeyRef<'a>) -> impl Iterator<Item = &'a Early> {
         let part = self.early.part_at(self.range.place(hash)).0;
-        part.filter(move |early| key.is(&early.key))
+        part.filter(move |early| early.key.get() == key)
     }
 
     /// Memory that another bucket may need for what this one has of a key in memory.
-    pub fn bytes_to_move<Q: Lookup<K> + ?Sized>(&self, hash: u64, key: &Q) -> u64 {
+    pub fn bytes_to_move(&self, hash: u64, key: KeyRef<'_>) -> u64 {
         let early = self.early_of(hash, key).map(|early| &early.chain);
-        let live = self.live.find(hash, |head| key.is(&head.key)).map(|head| &head.chain);
+        let live = self.live.find(hash, key).map(|(_, chain)| chain);
         let bytes = |chain: &Chain| self.arena.bytes_max(chain.len()) + chain.heap_bytes();
         early.chain(live).map(bytes).sum()
     }
 
     /// The first of the bucket's runs that count for a key with this hash, of which this is noted.
-    pub fn first_run(&self, hash: u64, note: Option<&Note<K>>) -> u64 {
+    pub fn first_run(&self, hash: u64, note: Option<&Note>) -> u64 {
         let cut = note.map_or(0, |note| note.cut).max(self.first);
         if self.gaps.is_empty() { cut } else { cut.max(self.gaps.first_part(hash)) }
     }
@@ -265,7 +274,7 @@ impl<K: Key> Bucket<K> {
     /// The hashes of keys that have something in memory or of which something is noted, from `place`
     /// to `last`, as far as the next part of a table; and where that begins, unless it is after `last`.
     pub fn hashes_at(&self, place: u64, last: u64) -> (Vec<u64>, Option<u64>) {
-        let (mut hashes, mut next) = self.live.hashes_at(place, last, hash_of_head);
+        let (mut hashes, mut next) = self.live.hashes_at(place, last);
         let (early, early_next) = self.early.hashes_at(place, last, hash_of_early);
         let (notes, notes_next) = self.notes.hashes_at(place, last, |note| note.key.key_hash());
         next = sooner(next, sooner(early_next, notes_next));
@@ -291,27 +300,27 @@ impl<K: Key> Bucket<K> {
     /// elements there were.
     pub fn remove_hash(&mut self, hash: u64) -> u64 {
         let before = self.elements;
-        while let Some(key) = first_of(&self.live, hash, hash_of_head, |head| &head.key) {
-            let head = self.take_live(hash, &key).expect("found above");
-            self.recycle(head.chain.drain());
+        while let Some(key) = self.live.first_of(hash) {
+            let chain = self.take_live(hash, key.get()).expect("found above");
+            self.recycle(chain.drain());
         }
         while let Some(key) = first_of(&self.early, hash, hash_of_early, |early| &early.key) {
-            let early = self.take_early(hash, &key).expect("found above");
+            let early = self.take_early(hash, key.get()).expect("found above");
             self.recycle(early.chain.drain());
         }
-        let hash_of_note = |note: &Note<K>| note.key.key_hash();
+        let hash_of_note = |note: &Note| note.key.key_hash();
         while let Some(key) = first_of(&self.notes, hash, hash_of_note, |note| &note.key) {
-            self.take_note(hash, &key);
+            self.take_note(hash, key.get());
         }
         before - self.elements
     }
 
     /// What is noted of a key.
-    pub fn note<Q: Lookup<K> + ?Sized>(&self, hash: u64, key: &Q) -> Option<&Note<K>> {
+    pub fn note(&self, hash: u64, key: KeyRef<'_>) -> Option<&Note> {
         if self.notes.is_empty() {
             return None;
         }
-        self.notes.find(hash, |note| key.is(&note.key))
+        self.notes.find(hash, |note| note.key.get() == key)
     }
 
     /// Notes there are.
@@ -360,7 +369,7 @@ impl<K: Key> Bucket<K> {
     }
 
     /// Visits all notes.
-    pub fn for_each_note(&self, mut visit: impl FnMut(&Note<K>) -> Result<()>) -> Result<()> {
+    pub fn for_each_note(&self, mut visit: impl FnMut(&Note) -> Result<()>) -> Result<()> {
         let mut from = Some(0);
         while let Some(place) = from {
             let (notes, end) = self.notes.part_at(place);
@@ -385,13 +394,13 @@ impl<K: Key> Bucket<K> {
     }
 
     /// The notes that are still to be taken, for whoever drops the bucket, or nobody.
-    pub fn take_snapshot(&mut self) -> Option<Box<Snapshot<K, Note<K>>>> {
+    pub fn take_snapshot(&mut self) -> Option<Box<Snapshot<OwnedKey, Note>>> {
         self.noted.take()
     }
 
     /// Gives some of the notes of the barrier that were not taken yet to `take`; says whether there
     /// are more.
-    pub fn take_notes(&mut self, mut take: impl FnMut(&Note<K>) -> Result<()>) -> Result<bool> {
+    pub fn take_notes(&mut self, mut take: impl FnMut(&Note) -> Result<()>) -> Result<bool> {
         let Some(noted) = &mut self.noted else { return Ok(false) };
         if noted.is_lost() {
             let what = "what a checkpoint keeps of notes that change";
@@ -413,12 +422,14 @@ impl<K: Key> Bucket<K> {
 
     /// Keeps what is noted of a key for a checkpoint that has not got it, before that changes. If
     /// there is no room, the checkpoint is told.
-    fn keep_note<Q: Lookup<K> + ?Sized>(&mut self, hash: u64, key: &Q) {
-        let Some(noted) = self.noted.as_mut().filter(|noted| noted.wants(hash, key)) else {
+    fn keep_note(&mut self, hash: u64, key: KeyRef<'_>) {
+        let Some(noted) = &mut self.noted else { return };
+        let key = key.to_owned();
+        if !noted.wants(hash, &key) {
             return;
-        };
-        let known = self.notes.find(hash, |note| key.is(&note.key));
-        if !noted.keep(hash, key, known) {
+        }
+        let known = self.notes.find(hash, |note| note.key == key);
+        if !noted.keep(hash, &key, known) {
             noted.lose();
         }
     }
@@ -433,9 +444,9 @@ impl<K: Key> Bucket<K> {
         while let Some(place) = from {
             let (notes, end) = self.notes.part_at(place);
             let told = notes.filter(|n| n.cut <= number && n.imports.is_empty() && n.low >= 0);
-            let told: Vec<K> = told.map(|note| note.key.clone()).collect();
+            let told: Vec<OwnedKey> = told.map(|note| note.key.clone()).collect();
             for key in told {
-                self.take_note(key.key_hash(), &key);
+                self.take_note(key.key_hash(), key.get());
             }
             from = end;
         }
@@ -447,9 +458,9 @@ impl<K: Key> Bucket<K> {
     }
 
     /// Takes the note of a key out.
-    pub fn take_note<Q: Lookup<K> + ?Sized>(&mut self, hash: u64, key: &Q) -> Option<Note<K>> {
+    pub fn take_note(&mut self, hash: u64, key: KeyRef<'_>) -> Option<Note> {
         self.keep_note(hash, key);
-        let note = self.notes.remove(hash, |note| key.is(&note.key))?;
+        let note = self.notes.remove(hash, |note| note.key.get() == key)?;
         self.notes_left = self.notes_left.min(self.notes());
         self.book_note(note.heap_bytes(), 0);
         self.count_imports(&note.imports, &[]);
@@ -460,11 +471,11 @@ impl<K: Key> Bucket<K> {
     ///
     /// # Errors
     /// If there is no memory for it; nothing has changed then.
-    pub fn put_note(&mut self, note: Note<K>) -> Result<Option<Note<K>>> {
+    pub fn put_note(&mut self, note: Note) -> Result<Option<Note>> {
         let bytes = note.heap_bytes();
         self.account.ensure(bytes, "a note")?;
         let (hash, imports) = (note.key.key_hash(), note.imports.clone());
-        self.keep_note(hash, &note.key);
+        self.keep_note(hash, note.key.get());
         self.account.ensure(bytes, "a note")?;
         if let Some(known) = self.notes.find_mut(hash, |known| known.key == note.key) {
             let old = std::mem::replace(known, note);
@@ -497,10 +508,11 @@ impl<K: Key> Bucket<K> {
     }
 
     /// Adds the pieces in memory from `place` on, up to an end that it may bring nearer.
-    pub fn collect<'a>(&'a self, place: u64, end: &mut Option<u64>, out: &mut Vec<Piece<'a, K>>) {
+    pub fn collect<'a>(&'a self, place: u64, end: &mut Option<u64>, out: &mut Vec<Piece<'a>>) {
         let source = (self.time, LIVE);
-        let (live, live_end) = self.live.part_at(place);
-        out.extend(live.map(|head| head.piece(self.range, source)));
+        let live_end = self.live.visit_part(place, &mut |hash, key, chain| {
+            out.push(Piece::of_head((self.range.place(hash), source), key, chain));
+        });
         let (early, early_end) = self.early.part_at(place);
         out.extend(early.map(|early| early.piece(self.range, source)));
         let (notes, notes_end) = self.notes.part_at(place);
@@ -508,7 +520,7 @@ impl<K: Key> Bucket<K> {
         out.extend(notes.filter(|note| !note.imports.is_empty()).map(|note| Piece {
             place: self.range.place(note.key.key_hash()),
             source,
-            key: &note.key,
+            key: note.key.get(),
             rank: 0,
             chain: None,
         }));
@@ -521,19 +533,20 @@ impl<K: Key> Bucket<K> {
     }
 
     /// Adds the pieces of one key that are in memory and in no run.
-    pub fn find<'a>(&'a self, hash: u64, is: impl Fn(&K) -> bool, out: &mut Vec<Piece<'a, K>>) {
+    pub fn find<'a>(&'a self, hash: u64, key: KeyRef<'_>, out: &mut Vec<Piece<'a>>) {
         let source = (self.time, LIVE);
         if !self.early.is_empty() {
             let part = self.early.part_at(self.range.place(hash)).0;
-            let early = part.filter(|early| is(&early.key));
+            let early = part.filter(|early| early.key.get() == key);
             out.extend(early.map(|early| early.piece(self.range, source)));
         }
-        let head = self.live.find(hash, |head| is(&head.key));
-        out.extend(head.map(|head| head.piece(self.range, source)));
+        let head = self.live.find(hash, key);
+        let at = (self.range.place(hash), source);
+        out.extend(head.map(|(key, chain)| Piece::of_head(at, key, chain)));
     }
 
     /// Takes the notes out, to be dropped, and says what is booked for them and the bucket itself.
-    pub fn freeze_notes(&mut self) -> (FrozenTable<Note<K>>, Booked) {
+    pub fn freeze_notes(&mut self) -> (FrozenTable<Note>, Booked) {
         let notes = self.notes.freeze();
         (self.notes_left, self.cut_bytes) = (0, 0);
         let gaps = std::mem::take(&mut self.gaps).bytes();
@@ -544,21 +557,16 @@ impl<K: Key> Bucket<K> {
 }
 
 /// The key of some entry with this hash.
-fn first_of<T, K: Key>(
+fn first_of<T>(
     table: &SplitTable<T>,
     hash: u64,
     hash_of: impl Fn(&T) -> u64,
-    key: impl Fn(&T) -> &K,
-) -> Option<K> {
+    key: impl Fn(&T) -> &OwnedKey,
+) -> Option<OwnedKey> {
     table.of_hash(hash, hash_of).next().map(|entry| key(entry).clone())
 }
 
-/// The hash of a head's key.
-pub fn hash_of_head<K: KeyHash>(head: &Head<K>) -> u64 {
-    head.key.key_hash()
-}
-
 /// The hash of an early part's key.
-pub fn hash_of_early<K: KeyHash>(early: &Early<K>) -> u64 {
+pub fn hash_of_early(early: &Early) -> u64 {
     early.key.key_hash()
 }

@@ -15,7 +15,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use alluvium_pagestore::{
-    Error, ErrorKind, ImagePart, Key, MemoryKind, Result, SegmentId, SegmentInfo, StateImage, Time,
+    Error, ErrorKind, ImagePart, MemoryKind, Result, SegmentId, SegmentInfo, StateImage, Time,
 };
 
 use super::LAYOUT;
@@ -24,6 +24,7 @@ use super::config::{MERGE_CHUNK_BYTES, PAGE_BLOCKS};
 use super::core::ListsCore;
 use super::frozen::{Booked, Frozen};
 use super::jobs::RunName;
+use super::key_unsafe::OwnedKey;
 use super::notes::Note;
 use super::run::{RUN_BYTES, StoredRun};
 use crate::checkpoint::InSteps;
@@ -39,7 +40,7 @@ pub(super) const NAMED_BYTES: u64 = 128;
 const CATALOG_PAGE_BYTES: u64 = 64 << 10;
 
 /// A checkpoint being taken, or not decided yet.
-pub struct Capture<K> {
+pub struct Capture {
     /// At the barrier: elements, the newest run, and notes.
     elements: u64,
     epoch: u64,
@@ -50,9 +51,9 @@ pub struct Capture<K> {
     /// Those that are not written yet, and where in `runs` they are.
     waiting: BTreeMap<RunName, usize>,
     /// Of these, those whose buckets are purged: nobody else has them.
-    orphans: Vec<Orphan<K>>,
+    orphans: Vec<Orphan>,
     /// Notes of buckets that are purged.
-    notes_left: Vec<NotesLeft<K>>,
+    notes_left: Vec<NotesLeft>,
     /// The first bucket whose notes were not taken.
     notes_at: Time,
     step: Step,
@@ -83,19 +84,19 @@ struct Named {
     stored: Option<Arc<StoredRun>>,
 }
 
-struct Orphan<K> {
-    frozen: Arc<Frozen<K>>,
+struct Orphan {
+    frozen: Arc<Frozen>,
     busy: bool,
 }
 
-struct NotesLeft<K> {
+struct NotesLeft {
     time: Time,
-    notes: FrozenTable<Note<K>>,
+    notes: FrozenTable<Note>,
     booked: Booked,
-    snapshot: Box<Snapshot<K, Note<K>>>,
+    snapshot: Box<Snapshot<OwnedKey, Note>>,
 }
 
-impl<K: Key> InSteps for ListsCore<K> {
+impl InSteps for ListsCore {
     fn pause(&mut self) -> Result<()> {
         if self.writing == 0 {
             std::thread::yield_now();
@@ -110,7 +111,7 @@ impl<K: Key> InSteps for ListsCore<K> {
     }
 }
 
-impl<K: Key> ListsCore<K> {
+impl ListsCore {
     /// Everything in the lists now is of the checkpoint.
     pub(super) fn begin_capture(&mut self) -> Result<()> {
         self.context.segment_store()?;
@@ -221,7 +222,7 @@ impl<K: Key> ListsCore<K> {
     }
 
     /// What the checkpoint has of purged buckets that is to be written, which is begun now.
-    pub(super) fn orphans(&mut self) -> Vec<Arc<Frozen<K>>> {
+    pub(super) fn orphans(&mut self) -> Vec<Arc<Frozen>> {
         let all = self.capture.iter_mut().flat_map(|capture| &mut capture.orphans);
         let waiting = all.filter(|orphan| !orphan.busy);
         let begun = waiting.map(|orphan| {
@@ -258,7 +259,7 @@ impl<K: Key> ListsCore<K> {
 
     /// Lists of a bucket that is purged: says whether the checkpoint keeps them until they are
     /// written.
-    pub(super) fn adopt(&mut self, frozen: &Arc<Frozen<K>>, busy: bool) -> bool {
+    pub(super) fn adopt(&mut self, frozen: &Arc<Frozen>, busy: bool) -> bool {
         let Some(capture) = &mut self.capture else { return false };
         let waited_for = capture.waiting.contains_key(&(frozen.bucket, frozen.number));
         if waited_for {
@@ -272,9 +273,9 @@ impl<K: Key> ListsCore<K> {
     pub(super) fn adopt_notes(
         &mut self,
         time: Time,
-        snapshot: Option<Box<Snapshot<K, Note<K>>>>,
-        (notes, booked): (FrozenTable<Note<K>>, Booked),
-    ) -> Option<(FrozenTable<Note<K>>, Booked)> {
+        snapshot: Option<Box<Snapshot<OwnedKey, Note>>>,
+        (notes, booked): (FrozenTable<Note>, Booked),
+    ) -> Option<(FrozenTable<Note>, Booked)> {
         match (&mut self.capture, snapshot) {
             (Some(capture), Some(snapshot)) => {
                 capture.notes_left.push(NotesLeft { time, notes, booked, snapshot });
@@ -302,7 +303,7 @@ impl<K: Key> ListsCore<K> {
     }
 
     /// Puts more into the catalog.
-    fn write_catalog(&mut self, capture: &mut Capture<K>) -> Result<()> {
+    fn write_catalog(&mut self, capture: &mut Capture) -> Result<()> {
         if capture.catalog.is_none() {
             let pace = self.catalog_pace();
             // What is left free for reads stays so, if it can be.
@@ -368,13 +369,14 @@ impl<K: Key> ListsCore<K> {
     }
 
     /// Puts some notes into the catalog; says whether there may be more.
-    fn take_some_notes(&mut self, capture: &mut Capture<K>) -> Result<bool> {
+    fn take_some_notes(&mut self, capture: &mut Capture) -> Result<bool> {
         let catalog = capture.catalog.as_mut().expect("there is one");
-        let mut push = |time: Time, note: &Note<K>| {
+        let list_type = self.list_type;
+        let mut push = |time: Time, note: &Note| {
             let imports = note.imports.iter();
             let imports = imports.map(|i| (i.source.0, i.runs.0, i.runs.1, i.delta)).collect();
             let value: NoteValue = ((time.0, note.cut, note.low), imports);
-            catalog.push(note.key.key_hash(), &note.key, &value)
+            list_type.push_note(catalog, note.key.get(), &value)
         };
         if let Some(left) = capture.notes_left.last_mut() {
             let (snapshot, time) = (&mut left.snapshot, left.time);
@@ -405,7 +407,7 @@ impl<K: Key> ListsCore<K> {
         Ok(true)
     }
 
-    fn image_of(&mut self, capture: &mut Capture<K>) -> StateImage {
+    fn image_of(&mut self, capture: &mut Capture) -> StateImage {
         let mut catalog = capture.catalog.take().expect("it was written");
         let sealed = catalog.take_sealed();
         drop(catalog);
@@ -426,7 +428,7 @@ impl<K: Key> ListsCore<K> {
 
     /// Gives back what a checkpoint remembers. Cost: in the number of buckets and of runs; lists and notes are dropped by the
     /// helper.
-    fn forget_captured(&mut self, capture: &mut Capture<K>) {
+    fn forget_captured(&mut self, capture: &mut Capture) {
         capture.catalog = None;
         capture.runs = Vec::new();
         let booked = std::mem::take(&mut capture.booked);
@@ -448,7 +450,7 @@ impl<K: Key> ListsCore<K> {
     }
 
     /// Has dropped what was kept of notes.
-    fn reap_kept(&mut self, mut snapshot: Snapshot<K, Note<K>>) {
+    fn reap_kept(&mut self, mut snapshot: Snapshot<OwnedKey, Note>) {
         let (kept, bytes) = snapshot.take_all_kept();
         self.account.release(MemoryKind::Buffers, bytes);
         if kept.len() == 0 && kept.memory_bytes() == 0 {

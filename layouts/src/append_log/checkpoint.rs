@@ -7,7 +7,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use alluvium_pagestore::{
-    Account, Error, ErrorKind, FooterEntry, Key, MemoryKind, Result, SegmentId, SegmentImage,
+    Account, Error, ErrorKind, FooterEntry, KeyHash, MemoryKind, Result, SegmentId, SegmentImage,
     SegmentInfo, SegmentReader, StateImage, Time, codec,
 };
 
@@ -125,7 +125,7 @@ pub fn gap_of((time, before): RunKey, (first, _, parts): &RunValue) -> Option<(T
 /// Bucket, cut and lowest rank; per import source, first and last run, shift of ranks.
 pub type NoteValue = ((i64, u64, i64), Vec<(i64, u64, u64, i64)>);
 
-impl<K: Key> ListsCore<K> {
+impl ListsCore {
     pub(super) fn restore(&mut self, image: &StateImage) -> Result<()> {
         let store = self.context.segment_store()?.for_opening();
         let state = self.source.as_ref().map_or(0, |source| source.state);
@@ -147,6 +147,7 @@ impl<K: Key> ListsCore<K> {
 
     fn restore_from(&mut self, image: &StateImage, reader: &mut SegmentReader) -> Result<()> {
         let store = self.context.segment_store()?.for_opening();
+        let list_type = self.list_type;
         let mut head: Option<CatalogHead> = None;
         let (mut runs, mut notes) = (Vec::<(RunKey, RunValue)>::new(), Vec::new());
         let part = image.only_part(LAYOUT)?;
@@ -164,7 +165,7 @@ impl<K: Key> ListsCore<K> {
                     Some((_, count, _)) if (runs.len() as u64) < count => {
                         runs.push(codec::decode(record.payload)?);
                     }
-                    Some(_) => notes.push(codec::decode::<K, NoteValue>(record.payload)?),
+                    Some(_) => notes.push(list_type.decode_note(record.payload)?),
                 }
                 Ok(())
             })?;
@@ -266,9 +267,9 @@ impl<K: Key> ListsCore<K> {
         Ok(())
     }
 
-    fn restored_bucket(&mut self, time: Time) -> Result<&mut Bucket<K>> {
+    fn restored_bucket(&mut self, time: Time) -> Result<&mut Bucket> {
         if !self.buckets.contains_key(&time) {
-            let bucket = Bucket::new((time, 0), self.tables, self.pieces.clone(), &self.account)?;
+            let bucket = self.new_bucket((time, 0))?;
             self.buckets.insert(time, bucket);
         }
         Ok(self.buckets.get_mut(&time).expect("inserted above"))

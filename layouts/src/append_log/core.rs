@@ -1,5 +1,4 @@
-//! Lists kept in an append log, but for the type of their elements: all that is compiled once for lists of one type of
-//! keys.
+//! Lists kept in an append log, but for the types of keys and elements: all that is compiled once.
 //!
 //! What it keeps true: every byte of ours is booked before it is used; a call that fails has
 //! changed nothing that can be seen; the order of a list is that of arrival, wherever its parts are.
@@ -11,12 +10,11 @@ use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use alluvium_pagestore::{
-    Account, BlobWriter, Key, Lookup, MemoryKind, Result, SegmentWriter, StateImage, Time,
-    fingerprint,
+    Account, BlobWriter, MemoryKind, Result, SegmentWriter, StateImage, Time, fingerprint,
 };
 
 use super::arena_unsafe::{ArenaKind, LINE_BYTES, PIECE_BYTES_MAX, SharedPool};
-use super::block::{BlockType, Told};
+use super::block::{ListType, Told};
 use super::bucket::Bucket;
 use super::capture::Capture;
 use super::checkpoint::Files;
@@ -24,6 +22,7 @@ use super::config::{AppendLog, Sizes};
 use super::fold::{Resume, Visit};
 use super::jobs::ListJobs;
 use super::kept::Kept;
+use super::key_unsafe::KeyRef;
 use super::run::{Run, RunCursor, Source};
 use crate::checkpoint::at_once;
 use crate::contract::table::{CheckpointOutcome, Cursor, StateContext, TableStats};
@@ -33,10 +32,10 @@ use crate::hybrid_log::Pool;
 use crate::support::oversize::Oversize;
 use crate::support::patient_reads::PatientReads;
 
-/// An open [`AppendLog`], whose elements are erased.
-pub struct ListsCore<K: 'static> {
+/// An open [`AppendLog`], whose keys and elements are erased.
+pub struct ListsCore {
     /// The types of its lists.
-    pub(super) blocks: &'static BlockType<K>,
+    pub(super) list_type: &'static ListType,
     pub(super) context: StateContext,
     pub(super) sizes: Sizes,
     pub(super) account: Rc<Account>,
@@ -46,20 +45,20 @@ pub struct ListsCore<K: 'static> {
     pub(super) tables: (HashRange, Option<u16>),
     /// What the arenas of buckets are for, and where their memory comes from.
     pub(super) pieces: ArenaKind,
-    pub(super) buckets: BTreeMap<Time, Bucket<K>>,
+    pub(super) buckets: BTreeMap<Time, Bucket>,
     /// Runs of buckets that were purged, which others import from.
-    pub(super) graves: BTreeMap<Time, Vec<Run<K>>>,
+    pub(super) graves: BTreeMap<Time, Vec<Run>>,
     /// Number of the newest run.
     pub(super) epoch: u64,
     /// Elements, those of runs that were cleared or not.
     pub(super) elements: u64,
     pub(super) jobs: ListJobs,
     /// Where runs are read; `None` without storage.
-    pub(super) source: Option<Source<K>>,
+    pub(super) source: Option<Source>,
     /// How the owner reads them.
     pub(super) reads: Option<PatientReads>,
     pub(super) files: Files,
-    pub(super) resume: Option<Resume<K>>,
+    pub(super) resume: Option<Resume>,
     pub(super) stats: TableStats,
     /// Whether runs are being merged.
     pub(super) merging: bool,
@@ -72,7 +71,7 @@ pub struct ListsCore<K: 'static> {
     /// Why runs could not be written, the last time it was tried.
     pub(super) failed: Option<alluvium_pagestore::Error>,
     /// The checkpoint being taken, or not decided yet.
-    pub(super) capture: Option<Box<Capture<K>>>,
+    pub(super) capture: Option<Box<Capture>>,
     pub(super) oversize: Oversize,
     /// Buckets less than this apart are read together.
     pub(super) span: i128,
@@ -82,26 +81,26 @@ pub struct ListsCore<K: 'static> {
     pub(super) is_tight: bool,
 }
 
-impl<K> std::fmt::Debug for ListsCore<K> {
+impl std::fmt::Debug for ListsCore {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "AppendLogLists({}: {} elements)", self.context.name, self.elements)
     }
 }
 
-impl<K: Key> ListsCore<K> {
+impl ListsCore {
     /// Opens lists of these types.
     ///
     /// # Errors
     /// If there is too little memory; those of restoring.
     pub fn open(
         layout: &AppendLog,
-        blocks: &'static BlockType<K>,
+        list_type: &'static ListType,
         mut context: StateContext,
     ) -> Result<Self> {
         let longest = context.longest_record();
         let restored = context.restored.take();
         let account = context.account.clone();
-        let plain = blocks.is_plain;
+        let plain = list_type.is_plain;
         let (memory, stored) = (account.available_to_open(), context.segments.is_some());
         let sizes_for = |max_value| layout.sizes(memory, (plain, stored), max_value);
         let mut sizes = sizes_for(context.max_value_bytes)?;
@@ -121,14 +120,14 @@ impl<K: Key> ListsCore<K> {
         }
         let store = context.segments.clone();
         let pieces = ArenaKind {
-            elements: blocks.elements,
+            elements: list_type.elements,
             piece_bytes_max: sizes.piece_bytes,
             pool: pool_of(&context, sizes.piece_bytes),
         };
         let reads =
             store.as_ref().map(|store| PatientReads::new(store, sizes.patience, account.clone()));
         let mut lists = ListsCore {
-            blocks,
+            list_type,
             range,
             tables: (range, context.movable.then_some(context.key_groups)),
             account,
@@ -139,7 +138,7 @@ impl<K: Key> ListsCore<K> {
             epoch: 0,
             elements: 0,
             jobs: ListJobs::new(context.helper.clone(), store.clone(), writer),
-            source: store.map(|store| Source { store, state, range, blocks }),
+            source: store.map(|store| Source { store, state, range, list_type }),
             reads,
             files: Files::new(context.account.clone()),
             resume: None,
@@ -162,26 +161,34 @@ impl<K: Key> ListsCore<K> {
         Ok(lists)
     }
 
+    /// A bucket without lists. Books it.
+    ///
+    /// # Errors
+    /// If there is no memory.
+    pub(super) fn new_bucket(&self, name: (Time, u64)) -> Result<Bucket> {
+        Bucket::new(self.list_type, name, self.tables, self.pieces.clone(), &self.account)
+    }
+
     /// The runs of a bucket, and those of one of the same time that was purged.
-    pub(super) fn runs_of(&self, time: Time) -> impl Iterator<Item = &Run<K>> {
+    pub(super) fn runs_of(&self, time: Time) -> impl Iterator<Item = &Run> {
         let own = self.buckets.get(&time).into_iter().flat_map(|bucket| &bucket.runs);
         own.chain(self.graves.get(&time).into_iter().flatten())
     }
 
     /// A run.
-    pub(super) fn run(&self, time: Time, number: u64) -> Option<&Run<K>> {
+    pub(super) fn run(&self, time: Time, number: u64) -> Option<&Run> {
         self.runs_of(time).find(|run| run.number == number)
     }
 
     /// A run, to be changed.
-    pub(super) fn run_mut(&mut self, time: Time, number: u64) -> Option<&mut Run<K>> {
+    pub(super) fn run_mut(&mut self, time: Time, number: u64) -> Option<&mut Run> {
         let own = self.buckets.get_mut(&time).into_iter().flat_map(|bucket| &mut bucket.runs);
         let mut all = own.chain(self.graves.get_mut(&time).into_iter().flatten());
         all.find(|run| run.number == number)
     }
 
     /// Adds what cursors have read to the statistics.
-    pub(super) fn count_reads(&mut self, cursors: &mut [RunCursor<K>]) {
+    pub(super) fn count_reads(&mut self, cursors: &mut [RunCursor]) {
         for cursor in cursors {
             let (blocks, bytes) = cursor.take_counts();
             self.stats.codec_calls += blocks;
@@ -213,7 +220,7 @@ impl<K: Key> ListsCore<K> {
         buckets: Range<Time>,
         cursor: &mut Cursor,
         fuel: usize,
-        visit: Visit<'_, K>,
+        visit: Visit<'_>,
     ) -> Result<()> {
         let folded = self.fold_buckets(buckets, cursor, fuel, visit);
         self.book_left();
@@ -224,10 +231,10 @@ impl<K: Key> ListsCore<K> {
     ///
     /// # Errors
     /// Those of `visit` and of reading.
-    pub fn stream<Q: Lookup<K> + ?Sized>(
+    pub fn stream(
         &mut self,
         bucket: Time,
-        key: &Q,
+        key: KeyRef<'_>,
         visit: &mut dyn FnMut(Told<'_, '_>) -> Result<()>,
     ) -> Result<()> {
         self.resume = None;
@@ -280,7 +287,7 @@ fn pool_of(context: &StateContext, piece_bytes: usize) -> Option<SharedPool> {
     (piece_bytes == PIECE_BYTES_MAX).then(|| Rc::new(RefCell::new(pool())))
 }
 
-impl<K: Key> Upkeep for ListsCore<K> {
+impl Upkeep for ListsCore {
     fn tick(&mut self, work: usize) -> Result<usize> {
         self.background_work(work)
     }
@@ -319,7 +326,7 @@ impl<K: Key> Upkeep for ListsCore<K> {
     }
 }
 
-impl<K> Drop for ListsCore<K> {
+impl Drop for ListsCore {
     fn drop(&mut self) {
         // The helper may be dropping lists; if it takes long it goes on alone.
         let start = Instant::now();

@@ -6,13 +6,14 @@
 
 use std::ops::{Range, RangeBounds};
 
-use alluvium_pagestore::{Key, Lookup, Result, Time};
+use alluvium_pagestore::{Result, Time};
 
-use super::block::Told;
+use super::block::{ListType, Told};
 use super::bucket::Bucket;
 use super::core::ListsCore;
 use super::frozen::{LIVE, Piece, sooner};
 use super::gather::{Gathered, Stop};
+use super::key_unsafe::{KeyRef, OwnedKey, has};
 use super::notes::{View, resolve, views};
 use super::run::{Mark, Run, RunCursor, Source};
 use crate::contract::lists::span;
@@ -31,13 +32,13 @@ const STEPS: usize = 4;
 
 /// A fold between two calls.
 #[derive(Debug)]
-pub struct Resume<K: 'static> {
+pub struct Resume {
     pub(super) buckets: Range<Time>,
     /// The next place, and how many elements were told of it.
     pub(super) position: (u64, u64),
-    pub(super) cursors: Vec<RunCursor<K>>,
+    pub(super) cursors: Vec<RunCursor>,
     /// Where the list there was left, if one was.
-    pub(super) within: Option<(K, Stop)>,
+    pub(super) within: Option<(OwnedKey, Stop)>,
 }
 
 /// How far a fold goes, and what it has looked at in memory.
@@ -50,15 +51,15 @@ pub struct Bounds {
 }
 
 /// Takes the elements of a key.
-pub type Visit<'v, K> = &'v mut dyn FnMut(&K, Told<'_, '_>) -> Result<()>;
+pub type Visit<'v> = &'v mut dyn FnMut(KeyRef<'_>, Told<'_, '_>) -> Result<()>;
 
-impl<K: Key> ListsCore<K> {
+impl ListsCore {
     pub(super) fn fold_buckets(
         &mut self,
         buckets: Range<Time>,
         cursor: &mut Cursor,
         fuel: usize,
-        visit: Visit<'_, K>,
+        visit: Visit<'_>,
     ) -> Result<()> {
         self.poll()?;
         if cursor.done {
@@ -90,8 +91,8 @@ impl<K: Key> ListsCore<K> {
         &mut self,
         buckets: &Range<Time>,
         position: (u64, u64),
-    ) -> Result<(Vec<RunCursor<K>>, Option<(K, Stop)>)> {
-        let is_known = |resume: &Resume<K>| {
+    ) -> Result<(Vec<RunCursor>, Option<(OwnedKey, Stop)>)> {
+        let is_known = |resume: &Resume| {
             position != (0, 0) && resume.buckets == *buckets && resume.position == position
         };
         match self.resume.take().filter(is_known) {
@@ -102,7 +103,7 @@ impl<K: Key> ListsCore<K> {
 
     /// Cursors on all runs of these buckets that are not in memory, and on those that keys in them
     /// import, at `place`.
-    fn open_cursors(&mut self, buckets: &Range<Time>, place: u64) -> Result<Vec<RunCursor<K>>> {
+    fn open_cursors(&mut self, buckets: &Range<Time>, place: u64) -> Result<Vec<RunCursor>> {
         // A bucket that was purged has runs that others import still, but none of its own.
         let drives = |log: &Self, (time, number): &(Time, u64)| {
             let own = log.buckets.get(time).is_some_and(|bucket| bucket.first <= *number);
@@ -137,11 +138,11 @@ impl<K: Key> ListsCore<K> {
         named: impl Fn(&Self) -> Vec<(Time, u64)>,
         driven: impl Fn(&Self, &(Time, u64)) -> bool,
         of_key: Option<u64>,
-    ) -> Result<Vec<RunCursor<K>>> {
+    ) -> Result<Vec<RunCursor>> {
         if self.source.is_none() {
             return Ok(Vec::new());
         }
-        let stored = |run: &Run<K>| run.stored.clone().expect("a run is somewhere");
+        let stored = |run: &Run| run.stored.clone().expect("a run is somewhere");
         let names = loop {
             let names = named(self);
             self.wait_for_left(&names)?;
@@ -195,15 +196,15 @@ impl<K: Key> ListsCore<K> {
         buckets: &Range<Time>,
         cursor: &mut Cursor,
         bounds: &mut Bounds,
-        cursors: &mut [RunCursor<K>],
+        cursors: &mut [RunCursor],
         mut each: impl for<'a> FnMut(
-            &mut Walk<'a, K>,
+            &mut Walk<'a>,
             u64,
-            &[Piece<'a, K>],
-            &mut [RunCursor<K>],
+            &[Piece<'a>],
+            &mut [RunCursor],
         ) -> Result<(u64, bool)>,
     ) -> Result<()> {
-        let folded: Vec<&Bucket<K>> =
+        let folded: Vec<&Bucket> =
             self.buckets.range(span(buckets)).map(|(_, bucket)| bucket).collect();
         let (mut spent, fuel, last) = (0, bounds.fuel.max(1) as u64, bounds.last);
         let mut pieces = Vec::new();
@@ -257,10 +258,10 @@ impl<K: Key> ListsCore<K> {
     }
 
     /// Hands over the elements of one key, if there are some.
-    pub(super) fn read_key<Q: Lookup<K> + ?Sized>(
+    pub(super) fn read_key(
         &mut self,
         bucket: Time,
-        key: &Q,
+        key: KeyRef<'_>,
         visit: &mut dyn FnMut(Told<'_, '_>) -> Result<()>,
     ) -> Result<()> {
         self.poll()?;
@@ -308,27 +309,26 @@ impl<K: Key> ListsCore<K> {
         names
     }
 
-    fn read_from<Q: Lookup<K> + ?Sized>(
+    fn read_from(
         &self,
         bucket: Time,
-        key: &Q,
+        key: KeyRef<'_>,
         (hash, place): (u64, u64),
         seen: &[View],
-        cursors: &mut [RunCursor<K>],
+        cursors: &mut [RunCursor],
         visit: &mut dyn FnMut(Told<'_, '_>) -> Result<()>,
     ) -> Result<()> {
         let mut pieces = Vec::new();
         // Making room may have frozen what was in memory.
         if let Some(found) = self.buckets.get(&bucket) {
-            found.find(hash, |k| key.is(k), &mut pieces);
+            found.find(hash, key, &mut pieces);
         }
-        self.find_imported(seen, hash, |k| key.is(k), &mut pieces);
+        self.find_imported(seen, hash, key, &mut pieces);
         for cursor in cursors.iter_mut() {
             cursor.seek(place)?;
         }
-        let (owned, mut others) = (key.to_owned(), Vec::new());
-        let pieces = pieces.into_iter();
-        let mut list = Gathered::new((&owned, place), seen, cursors, pieces, &mut others)?;
+        let (pieces, mut others) = (pieces.into_iter(), Vec::new());
+        let mut list = Gathered::new((key, place), seen, cursors, pieces, &mut others)?;
         if !list.is_empty() {
             visit(Told::Other(&mut list))?;
         }
@@ -340,8 +340,8 @@ impl<K: Key> ListsCore<K> {
         &'a self,
         seen: &[View],
         hash: u64,
-        is: impl Fn(&K) -> bool,
-        out: &mut Vec<Piece<'a, K>>,
+        key: KeyRef<'_>,
+        out: &mut Vec<Piece<'a>>,
     ) {
         let mut sources: Vec<Time> = seen.iter().map(|view| view.source).collect();
         sources.sort_unstable();
@@ -350,7 +350,7 @@ impl<K: Key> ListsCore<K> {
             for run in self.runs_of(time) {
                 if let Some(frozen) = &run.memory {
                     if resolve(seen, (time, run.number)).is_some() {
-                        frozen.find(hash, &is, out);
+                        frozen.find(hash, key, out);
                     }
                 }
             }
@@ -359,47 +359,47 @@ impl<K: Key> ListsCore<K> {
 }
 
 /// What cursors have at a place.
-pub struct Arrived<K> {
+pub struct Arrived {
     /// Those that stand there.
     pub cursors: Vec<(usize, Mark)>,
     /// The first one's key, if there is nothing in memory.
-    pub key: Option<K>,
+    pub key: Option<OwnedKey>,
     /// Whether some cursors are to [rest](RunCursor::rest) afterwards.
     pub is_noted: bool,
 }
 
 /// A fold over some buckets, place by place.
-pub struct Walk<'a, K: 'static> {
-    log: &'a ListsCore<K>,
-    buckets: &'a [&'a Bucket<K>],
+pub struct Walk<'a> {
+    log: &'a ListsCore,
+    buckets: &'a [&'a Bucket],
     views: Vec<View>,
 }
 
-impl<'a, K: Key> Walk<'a, K> {
+impl<'a> Walk<'a> {
     /// Visits the keys at `place`, of which there is hardly ever more than one, and tells how many
     /// elements were looked at.
     fn visit_place(
         &mut self,
         place: u64,
-        pieces: &[Piece<'a, K>],
-        cursors: &mut [RunCursor<K>],
-        visit: Visit<'_, K>,
+        pieces: &[Piece<'a>],
+        cursors: &mut [RunCursor],
+        visit: Visit<'_>,
     ) -> Result<u64> {
         if let ([Piece { key, source: (_, LIVE), chain: Some(chain), .. }], true) =
             (pieces, cursors.is_empty())
         {
             // All there is of the key, most often.
-            visit(key, Told::Chain(chain.chunks()))?;
+            visit(*key, Told::Chain(chain.chunks()))?;
             return Ok(chain.len());
         }
         let Arrived { cursors: at_place, key, is_noted } = self.arrive(place, pieces, cursors)?;
         if at_place.is_empty() && pieces.iter().all(|piece| piece.key == pieces[0].key) {
             return self.visit_key((pieces[0].key, place), pieces, cursors, &mut Vec::new(), visit);
         }
-        let mut keys: Vec<K> = key.into_iter().collect();
+        let mut keys: Vec<OwnedKey> = key.into_iter().collect();
         for piece in pieces {
-            if !keys.contains(piece.key) {
-                keys.push(piece.key.clone());
+            if !has(&keys, piece.key) {
+                keys.push(piece.key.to_owned());
             }
         }
         let (mut looked_at, mut turn) = (0, 0);
@@ -410,7 +410,8 @@ impl<'a, K: Key> Walk<'a, K> {
                 }
             }
             let key = keys[turn].clone();
-            looked_at += self.visit_key((&key, place), pieces, cursors, &mut keys, &mut *visit)?;
+            let here = (key.get(), place);
+            looked_at += self.visit_key(here, pieces, cursors, &mut keys, &mut *visit)?;
             turn += 1;
         }
         if is_noted {
@@ -419,13 +420,18 @@ impl<'a, K: Key> Walk<'a, K> {
         Ok(looked_at)
     }
 
+    /// The types of the lists.
+    pub(super) fn list_type(&self) -> &'static ListType {
+        self.log.list_type
+    }
+
     /// Has cursors come to a place.
     pub(super) fn arrive(
         &mut self,
         place: u64,
-        pieces: &[Piece<'a, K>],
-        cursors: &mut [RunCursor<K>],
-    ) -> Result<Arrived<K>> {
+        pieces: &[Piece<'a>],
+        cursors: &mut [RunCursor],
+    ) -> Result<Arrived> {
         // Runs of other buckets have something only for keys that a note tells of.
         let mut noted = Vec::new();
         for piece in pieces.iter().filter(|piece| piece.chain.is_none()) {
@@ -445,7 +451,7 @@ impl<'a, K: Key> Walk<'a, K> {
             if cursor.peek()? == Some(place) {
                 at_place.push((number, cursor.mark()));
                 if key.is_none() && pieces.is_empty() {
-                    key = Some(cursor.key().clone());
+                    key = Some(cursor.key().to_owned());
                 }
             } else if !cursor.drives {
                 cursor.rest();
@@ -456,11 +462,11 @@ impl<'a, K: Key> Walk<'a, K> {
 
     fn visit_key(
         &mut self,
-        (key, place): (&K, u64),
-        pieces: &[Piece<'a, K>],
-        cursors: &mut [RunCursor<K>],
-        others: &mut Vec<K>,
-        visit: Visit<'_, K>,
+        (key, place): (KeyRef<'_>, u64),
+        pieces: &[Piece<'a>],
+        cursors: &mut [RunCursor],
+        others: &mut Vec<OwnedKey>,
+        visit: Visit<'_>,
     ) -> Result<u64> {
         self.gather((key, place), pieces, cursors, others, |mut list| {
             if !list.is_empty() {
@@ -473,24 +479,24 @@ impl<'a, K: Key> Walk<'a, K> {
     /// Gathers what a key has, from memory and from cursors that stand at its place, for `read`.
     pub(super) fn gather<R>(
         &mut self,
-        (key, place): (&K, u64),
-        pieces: &[Piece<'a, K>],
-        cursors: &mut [RunCursor<K>],
-        others: &mut Vec<K>,
-        read: impl FnOnce(Gathered<'_, 'a, K>) -> Result<R>,
+        (key, place): (KeyRef<'_>, u64),
+        pieces: &[Piece<'a>],
+        cursors: &mut [RunCursor],
+        others: &mut Vec<OwnedKey>,
+        read: impl FnOnce(Gathered<'_, 'a>) -> Result<R>,
     ) -> Result<R> {
         let hash = key.key_hash();
         self.views.clear();
         for (owner, bucket) in self.buckets.iter().enumerate() {
             views(bucket, owner, hash, key, &mut self.views);
         }
-        let mut own: Vec<Piece<'a, K>> =
+        let mut own: Vec<Piece<'a>> =
             pieces.iter().filter(|piece| piece.key == key).copied().collect();
         let own_times = |time: &Time| self.buckets.iter().any(|bucket| bucket.time == *time);
         if self.views.len() > self.buckets.len() {
             // Runs of other buckets, and of those that were purged.
             let mut imported = Vec::new();
-            self.log.find_imported(&self.views, hash, |k| k == key, &mut imported);
+            self.log.find_imported(&self.views, hash, key, &mut imported);
             let known: Vec<_> = own.iter().map(|piece| piece.source).collect();
             imported.retain(|piece| !own_times(&piece.source.0) || !known.contains(&piece.source));
             own.extend(imported);
@@ -501,12 +507,12 @@ impl<'a, K: Key> Walk<'a, K> {
 }
 
 /// Has the cursors give memory back that are needed seldom.
-pub fn rest<K: Key>(cursors: &mut [RunCursor<K>]) {
+pub fn rest(cursors: &mut [RunCursor]) {
     cursors.iter_mut().filter(|cursor| !cursor.drives).for_each(RunCursor::rest);
 }
 
 /// Hints that the first of these lists will be read soon.
-fn fetch_first<K>(pieces: &[Piece<'_, K>]) {
+fn fetch_first(pieces: &[Piece<'_>]) {
     for step in 0..STEPS {
         let soon = pieces.iter().take(AHEAD - step * (AHEAD / STEPS));
         soon.filter_map(|piece| piece.chain).for_each(|chain| chain.prefetch_read(step));
@@ -516,7 +522,7 @@ fn fetch_first<K>(pieces: &[Piece<'_, K>]) {
 /// Hints which lists will be read soon, those behind the one that is read now. One step of a list
 /// leads to the next, so that each is given time.
 #[inline]
-fn fetch_ahead<K>(pieces: &[Piece<'_, K>]) {
+fn fetch_ahead(pieces: &[Piece<'_>]) {
     for step in 0..STEPS {
         let distance = AHEAD - 1 - step * (AHEAD / STEPS);
         if let Some(chain) = pieces.get(distance).and_then(|piece| piece.chain) {

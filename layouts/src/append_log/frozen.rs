@@ -1,46 +1,33 @@
 //! The lists of a bucket in memory, taken out of it to be written: read by the owner and by the
 //! helper at once, never changed.
 
-use alluvium_pagestore::{Key, KeyHash, Time};
+use alluvium_pagestore::{KeyHash, Time};
 
 use super::chain_unsafe::Chain;
+use super::heads_unsafe::FrozenHeads;
+use super::key_unsafe::{KeyRef, OwnedKey};
 use crate::heap::split_table::{FrozenTable, HashRange};
-
-/// A key and its elements in memory, those after all others.
-#[derive(Debug)]
-pub struct Head<K> {
-    pub key: K,
-    pub chain: Chain,
-}
 
 /// Elements that stand before others of their key which are on storage.
 #[derive(Debug)]
-pub struct Early<K> {
-    pub key: K,
+pub struct Early {
+    pub key: OwnedKey,
     pub rank: i64,
     pub chain: Chain,
 }
 
 /// Elements of one key that stand together in memory.
-#[derive(Debug)]
-pub struct Piece<'a, K> {
+#[derive(Clone, Copy, Debug)]
+pub struct Piece<'a> {
     /// Where the key stands.
     pub place: u64,
     /// The bucket it was appended to, and the number of its run; [`LIVE`] if it is in none.
     pub source: (Time, u64),
-    pub key: &'a K,
+    pub key: KeyRef<'a>,
     pub rank: i64,
     /// `None` for a key that may have elements elsewhere.
     pub chain: Option<&'a Chain>,
 }
-
-impl<K> Clone for Piece<'_, K> {
-    fn clone(&self) -> Self {
-        *self
-    }
-}
-
-impl<K> Copy for Piece<'_, K> {}
 
 /// The run number of what is in no run yet.
 pub const LIVE: u64 = u64::MAX;
@@ -62,40 +49,42 @@ impl Booked {
 
 /// The lists of a bucket in memory that belong to one run.
 #[derive(Debug)]
-pub struct Frozen<K> {
-    pub heads: FrozenTable<Head<K>>,
-    pub early: FrozenTable<Early<K>>,
+pub struct Frozen {
+    pub heads: FrozenHeads,
+    pub early: FrozenTable<Early>,
     pub bucket: Time,
     pub number: u64,
     pub range: HashRange,
     pub booked: Booked,
 }
 
-impl<K: Key> Frozen<K> {
+impl Frozen {
     /// Adds the pieces from `place` on, up to an end that it may bring nearer, in no order.
-    pub fn collect<'a>(&'a self, place: u64, end: &mut Option<u64>, out: &mut Vec<Piece<'a, K>>) {
+    pub fn collect<'a>(&'a self, place: u64, end: &mut Option<u64>, out: &mut Vec<Piece<'a>>) {
         let source = (self.bucket, self.number);
-        let (heads, heads_end) = self.heads.part_at(place);
-        out.extend(heads.map(|head| head.piece(self.range, source)));
+        let heads_end = self.heads.visit_part(place, &mut |hash, key, chain| {
+            out.push(Piece::of_head((self.range.place(hash), source), key, chain));
+        });
         let (early, early_end) = self.early.part_at(place);
         out.extend(early.map(|early| early.piece(self.range, source)));
         *end = sooner(*end, sooner(heads_end, early_end));
     }
 
     /// Adds the pieces of one key.
-    pub fn find<'a>(&'a self, hash: u64, is: impl Fn(&K) -> bool, out: &mut Vec<Piece<'a, K>>) {
+    pub fn find<'a>(&'a self, hash: u64, key: KeyRef<'_>, out: &mut Vec<Piece<'a>>) {
         let source = (self.bucket, self.number);
-        let early = self.early.part_at(self.range.place(hash)).0.filter(|early| is(&early.key));
+        let place = self.range.place(hash);
+        let early = self.early.part_at(place).0.filter(|early| early.key.get() == key);
         out.extend(early.map(|early| early.piece(self.range, source)));
-        let head = self.heads.find(hash, |head| is(&head.key));
-        out.extend(head.map(|head| head.piece(self.range, source)));
+        let head = self.heads.find(hash, key);
+        out.extend(head.map(|(key, chain)| Piece::of_head((place, source), key, chain)));
     }
 
     /// Visits the pieces that have elements, in the order of their places; of a key those of a
     /// lower rank first.
     pub fn for_each<'a, Error>(
         &'a self,
-        visit: impl FnMut(Piece<'a, K>) -> Result<(), Error>,
+        visit: impl FnMut(Piece<'a>) -> Result<(), Error>,
     ) -> Result<(), Error> {
         let mut visit = visit;
         let (mut from, mut pieces) = (Some(0), Vec::new());
@@ -111,7 +100,12 @@ impl<K: Key> Frozen<K> {
     }
 }
 
-impl<K> Piece<'_, K> {
+impl<'a> Piece<'a> {
+    /// Of a head, which stands at this place.
+    pub fn of_head((place, source): (u64, (Time, u64)), key: KeyRef<'a>, chain: &'a Chain) -> Self {
+        Self { place, source, key, rank: rank_of(source.1), chain: Some(chain) }
+    }
+
     /// Whether it stands between two places and can have elements.
     pub fn is_within(&self, start: u64, end: Option<u64>) -> bool {
         let inside = self.place >= start && end.is_none_or(|end| self.place < end);
@@ -119,26 +113,13 @@ impl<K> Piece<'_, K> {
     }
 }
 
-impl<K: KeyHash> Head<K> {
-    /// The head as a piece.
-    pub fn piece(&self, range: HashRange, source: (Time, u64)) -> Piece<'_, K> {
-        Piece {
-            place: range.place(self.key.key_hash()),
-            source,
-            key: &self.key,
-            rank: rank_of(source.1),
-            chain: Some(&self.chain),
-        }
-    }
-}
-
-impl<K: KeyHash> Early<K> {
+impl Early {
     /// The elements as a piece.
-    pub fn piece(&self, range: HashRange, source: (Time, u64)) -> Piece<'_, K> {
+    pub fn piece(&self, range: HashRange, source: (Time, u64)) -> Piece<'_> {
         Piece {
             place: range.place(self.key.key_hash()),
             source,
-            key: &self.key,
+            key: self.key.get(),
             rank: self.rank,
             chain: Some(&self.chain),
         }

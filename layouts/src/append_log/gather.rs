@@ -5,12 +5,13 @@
 //! memory at a time. Keys of the same hash, of which there is hardly ever more than one, may
 //! alternate in a run: those that are passed are noted, and each has its turn.
 
-use alluvium_pagestore::{Error, ErrorKind, Key, Result};
+use alluvium_pagestore::{Error, ErrorKind, Result};
 
 use super::block::NextElements;
 use super::chain_unsafe::Chunks;
 use super::element_type_unsafe::ElementSlice;
 use super::frozen::Piece;
+use super::key_unsafe::{KeyRef, OwnedKey, has};
 use super::notes::{View, resolve};
 use super::run::RunCursor;
 
@@ -26,11 +27,11 @@ pub struct Stop {
 }
 
 /// The elements of one key.
-pub struct Gathered<'c, 'a, K: 'static> {
-    key: &'c K,
+pub struct Gathered<'c, 'a> {
+    key: KeyRef<'c>,
     place: u64,
     views: &'c [View],
-    cursors: &'c mut [RunCursor<K>],
+    cursors: &'c mut [RunCursor],
     /// Of each cursor, whose turn its entry has; `None` if it has none of the key.
     fronts: Vec<Option<Turn>>,
     /// Pieces in memory, the last first.
@@ -39,7 +40,7 @@ pub struct Gathered<'c, 'a, K: 'static> {
     /// Whose turn that is.
     turn: Turn,
     /// Other keys at the same place.
-    others: &'c mut Vec<K>,
+    others: &'c mut Vec<OwnedKey>,
     /// Elements that were told, and passed.
     looked_at: u64,
     /// A read failed. What comes after is not told then, whatever the caller made of the error.
@@ -53,19 +54,16 @@ enum Current<'a> {
     Stored(usize, usize),
 }
 
-impl<'c, 'a, K: Key> Gathered<'c, 'a, K> {
+impl<'c, 'a> Gathered<'c, 'a> {
     /// Gathers `key`, which stands at `place`, from its pieces in memory and from cursors at that
     /// place or after it. `others` gets the keys that stand at the same place.
     pub fn new(
-        (key, place): (&'c K, u64),
+        (key, place): (KeyRef<'c>, u64),
         views: &'c [View],
-        cursors: &'c mut [RunCursor<K>],
-        pieces: impl Iterator<Item = Piece<'a, K>>,
-        others: &'c mut Vec<K>,
-    ) -> Result<Self>
-    where
-        K: 'a,
-    {
+        cursors: &'c mut [RunCursor],
+        pieces: impl Iterator<Item = Piece<'a>>,
+        others: &'c mut Vec<OwnedKey>,
+    ) -> Result<Self> {
         let mut own: Vec<_> = pieces
             .filter_map(|piece| {
                 let (owner, delta) = resolve(views, piece.source)?;
@@ -108,8 +106,8 @@ impl<'c, 'a, K: Key> Gathered<'c, 'a, K> {
         while cursor.peek()? == Some(self.place) {
             let key = cursor.key();
             if key != self.key {
-                if !self.others.contains(key) {
-                    self.others.push(key.clone());
+                if !has(self.others, key) {
+                    self.others.push(key.to_owned());
                 }
             } else if let Some((owner, delta)) = resolve(self.views, (cursor.bucket, cursor.number))
             {
@@ -192,7 +190,7 @@ impl<'c, 'a, K: Key> Gathered<'c, 'a, K> {
     }
 }
 
-impl<K: Key> Gathered<'_, '_, K> {
+impl Gathered<'_, '_> {
     /// Goes to where the next elements are; says whether there are any.
     fn come_to_next(&mut self) -> Result<bool> {
         self.check()?;
@@ -240,7 +238,7 @@ impl<K: Key> Gathered<'_, '_, K> {
     }
 }
 
-impl<K: Key> NextElements for Gathered<'_, '_, K> {
+impl NextElements for Gathered<'_, '_> {
     fn next_one(&mut self) -> Result<Option<ElementSlice<'_>>> {
         self.next(true)
     }

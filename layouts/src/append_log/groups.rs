@@ -11,14 +11,16 @@
 
 use std::ops::{Range, RangeInclusive};
 
-use alluvium_pagestore::{Error, ErrorKind, Key, MemoryKind, Result, Time, codec};
+use alluvium_pagestore::block::AlignedVec;
+use alluvium_pagestore::{Error, ErrorKind, MemoryKind, Result, Time};
 
-use super::block::Told;
+use super::block::{ListType, Told};
 use super::core::ListsCore;
 use super::element_type_unsafe::ElementSlice;
 use super::fold::{Arrived, Bounds, Resume, Walk, rest};
 use super::frozen::{LIVE, Piece};
 use super::gather::Stop;
+use super::key_unsafe::{KeyRef, OwnedKey, has};
 use super::run::RunCursor;
 use crate::contract::lists::span_alone;
 use crate::contract::table::Cursor;
@@ -26,9 +28,9 @@ use crate::heap::lists::reading::RECORD_ELEMENTS;
 use crate::support::gaps::GAP_BYTES;
 
 /// Takes elements of a key, before which so many were told.
-pub type VisitSlices<'v, K> = &'v mut dyn FnMut(&K, u64, ElementSlice<'_>) -> Result<()>;
+pub type VisitSlices<'v> = &'v mut dyn FnMut(KeyRef<'_>, u64, ElementSlice<'_>) -> Result<()>;
 
-impl<K: Key> ListsCore<K> {
+impl ListsCore {
     /// Visits lists in runs of as many elements as a value may have bytes, or one.
     pub(super) fn visit_hashes(
         &mut self,
@@ -36,7 +38,7 @@ impl<K: Key> ListsCore<K> {
         hashes: &RangeInclusive<u64>,
         cursor: &mut Cursor,
         fuel: usize,
-        visit: VisitSlices<'_, K>,
+        visit: VisitSlices<'_>,
     ) -> Result<()> {
         let visited = self.visit_lists(bucket, hashes, cursor, fuel, visit);
         self.book_left();
@@ -86,14 +88,14 @@ impl<K: Key> ListsCore<K> {
     }
 }
 
-impl<K: Key> ListsCore<K> {
+impl ListsCore {
     fn visit_lists(
         &mut self,
         bucket: Time,
         hashes: &RangeInclusive<u64>,
         cursor: &mut Cursor,
         fuel: usize,
-        visit: VisitSlices<'_, K>,
+        visit: VisitSlices<'_>,
     ) -> Result<()> {
         self.poll()?;
         if cursor.done || !self.buckets.contains_key(&bucket) {
@@ -104,7 +106,7 @@ impl<K: Key> ListsCore<K> {
         let (first, last) = (self.range.place(*hashes.start()), self.range.place(*hashes.end()));
         cursor.position = cursor.position.max(first);
         let (mut cursors, within) = self.cursors_at(&buckets, (cursor.position, cursor.version))?;
-        let seen = |cursors: &[RunCursor<K>]| -> u64 {
+        let seen = |cursors: &[RunCursor]| -> u64 {
             cursors.iter().map(|cursor| cursor.entries_read).sum()
         };
         let seen_before = seen(&cursors);
@@ -138,7 +140,7 @@ impl<K: Key> ListsCore<K> {
     }
 }
 
-impl<K: Key> ListsCore<K> {
+impl ListsCore {
     /// Hides what the runs of a bucket have of keys with these hashes; says whether there is such a bucket.
     /// Done at each step, as lists that are still in memory may have become a run since the last one.
     fn leave_gap(&mut self, bucket: Time, hashes: &RangeInclusive<u64>) -> Result<bool> {
@@ -164,8 +166,8 @@ impl<K: Key> ListsCore<K> {
 }
 
 /// A visit of lists, as far as it has come.
-struct Telling<'v, K> {
-    visit: VisitSlices<'v, K>,
+struct Telling<'v> {
+    visit: VisitSlices<'v>,
     /// Fuel.
     left: u64,
     /// Elements at the place that were told before, and come again.
@@ -173,21 +175,21 @@ struct Telling<'v, K> {
     /// Elements at the place that were told.
     told: u64,
     /// The list that was left in the middle, which is the only one at its place.
-    within: Option<(K, Stop)>,
+    within: Option<(OwnedKey, Stop)>,
     /// Bytes of a run's elements.
     run_bytes: usize,
     /// What `visit` said of the run at hand.
     failed: Option<Error>,
 }
 
-impl<K: Key> Telling<'_, K> {
+impl Telling<'_> {
     /// Tells what stands at a place; says what it took, and whether that was all.
     fn tell_place<'a>(
         &mut self,
-        walk: &mut Walk<'a, K>,
+        walk: &mut Walk<'a>,
         place: u64,
-        pieces: &[Piece<'a, K>],
-        cursors: &mut [RunCursor<K>],
+        pieces: &[Piece<'a>],
+        cursors: &mut [RunCursor],
     ) -> Result<(u64, bool)> {
         let before = self.left;
         let is_all = match (pieces, cursors.is_empty()) {
@@ -195,7 +197,7 @@ impl<K: Key> Telling<'_, K> {
             ([Piece { key, source: (_, LIVE), chain: Some(chain), .. }], true) => {
                 self.within = None;
                 self.skip = self.told;
-                self.tell(key, Told::Chain(chain.chunks()), 0)?.is_none()
+                self.tell(*key, Told::Chain(chain.chunks()), 0)?.is_none()
             }
             _ => self.tell_keys(walk, place, pieces, cursors)?,
         };
@@ -210,10 +212,10 @@ impl<K: Key> Telling<'_, K> {
     /// The same if some of it may be in runs.
     fn tell_keys<'a>(
         &mut self,
-        walk: &mut Walk<'a, K>,
+        walk: &mut Walk<'a>,
         place: u64,
-        pieces: &[Piece<'a, K>],
-        cursors: &mut [RunCursor<K>],
+        pieces: &[Piece<'a>],
+        cursors: &mut [RunCursor],
     ) -> Result<bool> {
         let mut within = self.within.take();
         let (there, is_noted, keys) = match &within {
@@ -222,7 +224,7 @@ impl<K: Key> Telling<'_, K> {
             None => {
                 let Arrived { cursors: there, is_noted, .. } =
                     walk.arrive(place, pieces, cursors)?;
-                let keys = keys_at(pieces, &there, cursors)?;
+                let keys = keys_at(walk.list_type(), pieces, &there, cursors)?;
                 (there, is_noted, keys)
             }
         };
@@ -233,14 +235,14 @@ impl<K: Key> Telling<'_, K> {
             }
             let (stop, told) = (within.take().map(|(_, stop)| stop), self.told);
             let left =
-                walk.gather((key, place), pieces, cursors, &mut Vec::new(), |mut list| {
+                walk.gather((key.get(), place), pieces, cursors, &mut Vec::new(), |mut list| {
                     if let Some(stop) = stop {
                         list.go_on(stop);
                     } else if list.is_empty() {
                         return list.finish().map(|_| None);
                     }
                     let before = if stop.is_some() { told } else { 0 };
-                    match self.tell(key, Told::Other(&mut list), before)? {
+                    match self.tell(key.get(), Told::Other(&mut list), before)? {
                         None => list.finish().map(|_| None),
                         Some(unread) => Ok(Some(list.stop(unread))),
                     }
@@ -262,7 +264,12 @@ impl<K: Key> Telling<'_, K> {
 
     /// Tells what is left of a list of which so many elements do not come again; says how many elements of
     /// the last chunk were not told, if not all were.
-    fn tell(&mut self, key: &K, mut list: Told<'_, '_>, before: u64) -> Result<Option<usize>> {
+    fn tell(
+        &mut self,
+        key: KeyRef<'_>,
+        mut list: Told<'_, '_>,
+        before: u64,
+    ) -> Result<Option<usize>> {
         let mut from = before;
         loop {
             let Some(chunk) = list.next_slice()? else { return Ok(None) };
@@ -290,15 +297,16 @@ impl<K: Key> Telling<'_, K> {
 
 /// The keys that may have something at a place, in an order that only depends on them. Reads on in runs
 /// whose blocks end with the place, as others may follow.
-fn keys_at<K: Key>(
-    pieces: &[Piece<'_, K>],
+fn keys_at(
+    list_type: &ListType,
+    pieces: &[Piece<'_>],
     there: &[(usize, super::run::Mark)],
-    cursors: &mut [RunCursor<K>],
-) -> Result<Vec<K>> {
-    let mut keys: Vec<K> = Vec::new();
+    cursors: &mut [RunCursor],
+) -> Result<Vec<OwnedKey>> {
+    let mut keys: Vec<OwnedKey> = Vec::new();
     for piece in pieces {
-        if !keys.contains(piece.key) {
-            keys.push(piece.key.clone());
+        if !has(&keys, piece.key) {
+            keys.push(piece.key.to_owned());
         }
     }
     for (number, _) in there {
@@ -307,8 +315,8 @@ fn keys_at<K: Key>(
     if keys.len() > 1 {
         let mut encoded = Vec::with_capacity(keys.len());
         for key in keys {
-            let mut bytes = Default::default();
-            codec::encode_one(&mut bytes, &key)?;
+            let mut bytes = AlignedVec::new();
+            list_type.encode_key(key.get(), &mut bytes)?;
             encoded.push((bytes.to_vec(), key));
         }
         encoded.sort_by(|a, b| a.0.cmp(&b.0));

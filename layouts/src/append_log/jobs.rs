@@ -9,14 +9,15 @@ use std::sync::{Arc, Mutex};
 
 use alluvium_pagestore::block::AlignedVec;
 use alluvium_pagestore::{
-    Error, ErrorKind, FooterEntry, Helper, Key, RECORD_BYTES_MAX, Result, SegmentId, SegmentInfo,
-    SegmentReader, SegmentStore, SegmentWriter, Time, key_text,
+    Error, ErrorKind, FooterEntry, Helper, RECORD_BYTES_MAX, Result, SegmentId, SegmentInfo,
+    SegmentReader, SegmentStore, SegmentWriter, Time,
 };
 
-use super::block::{BlockType, EntryAt, NewEntry, Stretch};
+use super::block::{EntryAt, ListType, NewEntry, Stretch};
 use super::chain_unsafe::Chunks;
 use super::config::{PAGE_BLOCKS, PAGE_BYTES};
 use super::frozen::{Booked, Frozen};
+use super::key_unsafe::KeyRef;
 use super::run::{BlockAt, StoredRun};
 use crate::checkpoint::Jobs;
 use crate::trace_span;
@@ -92,22 +93,23 @@ impl ListJobs {
     }
 
     /// Has runs written, together.
-    pub fn write<K: Key>(
+    pub fn write(
         &mut self,
-        blocks: &'static BlockType<K>,
-        runs: Vec<Arc<Frozen<K>>>,
+        list_type: &'static ListType,
+        runs: Vec<Arc<Frozen>>,
         block_bytes: usize,
     ) {
         let writer = self.writer.clone().expect("runs are written where there is storage");
         self.submit(move |store| {
             trace_span!(DEBUG, "spill", runs = runs.len());
             let mut writer = writer.lock().expect("a writer's user does not panic");
-            let written =
-                catch_unwind(AssertUnwindSafe(|| write(blocks, &mut writer, &runs, block_bytes)))
-                    .unwrap_or_else(|_| {
-                        let message = "a key or an element panicked while a run was encoded";
-                        Err(Error::new(ErrorKind::Poisoned, message))
-                    });
+            let written = catch_unwind(AssertUnwindSafe(|| {
+                write(list_type, &mut writer, &runs, block_bytes)
+            }))
+            .unwrap_or_else(|_| {
+                let message = "a key or an element panicked while a run was encoded";
+                Err(Error::new(ErrorKind::Poisoned, message))
+            });
             if written.is_err() {
                 // What could not be finished is of no use, and may fill the device.
                 writer.abandon();
@@ -201,17 +203,17 @@ fn remove(store: Option<&SegmentStore>, ids: impl Iterator<Item = SegmentId>) {
 }
 
 /// Writes runs one after the other and makes them durable.
-fn write<K: Key>(
-    block_type: &'static BlockType<K>,
+fn write(
+    list_type: &'static ListType,
     writer: &mut SegmentWriter,
-    runs: &[Arc<Frozen<K>>],
+    runs: &[Arc<Frozen>],
     block_bytes: usize,
 ) -> Result<Vec<StoredRun>> {
     let mut pending = Vec::new();
     let mut scratch = AlignedVec::new();
     for run in runs {
         let mut blocks = BlockWriter {
-            block_type,
+            list_type,
             writer,
             scratch: &mut scratch,
             block_bytes,
@@ -264,21 +266,21 @@ impl Pages {
     }
 
     /// Writes the entries with these numbers as a block.
-    pub fn put<K: Key>(
+    pub fn put(
         &mut self,
-        block_type: &BlockType<K>,
+        list_type: &ListType,
         to: Output<'_>,
         numbers: Range<usize>,
-        entries: EntryAt<'_, '_, K>,
+        entries: EntryAt<'_, '_>,
     ) -> Result<()> {
         let Output { writer, scratch } = to;
         if numbers.is_empty() {
             return Ok(());
         }
         let hash = entries(numbers.start).key.key_hash();
-        block_type.encode(writer.trials(), scratch, numbers.clone(), entries)?;
+        list_type.encode(writer.trials(), scratch, numbers.clone(), entries)?;
         if scratch.len() as u64 > RECORD_BYTES_MAX {
-            return self.put_in_parts(block_type, Output { writer, scratch }, numbers, entries);
+            return self.put_in_parts(list_type, Output { writer, scratch }, numbers, entries);
         }
         if self.segment.is_some() && !writer.has_room(scratch.len()) {
             writer.finish_page()?;
@@ -304,19 +306,19 @@ impl Pages {
     /// # Errors
     /// [`ErrorKind::ValueTooLarge`] naming the key of an element that no record has room for.
     #[cold]
-    fn put_in_parts<K: Key>(
+    fn put_in_parts(
         &mut self,
-        block_type: &BlockType<K>,
+        list_type: &ListType,
         Output { writer, scratch }: Output<'_>,
         numbers: Range<usize>,
-        entries: EntryAt<'_, '_, K>,
+        entries: EntryAt<'_, '_>,
     ) -> Result<()> {
         let bytes = std::mem::take(scratch).len();
         let Range { start, end } = numbers;
         if end - start > 1 {
             let middle = start.midpoint(end);
-            self.put(block_type, Output { writer, scratch }, start..middle, entries)?;
-            return self.put(block_type, Output { writer, scratch }, middle..end, entries);
+            self.put(list_type, Output { writer, scratch }, start..middle, entries)?;
+            return self.put(list_type, Output { writer, scratch }, middle..end, entries);
         }
         let entry = entries(start);
         if entry.elements.len() < 2 {
@@ -325,10 +327,10 @@ impl Pages {
                  remove them"
             );
             let error = Error::new(ErrorKind::ValueTooLarge, message);
-            return Err(error.with("key", key_text(entry.key)));
+            return Err(error.with("key", entry.key.text()));
         }
         for half in entry.halves() {
-            self.put(block_type, Output { writer, scratch }, 0..1, &|_| half.clone())?;
+            self.put(list_type, Output { writer, scratch }, 0..1, &|_| half.clone())?;
         }
         Ok(())
     }
@@ -343,21 +345,21 @@ impl Pages {
 }
 
 /// Gathers the pieces of a run into blocks and writes them.
-struct BlockWriter<'w, 'a, K: 'static> {
-    block_type: &'static BlockType<K>,
+struct BlockWriter<'w, 'a> {
+    list_type: &'static ListType,
     writer: &'w mut SegmentWriter,
     scratch: &'w mut AlignedVec,
     block_bytes: usize,
-    entries: Vec<NewEntry<'a, K>>,
+    entries: Vec<NewEntry<'a>>,
     bytes: usize,
     pages: Pages,
 }
 
-impl<'a, K: Key> BlockWriter<'_, 'a, K> {
+impl<'a> BlockWriter<'_, 'a> {
     /// Appends elements of one key, as one entry or, if they are many, as several.
-    fn push(&mut self, key: &'a K, rank: i64, mut elements: Chunks<'a>) -> Result<()> {
+    fn push(&mut self, key: KeyRef<'a>, rank: i64, mut elements: Chunks<'a>) -> Result<()> {
         while elements.len() > 0 {
-            self.bytes += size_of::<K>() + key.heap_bytes() + ENTRY_BYTES;
+            self.bytes += self.list_type.key_bytes(key) + ENTRY_BYTES;
             let room = self.block_bytes.saturating_sub(self.bytes);
             let count = self.take(&elements, room);
             let some = Stretch::Chain(elements.clone(), count);
@@ -372,7 +374,7 @@ impl<'a, K: Key> BlockWriter<'_, 'a, K> {
 
     /// How many elements go into the block: at least one, and then as many as fit `room`.
     fn take(&mut self, elements: &Chunks<'a>, room: usize) -> usize {
-        let element = self.block_type.elements;
+        let element = self.list_type.elements;
         let each = element.layout().size().max(1);
         if element.is_plain() {
             let count = (room / each).clamp(1, elements.len());
@@ -404,7 +406,7 @@ impl<'a, K: Key> BlockWriter<'_, 'a, K> {
     fn flush(&mut self) -> Result<()> {
         let to = Output { writer: self.writer, scratch: self.scratch };
         let entries = &|at: usize| self.entries[at].clone();
-        self.pages.put(self.block_type, to, 0..self.entries.len(), entries)?;
+        self.pages.put(self.list_type, to, 0..self.entries.len(), entries)?;
         self.entries.clear();
         self.bytes = 0;
         Ok(())

@@ -7,7 +7,7 @@
 
 use std::time::Instant;
 
-use alluvium_pagestore::{Key, MemoryKind, Result, Time};
+use alluvium_pagestore::{MemoryKind, Result, Time};
 
 use super::bucket::Bucket;
 use super::capture::NAMED_BYTES;
@@ -41,7 +41,7 @@ pub struct Kept {
     tables: u64,
 }
 
-impl<K: Key> ListsCore<K> {
+impl ListsCore {
     /// Buckets whose times are less than this apart are read together.
     pub(super) fn fold_at_once(&mut self, span: i128) {
         self.span = span.max(1);
@@ -159,7 +159,7 @@ impl<K: Key> ListsCore<K> {
         kept
     }
 
-    fn runs_in(&self, bucket: &Bucket<K>) -> Runs {
+    fn runs_in(&self, bucket: &Bucket) -> Runs {
         let mut all = Runs::default();
         let mut add = |stored: Option<&StoredRun>| {
             all.naming += NAMED_BYTES;

@@ -10,14 +10,15 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use alluvium_pagestore::block::AlignedVec;
-use alluvium_pagestore::{Key, MemoryKind, Result, SegmentId, SegmentWriter, Time};
+use alluvium_pagestore::{KeyHash, MemoryKind, Result, SegmentId, SegmentWriter, Time};
 
-use super::block::{Block, BlockType, NewEntry, Stretch, Target};
+use super::block::{Block, ListType, NewEntry, Stretch, Target};
 use super::bucket::Bucket;
 use super::config::MERGE_CHUNK_BYTES;
 use super::core::ListsCore;
 use super::frozen::{rank_of, sooner};
 use super::jobs::{ENTRY_BYTES, Merge, MergeName, MergedRun, Merging, Output, Pages, resolve};
+use super::key_unsafe::{OwnedKey, has};
 use super::run::{Prepaid, RUN_BYTES, Run, RunCursor, StoredRun, is_long};
 use crate::heap::split_table::HashRange;
 use crate::support::gaps::Gaps;
@@ -31,7 +32,7 @@ const NOTES_MAX: u64 = 4096;
 /// How many times more runs a bucket may have whose lists are not read one by one.
 const UNREAD: usize = 8;
 
-impl<K: Key> ListsCore<K> {
+impl ListsCore {
     /// Buckets of which much was cleared wait no more for a checkpoint, which takes their notes.
     pub(super) fn look_at_cut(&mut self) {
         let cut = self.buckets.values().filter(|bucket| bucket.is_mostly_cut());
@@ -71,7 +72,7 @@ impl<K: Key> ListsCore<K> {
     /// Whether a bucket has more runs than reading it should meet. Those whose lists nobody asks
     /// for one by one are folded, which reads every run once, merged or not: merging would only
     /// write them again.
-    fn has_many_runs(&self, bucket: &Bucket<K>) -> bool {
+    fn has_many_runs(&self, bucket: &Bucket) -> bool {
         let (count, max) = (bucket.runs.len(), self.sizes.runs_max);
         if self.is_tight && count > 1 {
             return true;
@@ -88,7 +89,7 @@ impl<K: Key> ListsCore<K> {
 
     /// Whether the runs of a bucket have blocks so long that reading all of them takes more than a
     /// quarter of the memory.
-    fn has_long_runs(&self, bucket: &Bucket<K>) -> bool {
+    fn has_long_runs(&self, bucket: &Bucket) -> bool {
         let stored = bucket.runs.iter().filter_map(|run| run.stored.as_ref());
         let bytes =
             stored.filter(|stored| is_long(stored)).map(|stored| stored.reading_bytes_min());
@@ -121,9 +122,9 @@ impl<K: Key> ListsCore<K> {
         None
     }
 
-    fn merge_memory(&self, runs: &[Run<K>]) -> u64 {
+    fn merge_memory(&self, runs: &[Run]) -> u64 {
         // Many short elements take more as values; one that is long does not.
-        let expansion = if self.blocks.is_plain { 2 } else { 8 };
+        let expansion = if self.list_type.is_plain { 2 } else { 8 };
         let short = 2 * self.sizes.block_bytes as u64;
         let stored = || runs.iter().filter_map(|run| run.stored.as_ref());
         let each = |stored: &Arc<StoredRun>| {
@@ -139,7 +140,7 @@ impl<K: Key> ListsCore<K> {
     fn begin_merge(&mut self, time: Time, group: Range<usize>, bytes: u64) -> bool {
         let source = self.source.clone().expect("stored runs have a source");
         let bucket = self.buckets.get_mut(&time).expect("chosen from a bucket");
-        let notes = bucket.notes() * size_of::<(K, u64)>() as u64 + bucket.notes_bytes();
+        let notes = bucket.notes() * size_of::<(OwnedKey, u64)>() as u64 + bucket.notes_bytes();
         let bytes = bytes + notes + bucket.gaps.bytes();
         let room = bytes + self.sizes.slack;
         if self.account.available() < room {
@@ -183,8 +184,8 @@ impl<K: Key> ListsCore<K> {
             gaps: bucket.gaps.clone(),
             range,
             block_bytes: self.sizes.block_bytes,
-            blocks: self.blocks,
-            entries: self.blocks.empty(),
+            list_type: self.list_type,
+            entries: self.list_type.empty(),
             bytes: 0,
             last_plain: false,
             elements: 0,
@@ -267,26 +268,26 @@ impl<K: Key> ListsCore<K> {
 }
 
 /// Merges runs, on the helper.
-struct Merger<K: 'static> {
+struct Merger {
     writer: SegmentWriter,
     scratch: AlignedVec,
     pages: Option<Pages>,
-    cursors: Vec<RunCursor<K, Prepaid>>,
+    cursors: Vec<RunCursor<Prepaid>>,
     /// Keys, in the order of their places, of which older runs have nothing any more.
-    cuts: Vec<(K, u64)>,
+    cuts: Vec<(OwnedKey, u64)>,
     /// The same of ranges of hashes.
     gaps: Gaps,
     range: HashRange,
     block_bytes: usize,
-    blocks: &'static BlockType<K>,
+    list_type: &'static ListType,
     /// The block that is gathered.
-    entries: Box<dyn Block<K>>,
+    entries: Box<dyn Block>,
     bytes: usize,
     last_plain: bool,
     elements: u64,
 }
 
-impl<K: Key> Merge for Merger<K> {
+impl Merge for Merger {
     fn step(&mut self) -> Result<Option<MergedRun>> {
         let mut done = 0;
         while done < STEP_BYTES {
@@ -308,15 +309,15 @@ impl<K: Key> Merge for Merger<K> {
     }
 }
 
-impl<K: Key> Merger<K> {
+impl Merger {
     /// Merges what stands at `place`, key by key, of which there is hardly ever more than one.
     fn merge_place(&mut self, place: u64) -> Result<usize> {
-        let (mut keys, mut marks) = (Vec::<K>::new(), Vec::new());
+        let (mut keys, mut marks) = (Vec::<OwnedKey>::new(), Vec::new());
         for (number, cursor) in self.cursors.iter_mut().enumerate() {
             if cursor.peek()? == Some(place) {
                 marks.push((number, cursor.mark()));
                 if keys.is_empty() {
-                    keys.push(cursor.key().clone());
+                    keys.push(cursor.key().to_owned());
                 }
             }
         }
@@ -335,13 +336,13 @@ impl<K: Key> Merger<K> {
                     let cursor = &mut self.cursors[*number];
                     while cursor.peek()? == Some(place) {
                         let found = cursor.key();
-                        if *found == key && cursor.number >= cut {
+                        if found == key.get() && cursor.number >= cut {
                             let here = (cursor.rank(), *number);
                             first = Some(first.map_or(here, |first| first.min(here)));
                             break;
                         }
-                        if *found != key && !keys.contains(found) {
-                            keys.push(found.clone());
+                        if found != key.get() && !has(&keys, found) {
+                            keys.push(found.to_owned());
                         }
                         cursor.advance();
                     }
@@ -357,8 +358,8 @@ impl<K: Key> Merger<K> {
         Ok(done + ENTRY_BYTES)
     }
 
-    fn cut_of(&self, place: u64, key: &K) -> u64 {
-        let place_of = |known: &K| self.range.place(known.key_hash());
+    fn cut_of(&self, place: u64, key: &OwnedKey) -> u64 {
+        let place_of = |known: &OwnedKey| self.range.place(known.key_hash());
         let start = self.cuts.partition_point(|(known, _)| place_of(known) < place);
         let at_place = self.cuts[start..].iter().take_while(|(known, _)| place_of(known) == place);
         at_place.filter(|(known, _)| known == key).map(|(_, cut)| *cut).next().unwrap_or(0)
@@ -366,25 +367,26 @@ impl<K: Key> Merger<K> {
 
     /// Appends the elements that a cursor has of a key. They are `plain` if they were appended to this bucket: then
     /// nothing stands between them and others of that kind, as runs are neighbours.
-    fn push(&mut self, key: &K, (rank, plain): (i64, bool), cursor: usize) -> Result<usize> {
+    fn push(&mut self, key: &OwnedKey, (rank, plain): (i64, bool), cursor: usize) -> Result<usize> {
         let elements = self.cursors[cursor].elements();
         let count = elements.len();
         let size = elements.elements().layout().size();
         let bytes = count * size + elements.heap_bytes() as usize;
-        let entry = size_of::<K>() + key.heap_bytes() + ENTRY_BYTES;
+        let entry = self.list_type.key_bytes(key.get()) + ENTRY_BYTES;
         if self.bytes + bytes + entry > self.block_bytes && self.bytes > 0 {
             self.flush()?;
         }
         self.elements += count as u64;
         let last = self.entries.len().checked_sub(1);
-        let goes_on =
-            plain && self.last_plain && last.is_some_and(|last| self.entries.key(last) == key);
+        let goes_on = plain
+            && self.last_plain
+            && last.is_some_and(|last| self.entries.key(last) == key.get());
         let (from, at) = self.cursors[cursor].entry_mut();
         if goes_on {
             self.entries.take(from, at, Target::Last(rank));
         } else {
             self.bytes += entry;
-            self.entries.take(from, at, Target::New(key, rank));
+            self.entries.take(from, at, Target::New(key.get(), rank));
         }
         self.last_plain = plain;
         self.bytes += bytes;
@@ -400,7 +402,7 @@ impl<K: Key> Merger<K> {
         };
         let pages = self.pages.as_mut().expect("a merge that is not finished");
         let to = Output { writer: &mut self.writer, scratch: &mut self.scratch };
-        pages.put(self.blocks, to, 0..gathered.len(), entries)?;
+        pages.put(self.list_type, to, 0..gathered.len(), entries)?;
         self.entries.clear();
         self.bytes = 0;
         Ok(())

@@ -5,10 +5,11 @@
 //! keys between two hashes; an *import* shows those of another bucket, with their ranks shifted, so that they
 //! stand before what the key had here.
 
-use alluvium_pagestore::{Key, Lookup, Time, rounded};
+use alluvium_pagestore::{HeapSize, Time, rounded};
 
 use super::bucket::Bucket;
 use super::frozen::LIVE;
+use super::key_unsafe::{KeyRef, OwnedKey};
 use crate::heap::snapshot::Entry;
 
 /// Elements in runs of another bucket that belong to a key here.
@@ -23,8 +24,8 @@ pub struct Import {
 
 /// What is to be known of one key of a bucket.
 #[derive(Clone, Debug)]
-pub struct Note<K> {
-    pub key: K,
+pub struct Note {
+    pub key: OwnedKey,
     /// Runs of this bucket with a lower number are not the key's any more.
     pub cut: u64,
     /// No element of the key has a lower rank.
@@ -32,15 +33,15 @@ pub struct Note<K> {
     pub imports: Vec<Import>,
 }
 
-impl<K: Key> Note<K> {
+impl Note {
     /// Bytes that it owns.
     pub fn heap_bytes(&self) -> u64 {
         (self.key.heap_bytes() + rounded(self.imports.capacity() * size_of::<Import>())) as u64
     }
 }
 
-impl<K: Key> Entry<K> for Note<K> {
-    fn key(&self) -> &K {
+impl Entry<OwnedKey> for Note {
+    fn key(&self) -> &OwnedKey {
         &self.key
     }
 
@@ -60,13 +61,7 @@ pub struct View {
 }
 
 /// Adds what `key` sees in the bucket with the number `owner`.
-pub fn views<K: Key, Q: Lookup<K> + ?Sized>(
-    bucket: &Bucket<K>,
-    owner: usize,
-    hash: u64,
-    key: &Q,
-    out: &mut Vec<View>,
-) {
+pub fn views(bucket: &Bucket, owner: usize, hash: u64, key: KeyRef<'_>, out: &mut Vec<View>) {
     let note = bucket.note(hash, key);
     let cut = bucket.first_run(hash, note);
     let imports = note.map_or(&[][..], |note| &note.imports);

@@ -5,17 +5,19 @@
 //! has; what was in memory among them is kept as an early part, unless the target has nothing on
 //! storage.
 
-use alluvium_pagestore::{Key, Lookup, Result, Time};
+use alluvium_pagestore::{Result, Time};
 
 use super::bucket::Bucket;
+use super::chain_unsafe::Chain;
 use super::core::ListsCore;
 use super::frozen::rank_of;
+use super::key_unsafe::{KeyRef, OwnedKey};
 use super::notes::{Import, Note};
 
 /// Memory that a note or a moved list may take, by upper bound but for the growth of large tables.
 const ROOM_BYTES: u64 = 48 << 10;
 
-impl<K: Key> ListsCore<K> {
+impl ListsCore {
     fn room_to_note(&self) -> u64 {
         ROOM_BYTES.min(self.account.limit() / 16)
     }
@@ -25,7 +27,7 @@ impl<K: Key> ListsCore<K> {
         self.buckets.get(&time).is_some_and(|bucket| !bucket.runs.is_empty())
     }
 
-    pub(super) fn clear_list<Q: Lookup<K> + ?Sized>(&mut self, time: Time, key: &Q) -> Result<()> {
+    pub(super) fn clear_list(&mut self, time: Time, key: KeyRef<'_>) -> Result<()> {
         self.resume = None;
         self.poll()?;
         if self.has_runs(time) {
@@ -41,8 +43,8 @@ impl<K: Key> ListsCore<K> {
                 self.crowded.insert(time);
             }
         }
-        let live = bucket.take_live(hash, key).map(|head| head.chain);
-        let next = |bucket: &mut Bucket<K>| Some(bucket.take_early(hash, key)?.chain);
+        let live = bucket.take_live(hash, key);
+        let next = |bucket: &mut Bucket| Some(bucket.take_early(hash, key)?.chain);
         let mut gone = live.or_else(|| next(bucket));
         while let Some(chain) = gone {
             self.elements -= chain.len();
@@ -53,12 +55,7 @@ impl<K: Key> ListsCore<K> {
         Ok(())
     }
 
-    pub(super) fn relocate_list<Q: Lookup<K> + ?Sized>(
-        &mut self,
-        from: Time,
-        to: Time,
-        key: &Q,
-    ) -> Result<()> {
+    pub(super) fn relocate_list(&mut self, from: Time, to: Time, key: KeyRef<'_>) -> Result<()> {
         self.resume = None;
         self.poll()?;
         let hash = key.key_hash();
@@ -69,7 +66,7 @@ impl<K: Key> ListsCore<K> {
         self.make_room(2 * self.room_to_note() + moved, "a list that moves")?;
         let next = self.epoch + 1;
         if !self.buckets.contains_key(&to) {
-            let bucket = Bucket::new((to, next), self.tables, self.pieces.clone(), &self.account)?;
+            let bucket = self.new_bucket((to, next))?;
             self.buckets.insert(to, bucket);
         }
         let moved = self.move_list((from, to), (hash, &key.to_owned()), next);
@@ -81,9 +78,10 @@ impl<K: Key> ListsCore<K> {
     fn move_list(
         &mut self,
         (from, to): (Time, Time),
-        (hash, key): (u64, &K),
+        (hash, owned): (u64, &OwnedKey),
         next: u64,
     ) -> Result<()> {
+        let key = owned.get();
         let source = self.buckets.get_mut(&from).expect("there is something to move");
         let note = source.note(hash, key);
         let mut low = note.map_or(0, |note| note.low);
@@ -93,7 +91,7 @@ impl<K: Key> ListsCore<K> {
             imports.push(Import { source: from, runs: (cut, next - 1), delta: 0 });
         }
         let early: Vec<i64> = source.early_of(hash, key).map(|early| early.rank).collect();
-        let has_live = source.live.find(hash, |head| head.key == *key).is_some();
+        let has_live = source.live.find(hash, key).is_some();
         let leaves_runs = !source.runs.is_empty();
 
         let target = self.buckets.get_mut(&to).expect("a bucket was made");
@@ -112,21 +110,21 @@ impl<K: Key> ListsCore<K> {
         let is_noted = !imports.is_empty() || !early.is_empty() || !alone;
         // First all that can fail.
         for rank in &early {
-            target.ensure_early(hash, key, rank + delta)?;
+            target.ensure_early(hash, owned, rank + delta)?;
         }
         match (has_live, alone) {
             (true, true) => target.ensure_head(hash, key)?,
-            (true, false) => target.ensure_early(hash, key, last + delta)?,
+            (true, false) => target.ensure_early(hash, owned, last + delta)?,
             (false, _) => {}
         }
         let mut before = None;
         if is_noted {
-            let note = Note { key: key.clone(), cut: target_cut, low, imports };
+            let note = Note { key: owned.clone(), cut: target_cut, low, imports };
             before = target.put_note(note)?;
         }
         let source = self.buckets.get_mut(&from).expect("looked up before");
         if leaves_runs {
-            if let Err(error) = source.put_note(cut_off(key.clone(), next)) {
+            if let Err(error) = source.put_note(cut_off(owned.clone(), next)) {
                 let target = self.buckets.get_mut(&to).expect("looked up before");
                 if is_noted {
                     target.take_note(hash, key);
@@ -143,14 +141,14 @@ impl<K: Key> ListsCore<K> {
         while let Some(early) = source.take_early(hash, key) {
             parts.push((early.rank, early.chain.drain()));
         }
-        let mut live = source.take_live(hash, key).map(|head| head.chain.drain());
+        let mut live = source.take_live(hash, key).map(Chain::drain);
         let target = self.buckets.get_mut(&to).expect("looked up before");
         for (rank, chain) in &mut parts {
-            target.fill_early(hash, key, *rank + delta, chain);
+            target.fill_early(hash, owned, *rank + delta, chain);
         }
         match &mut live {
             Some(chain) if alone => target.prepend(hash, key, chain),
-            Some(chain) => target.fill_early(hash, key, last + delta, chain),
+            Some(chain) => target.fill_early(hash, owned, last + delta, chain),
             None => {}
         }
         let source = self.buckets.get_mut(&from).expect("looked up before");
@@ -162,16 +160,16 @@ impl<K: Key> ListsCore<K> {
 }
 
 /// Whether a key may have elements in a bucket.
-fn may_have<K: Key, Q: Lookup<K> + ?Sized>(bucket: &Bucket<K>, hash: u64, key: &Q) -> bool {
+fn may_have(bucket: &Bucket, hash: u64, key: KeyRef<'_>) -> bool {
     let note = bucket.note(hash, key);
     let cut = bucket.first_run(hash, note);
     bucket.runs.last().is_some_and(|run| run.number >= cut)
         || note.is_some_and(|note| !note.imports.is_empty())
-        || bucket.live.find(hash, |head| key.is(&head.key)).is_some()
+        || bucket.live.find(hash, key).is_some()
         || bucket.early_of(hash, key).next().is_some()
 }
 
 /// The note of a key of which runs below `cut` have nothing any more.
-fn cut_off<K>(key: K, cut: u64) -> Note<K> {
+fn cut_off(key: OwnedKey, cut: u64) -> Note {
     Note { key, cut, low: rank_of(cut), imports: Vec::new() }
 }

@@ -10,14 +10,15 @@ use std::sync::Arc;
 use alluvium_pagestore::block::AlignedVec;
 use alluvium_pagestore::io::BLOCK_BYTES;
 use alluvium_pagestore::{
-    Account, FooterEntry, Key, MemoryKind, RECORD_HEADER_BYTES, Result, SegmentInfo, SegmentReader,
+    Account, FooterEntry, MemoryKind, RECORD_HEADER_BYTES, Result, SegmentInfo, SegmentReader,
     SegmentStore, Time, rounded,
 };
 
-use super::block::{Block, BlockType};
+use super::block::{Block, ListType};
 use super::config::BLOCK_BYTES_MAX;
 use super::element_type_unsafe::ElementSlice;
 use super::frozen::Frozen;
+use super::key_unsafe::{KeyRef, OwnedKey, has};
 use crate::heap::split_table::HashRange;
 
 /// Where a block is.
@@ -113,11 +114,11 @@ pub struct Cached {
 
 /// A run of one bucket: in memory, on storage, or both.
 #[derive(Debug)]
-pub struct Run<K> {
+pub struct Run {
     pub number: u64,
     /// Elements in it, cut off or not.
     pub elements: u64,
-    pub memory: Option<Arc<Frozen<K>>>,
+    pub memory: Option<Arc<Frozen>>,
     pub stored: Option<Arc<StoredRun>>,
     /// The helper writes it, or reads it ahead.
     pub busy: bool,
@@ -125,19 +126,13 @@ pub struct Run<K> {
 }
 
 /// Where cursors read.
-#[derive(Debug)]
-pub struct Source<K: 'static> {
+#[derive(Clone, Debug)]
+pub struct Source {
     pub store: SegmentStore,
     /// Fingerprint of the state.
     pub state: u64,
     pub range: HashRange,
-    pub blocks: &'static BlockType<K>,
-}
-
-impl<K> Clone for Source<K> {
-    fn clone(&self) -> Self {
-        Self { store: self.store.clone(), ..*self }
-    }
+    pub list_type: &'static ListType,
 }
 
 /// Who books what a cursor takes.
@@ -172,12 +167,12 @@ impl Booking for Prepaid {
 
 /// Reads a run forwards.
 #[derive(Debug)]
-pub struct RunCursor<K: 'static, B: Booking = Rc<Account>> {
+pub struct RunCursor<B: Booking = Rc<Account>> {
     pub bucket: Time,
     pub number: u64,
     /// Whether a fold visits all keys of the run, not only those that others import.
     pub drives: bool,
-    source: Source<K>,
+    source: Source,
     booking: B,
     run: Arc<StoredRun>,
     cached: Option<Blocks>,
@@ -186,9 +181,9 @@ pub struct RunCursor<K: 'static, B: Booking = Rc<Account>> {
     /// The block after the one that is decoded.
     next_block: usize,
     /// The block that is decoded, if one is.
-    entries: Option<Box<dyn Block<K>>>,
+    entries: Option<Box<dyn Block>>,
     /// A block that was decoded to see what it begins with.
-    ahead: Option<Ahead<K>>,
+    ahead: Option<Ahead>,
     at: usize,
     /// Place of the entry at `at`, once it is known.
     place: Option<u64>,
@@ -204,9 +199,9 @@ pub struct RunCursor<K: 'static, B: Booking = Rc<Account>> {
 
 /// A block that is decoded and not read yet.
 #[derive(Debug)]
-struct Ahead<K> {
+struct Ahead {
     block: usize,
-    entries: Option<Box<dyn Block<K>>>,
+    entries: Option<Box<dyn Block>>,
     bytes: u64,
 }
 
@@ -217,11 +212,11 @@ pub struct Mark {
     at: usize,
 }
 
-impl<K: Key, B: Booking> RunCursor<K, B> {
+impl<B: Booking> RunCursor<B> {
     /// A cursor at the run's start, which reads `window_bytes` at a time. The caller has seen to
     /// it that there is the memory, which is booked with the first read.
     pub fn new(
-        source: Source<K>,
+        source: Source,
         booking: B,
         (bucket, number): (Time, u64),
         run: Arc<StoredRun>,
@@ -276,7 +271,7 @@ impl<K: Key, B: Booking> RunCursor<K, B> {
     }
 
     /// The key of an entry of the block that is decoded.
-    fn key_at(&self, at: usize) -> Option<&K> {
+    fn key_at(&self, at: usize) -> Option<KeyRef<'_>> {
         self.entries.as_ref().filter(|entries| at < entries.len()).map(|entries| entries.key(at))
     }
 
@@ -284,11 +279,11 @@ impl<K: Key, B: Booking> RunCursor<K, B> {
     ///
     /// # Panics
     /// If there is none.
-    pub fn entry_mut(&mut self) -> (&mut dyn Block<K>, usize) {
+    pub fn entry_mut(&mut self) -> (&mut dyn Block, usize) {
         (&mut **self.entries.as_mut().expect("an entry was peeked"), self.at)
     }
 
-    fn entry(&self) -> (&dyn Block<K>, usize) {
+    fn entry(&self) -> (&dyn Block, usize) {
         (&**self.entries.as_ref().expect("an entry was peeked"), self.at)
     }
 
@@ -296,7 +291,7 @@ impl<K: Key, B: Booking> RunCursor<K, B> {
     ///
     /// # Panics
     /// If there is none.
-    pub fn key(&self) -> &K {
+    pub fn key(&self) -> KeyRef<'_> {
         let (entries, at) = self.entry();
         entries.key(at)
     }
@@ -370,7 +365,7 @@ impl<K: Key, B: Booking> RunCursor<K, B> {
 
     /// Adds the keys that stand where it stands, each once, and stays there. Reads on if there may be more
     /// than the block has; the block after it is kept, as lists are cut where blocks end.
-    pub fn keys_here(&mut self, out: &mut Vec<K>) -> Result<()> {
+    pub fn keys_here(&mut self, out: &mut Vec<OwnedKey>) -> Result<()> {
         let Some(place) = self.peek()? else { return Ok(()) };
         let mark = self.mark();
         if !self.may_go_on(place, out) {
@@ -400,14 +395,14 @@ impl<K: Key, B: Booking> RunCursor<K, B> {
 
     /// Adds the keys that stand at a place in the block, from where it stands on; says whether the next
     /// block may have more.
-    fn may_go_on(&mut self, place: u64, out: &mut Vec<K>) -> bool {
+    fn may_go_on(&mut self, place: u64, out: &mut Vec<OwnedKey>) -> bool {
         let range = self.source.range;
         while let Some(key) = self.key_at(self.at) {
             if range.place(key.key_hash()) != place {
                 return false;
             }
-            if !out.contains(key) {
-                out.push(key.clone());
+            if !has(out, key) {
+                out.push(key.to_owned());
             }
             self.at += 1;
         }
@@ -428,7 +423,7 @@ impl<K: Key, B: Booking> RunCursor<K, B> {
         }
         let BlockAt { file, record } = self.run.blocks[block];
         let info = &self.run.files[file as usize];
-        let blocks = self.source.blocks;
+        let blocks = self.source.list_type;
         let entries = match &self.cached {
             Some(cached) => blocks.decode(&cached[block]),
             None => {
@@ -490,7 +485,7 @@ pub fn window_bytes_min(run: &StoredRun) -> u64 {
         + BLOCK_BYTES as u64
 }
 
-impl<K, B: Booking> Drop for RunCursor<K, B> {
+impl<B: Booking> Drop for RunCursor<B> {
     fn drop(&mut self) {
         let window = if self.reader.is_some() { self.window_bytes } else { 0 };
         let ahead = self.ahead.as_ref().map_or(0, |ahead| ahead.bytes);

@@ -11,7 +11,7 @@ use std::time::Instant;
 
 use alluvium_pagestore::block::AlignedVec;
 use alluvium_pagestore::io::BLOCK_BYTES;
-use alluvium_pagestore::{Error, ErrorKind, Key, MemoryKind, Result, Time, rounded};
+use alluvium_pagestore::{Error, ErrorKind, MemoryKind, Result, Time, rounded};
 
 use super::bucket::Bucket;
 use super::core::ListsCore;
@@ -24,7 +24,7 @@ use crate::trace_event;
 /// Most runs that are written together.
 const BATCH_RUNS_MAX: usize = 256;
 
-impl<K: Key> ListsCore<K> {
+impl ListsCore {
     /// Takes the helper's answers.
     pub(super) fn poll(&mut self) -> Result<()> {
         while let Some(answer) = self.jobs.poll() {
@@ -204,7 +204,7 @@ impl<K: Key> ListsCore<K> {
     }
 
     /// Has frozen runs written.
-    pub(super) fn write(&mut self, batch: Vec<Arc<Frozen<K>>>) -> bool {
+    pub(super) fn write(&mut self, batch: Vec<Arc<Frozen>>) -> bool {
         if batch.is_empty() {
             return false;
         }
@@ -215,12 +215,12 @@ impl<K: Key> ListsCore<K> {
             }
         }
         self.writing += 1;
-        self.jobs.write(self.blocks, batch, self.sizes.block_bytes);
+        self.jobs.write(self.list_type, batch, self.sizes.block_bytes);
         true
     }
 
     /// Runs that are nowhere but in memory and are not being written.
-    pub(super) fn unwritten(&mut self) -> Vec<Arc<Frozen<K>>> {
+    pub(super) fn unwritten(&mut self) -> Vec<Arc<Frozen>> {
         let mut batch = self.orphans();
         let own = self.buckets.values().flat_map(|bucket| &bucket.runs);
         let all = own.chain(self.graves.values().flatten());
@@ -230,7 +230,7 @@ impl<K: Key> ListsCore<K> {
     }
 
     /// Freezes the lists of the last buckets, about `bytes` of them.
-    fn freeze_last(&mut self, bytes: u64) -> Vec<Arc<Frozen<K>>> {
+    fn freeze_last(&mut self, bytes: u64) -> Vec<Arc<Frozen>> {
         self.kept = None;
         let (number, mut batch, mut total) = (self.epoch + 1, Vec::new(), 0);
         for bucket in self.buckets.values_mut().rev().filter(|bucket| bucket.elements > 0) {
@@ -305,7 +305,7 @@ impl<K: Key> ListsCore<K> {
     }
 
     /// Drops a bucket, but for runs that are `pinned`.
-    pub(super) fn drop_bucket(&mut self, mut bucket: Bucket<K>, pinned: &BTreeSet<Time>) {
+    pub(super) fn drop_bucket(&mut self, mut bucket: Bucket, pinned: &BTreeSet<Time>) {
         self.elements -= bucket.elements;
         let frozen = bucket.freeze(0);
         let (snapshot, notes) = (bucket.take_snapshot(), bucket.freeze_notes());
@@ -330,7 +330,7 @@ impl<K: Key> ListsCore<K> {
         }
     }
 
-    pub(super) fn drop_run(&mut self, run: Run<K>) {
+    pub(super) fn drop_run(&mut self, run: Run) {
         self.kept = None;
         self.elements -= run.elements;
         self.account.release(MemoryKind::Tables, RUN_BYTES);
@@ -429,7 +429,7 @@ impl<K: Key> ListsCore<K> {
 }
 
 /// Freezes the lists of a bucket as its newest run.
-fn freeze<K: Key>(bucket: &mut Bucket<K>, number: u64) -> Arc<Frozen<K>> {
+fn freeze(bucket: &mut Bucket, number: u64) -> Arc<Frozen> {
     let elements = bucket.elements;
     let frozen = Arc::new(bucket.freeze(number));
     bucket.runs.push(Run {

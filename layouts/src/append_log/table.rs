@@ -1,25 +1,24 @@
 //! Lists kept in an append log: what callers see, by the types of keys and elements. All but appending and reading a chunk
 //! is done by a [`ListsCore`].
 
-use std::marker::PhantomData;
 use std::ops::{Range, RangeInclusive};
 
 use alluvium_pagestore::{BlobWriter, Key, Lookup, Rejected, Result, State, StateImage, Time};
 
-use super::block::{BlockType, NativeList, Told};
+use super::block::{ListType, NativeList, Told};
 use super::config::AppendLog;
 use super::core::ListsCore;
 use super::element_type_unsafe::ElementSlice;
+use super::key_unsafe::KeyRef;
+use super::typed_unsafe::TypedLists;
 use crate::contract::by_hash::{ByHash, VisitRun};
 use crate::contract::lists::{Elements, Lists, ListsLayout};
 use crate::contract::table::{CheckpointOutcome, Cursor, StateContext, TableStats};
 use crate::contract::upkeep::Upkeep;
 
 /// An open [`AppendLog`].
-pub struct AppendLogLists<K: 'static, E> {
-    /// Of elements `E`.
-    core: ListsCore<K>,
-    elements: PhantomData<E>,
+pub struct AppendLogLists<K, E> {
+    core: TypedLists<K, E>,
 }
 
 impl<K, E> std::fmt::Debug for AppendLogLists<K, E> {
@@ -40,8 +39,8 @@ impl<K: Key, E: State> ListsLayout<K, E> for AppendLog {
     }
 
     fn open_lists(&self, context: StateContext) -> Result<Self::Lists> {
-        let core = ListsCore::open(self, BlockType::of::<E>(), context)?;
-        Ok(AppendLogLists { core, elements: PhantomData })
+        let core = ListsCore::open(self, ListType::of::<K, E>(), context)?;
+        Ok(AppendLogLists { core: TypedLists::new(core) })
     }
 }
 
@@ -71,15 +70,15 @@ impl<K: Key, E: State> Lists<K, E> for AppendLogLists<K, E> {
         visit: &mut dyn FnMut(&mut dyn Elements<E>) -> Result<()>,
     ) -> Result<()> {
         let native = &mut |list: Told<'_, '_>| visit(&mut NativeList::<E>::new(list));
-        self.core.stream(bucket, key, native)
+        self.core.stream(bucket, KeyRef::of(&key.to_owned()), native)
     }
 
     fn clear_key<Q: Lookup<K> + ?Sized>(&mut self, bucket: Time, key: &Q) -> Result<()> {
-        self.core.clear_list(bucket, key)
+        self.core.clear_list(bucket, KeyRef::of(&key.to_owned()))
     }
 
     fn relocate<Q: Lookup<K> + ?Sized>(&mut self, from: Time, to: Time, key: &Q) -> Result<()> {
-        self.core.relocate_list(from, to, key)
+        self.core.relocate_list(from, to, KeyRef::of(&key.to_owned()))
     }
 
     fn next_bucket(&self, from: Time) -> Option<Time> {
@@ -93,7 +92,9 @@ impl<K: Key, E: State> Lists<K, E> for AppendLogLists<K, E> {
         fuel: usize,
         visit: &mut dyn FnMut(&K, &mut dyn Elements<E>) -> Result<()>,
     ) -> Result<()> {
-        let native = &mut |key: &K, list: Told<'_, '_>| visit(key, &mut NativeList::<E>::new(list));
+        let native = &mut |key: KeyRef<'_>, list: Told<'_, '_>| {
+            visit(key.native(), &mut NativeList::<E>::new(list))
+        };
         self.core.fold(buckets, cursor, fuel, native)
     }
 
@@ -124,8 +125,9 @@ impl<K: Key, E: State> ByHash<K, E, Time> for AppendLogLists<K, E> {
         fuel: usize,
         visit: VisitRun<'_, K, E>,
     ) -> Result<()> {
-        let native =
-            &mut |key: &K, before: u64, run: ElementSlice<'_>| visit(key, before, run.native());
+        let native = &mut |key: KeyRef<'_>, before: u64, run: ElementSlice<'_>| {
+            visit(key.native(), before, run.native())
+        };
         self.core.visit_hashes(bucket, hashes, cursor, fuel, native)
     }
 

@@ -1,19 +1,23 @@
 //! The record path of a bucket: an element comes to the end of its key's list. This is the only part of the append log
 //! that writes elements by their type.
 //!
-//! What makes it sound: a [`TypedBucket`] is made of a bucket whose arena is of its type of elements, which is looked at.
-//! The chains of a bucket have their chunks in its arena and no other.
+//! What makes it sound: [`TypedLists`] look at the type of the lists when they are made, and all buckets of a core are of
+//! that type. A bucket's arena is of that type's elements, its chains have their chunks in there and nowhere else, and its
+//! heads are of that type's keys.
 
 use std::alloc::Layout;
+use std::collections::BTreeMap;
 use std::marker::PhantomData;
+use std::ops::{Deref, DerefMut};
 
-use alluvium_pagestore::{Key, Lookup, MemoryKind, State};
+use alluvium_pagestore::{Account, Key, Lookup, MemoryKind, State, Time};
 
-use super::bucket::{Bucket, hash_of_head};
+use super::arena_unsafe::Arena;
+use super::bucket::Bucket;
 use super::chain_unsafe::Chain;
-use super::element_type_unsafe::ElementType;
-use super::frozen::Head;
-use crate::heap::split_table::Spot;
+use super::core::ListsCore;
+use super::heads_unsafe::{NativeHeads, ReadHeads};
+use crate::heap::raw_table_unsafe::Near;
 
 /// More than a new key and the growth of a table take, unless they are large.
 const NEW_BYTES: u64 = 64 << 10;
@@ -27,34 +31,91 @@ pub struct Plenty {
 
 /// What was found of an element before it is appended: the hash of its key, and where its list
 /// probably is.
-pub type Found = (u64, Option<Spot>);
+pub type Found = (u64, Option<Near>);
 
-/// A bucket whose lists are of elements `E`.
-pub struct TypedBucket<'b, K, E> {
-    bucket: &'b mut Bucket<K>,
-    elements: PhantomData<E>,
+/// Lists of keys `K` and elements `E`.
+pub struct TypedLists<K, E> {
+    core: ListsCore,
+    types: PhantomData<fn() -> (K, E)>,
 }
 
-impl<K: Key> Bucket<K> {
-    /// The bucket, whose lists are of elements `E`.
+impl<K, E> Deref for TypedLists<K, E> {
+    type Target = ListsCore;
+
+    #[inline(always)]
+    fn deref(&self) -> &ListsCore {
+        &self.core
+    }
+}
+
+impl<K, E> DerefMut for TypedLists<K, E> {
+    #[inline(always)]
+    fn deref_mut(&mut self) -> &mut ListsCore {
+        &mut self.core
+    }
+}
+
+impl<K: Key, E: State> TypedLists<K, E> {
+    /// Wraps a core that was opened for these types.
     ///
     /// # Panics
-    /// If they are of others.
-    #[inline(always)]
-    pub fn typed<E: State>(&mut self) -> TypedBucket<'_, K, E> {
-        let elements = self.arena.elements();
-        let is_known = std::ptr::eq(elements, ElementType::of::<E>()) || elements.is::<E>();
-        assert!(is_known, "a bucket of elements of another type");
-        TypedBucket { bucket: self, elements: PhantomData }
+    /// If it was opened for others.
+    pub fn new(core: ListsCore) -> Self {
+        assert!(core.list_type.is::<K, E>(), "lists of other types");
+        Self { core, types: PhantomData }
     }
+
+    /// The heads of a bucket.
+    #[inline]
+    pub fn heads(&self, time: &Time) -> Option<ReadHeads<'_, K>> {
+        // SAFETY: heads are of keys `K`.
+        self.core.buckets.get(time).map(|bucket| unsafe { bucket.live.native() })
+    }
+
+    /// The buckets, and the count of elements.
+    #[inline(always)]
+    pub fn parts(&mut self) -> (TypedBuckets<'_, K, E>, &mut u64) {
+        let ListsCore { buckets, elements, .. } = &mut self.core;
+        (TypedBuckets { buckets, types: PhantomData }, elements)
+    }
+}
+
+/// Buckets whose lists are of keys `K` and elements `E`.
+pub struct TypedBuckets<'b, K, E> {
+    buckets: &'b mut BTreeMap<Time, Bucket>,
+    types: PhantomData<fn() -> (K, E)>,
+}
+
+impl<K, E> TypedBuckets<'_, K, E> {
+    #[inline(always)]
+    pub fn get_mut(&mut self, time: Time) -> Option<TypedBucket<'_, K, E>> {
+        let bucket = self.buckets.get_mut(&time)?;
+        Some(TypedBucket { bucket, types: PhantomData })
+    }
+}
+
+/// A bucket whose lists are of keys `K` and elements `E`.
+pub struct TypedBucket<'b, K, E> {
+    bucket: &'b mut Bucket,
+    types: PhantomData<(K, E)>,
 }
 
 impl<K: Key, E: State> TypedBucket<'_, K, E> {
     const ELEMENT: Layout = Layout::new::<E>();
 
+    /// The parts of a bucket that an append changes: heads, arena and account, heap bytes of keys and elements, and
+    /// elements.
+    #[inline(always)]
+    fn parts(&mut self) -> (NativeHeads<'_, K>, &mut Arena, &Account, &mut u64, &mut u64) {
+        let Bucket { live, arena, account, values, elements, .. } = &mut *self.bucket;
+        // SAFETY: heads are of keys `K`.
+        let heads = unsafe { live.native_mut() };
+        (heads, arena, &**account, values, elements)
+    }
+
     /// The slice of event time that it is of.
     #[inline(always)]
-    pub fn time(&self) -> alluvium_pagestore::Time {
+    pub fn time(&self) -> Time {
         self.bucket.time
     }
 
@@ -63,29 +124,25 @@ impl<K: Key, E: State> TypedBucket<'_, K, E> {
     #[inline(always)]
     pub fn append<Q: Lookup<K> + ?Sized>(
         &mut self,
-        (hash, spot): Found,
+        (hash, near): Found,
         key: &Q,
         element: E,
         plenty: Plenty,
     ) -> std::result::Result<(), E> {
         let heap = heap_of(&element);
-        let Bucket { live, arena, account, values, elements, .. } = &mut *self.bucket;
-        let head = match spot.and_then(|spot| live.at_mut(spot)) {
-            Some(head) if key.is(&head.key) => Some(head),
-            _ => live.find_mut(hash, |head| key.is(&head.key)),
-        };
-        let Some(head) = head else {
+        let (live, arena, account, values, elements) = self.parts();
+        let Some(head) = live.find(hash, near, |known| key.is(known)) else {
             return self.append_first((hash, key), element, plenty);
         };
         if !(K::NO_HEAP && E::NO_HEAP) && head.key.heap_bytes() as u64 + heap > plenty.max_bytes {
             return Err(element);
         }
-        if !head.chain.has_room() {
-            let missing = arena.missing(Self::ELEMENT, head.chain.next_capacity(Self::ELEMENT));
+        if !head.value.has_room() {
+            let missing = arena.missing(Self::ELEMENT, head.value.next_capacity(Self::ELEMENT));
             if account.available() < missing + heap + plenty.want_free {
                 return Err(element);
             }
-            Bucket::<K>::grow(Self::ELEMENT, arena, account, &mut head.chain);
+            Bucket::grow(Self::ELEMENT, arena, account, &mut head.value);
         }
         if heap > 0 {
             if account.available() < heap {
@@ -95,7 +152,7 @@ impl<K: Key, E: State> TypedBucket<'_, K, E> {
             account.charge(MemoryKind::Values, heap);
         }
         // SAFETY: the chain grows in the bucket's arena, which is of `E`.
-        unsafe { head.chain.push(element) };
+        unsafe { head.value.push(element) };
         *elements += 1;
         Ok(())
     }
@@ -108,7 +165,7 @@ impl<K: Key, E: State> TypedBucket<'_, K, E> {
         plenty: Plenty,
     ) -> std::result::Result<(), E> {
         let heap = heap_of(&element);
-        let Bucket { live, arena, account, values, elements, .. } = &mut *self.bucket;
+        let (live, arena, account, values, elements) = self.parts();
         let missing = arena.missing(Self::ELEMENT, Chain::default().next_capacity(Self::ELEMENT));
         if account.available() < plenty.want_free + heap + NEW_BYTES + missing {
             return Err(element);
@@ -117,11 +174,10 @@ impl<K: Key, E: State> TypedBucket<'_, K, E> {
         if !(K::NO_HEAP && E::NO_HEAP) && key.heap_bytes() as u64 + heap > plenty.max_bytes {
             return Err(element);
         }
-        let make = || Head { key, chain: Chain::default() };
-        let Ok(head) = live.insert(hash, hash_of_head, make) else { return Err(element) };
-        Bucket::<K>::grow(Self::ELEMENT, arena, account, &mut head.chain);
+        let Ok(head) = live.insert(hash, key) else { return Err(element) };
+        Bucket::grow(Self::ELEMENT, arena, account, &mut head.value);
         // SAFETY: the chain grows in the bucket's arena, which is of `E`.
-        unsafe { head.chain.push(element) };
+        unsafe { head.value.push(element) };
         let key_heap = if K::NO_HEAP { 0 } else { head.key.heap_bytes() as u64 };
         *values += key_heap + heap;
         *elements += 1;

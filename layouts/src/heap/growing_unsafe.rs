@@ -102,7 +102,7 @@ impl RawTable {
         let (places, blocks) = ((1usize << depth).max(2), 1 << depth);
         let bytes = rounded(places * size_of::<Block>()) as u64;
         let block_bytes = self.shape.block_bytes(groups);
-        self.account.ensure(blocks as u64 * block_bytes + bytes, "a hash table")?;
+        self.account().ensure(blocks as u64 * block_bytes + bytes, "a hash table")?;
         let mut directory = Vec::with_capacity(places);
         self.set_groups(groups);
         for _ in 0..blocks {
@@ -133,7 +133,7 @@ impl RawTable {
         }
         let depth = blocks.ilog2();
         let bytes = (self.shape.block_bytes(groups) + 8).saturating_mul(1 << depth.min(40));
-        if bytes <= self.account.available() / 2 {
+        if bytes <= self.account().available() / 2 {
             // Without the memory they are made as entries come.
             let _ = self.begin(groups, depth);
         }
@@ -147,7 +147,7 @@ impl RawTable {
         let (has_places, depth) = unsafe { (old.has_places(), old.head().depth.into()) };
         let places = if has_places { Shape::places_bytes(2 * groups) } else { 0 };
         let bytes = self.shape.block_bytes(2 * groups) + places;
-        self.account.ensure(bytes, "a hash table")?;
+        self.account().ensure(bytes, "a hash table")?;
         let hashes = self.hashes_of(old);
         self.set_groups(2 * groups);
         let new = self.new_blocks(1, depth, has_places);
@@ -195,7 +195,7 @@ impl RawTable {
     fn hashes_behind(&self, first: Block) -> Result<(Vec<Hashes>, Booked)> {
         let count = self.hanging(first).count() - 1;
         let bytes = rounded(count * size_of::<Hashes>()) as u64;
-        let account = self.account.clone();
+        let account = self.account().clone();
         let booked = Booked::reserve(account, MemoryKind::Buffers, bytes, "a hash table")?;
         let mut hashes = Vec::with_capacity(count);
         hashes.extend(self.hanging(first).skip(1).map(|block| self.hashes_of(block)));
@@ -261,7 +261,7 @@ impl RawTable {
         let directory = if depth > self.depth() { 2 * self.directory.len() } else { 0 };
         let bytes = blocks as u64 * (self.shape.block_bytes(groups) + places)
             + rounded(directory * size_of::<Block>()) as u64;
-        self.account.ensure(bytes, "a hash table")
+        self.account().ensure(bytes, "a hash table")
     }
 
     /// Makes a chain of blocks, for which there is room.

@@ -285,7 +285,7 @@ impl RawTable {
     pub fn note_places(&mut self) -> bool {
         self.forget_places();
         let bytes = self.blocks as u64 * Shape::places_bytes(self.mask + 1);
-        self.has_places = bytes <= self.account.available() / BEGIN_SHARE;
+        self.has_places = bytes <= self.account().available() / BEGIN_SHARE;
         self.has_places
     }
 
@@ -329,8 +329,8 @@ impl RawTable {
     /// Makes places for a block, all of them none. Without the memory, the places of all blocks are lost.
     pub(super) fn make_places(&mut self, block: Block) {
         let bytes = Shape::places_bytes(self.mask + 1);
-        let has_room = self.account.available() >= bytes;
-        if !has_room || !reserve(&self.account, bytes) {
+        let has_room = self.account().available() >= bytes;
+        if !has_room || !reserve(self.account(), bytes) {
             self.forget_places();
             self.is_lost = true;
             return;

@@ -22,7 +22,7 @@ pub(crate) mod lists;
 mod marks_unsafe;
 pub(crate) mod panes;
 pub(crate) mod place;
-mod raw_table_unsafe;
+pub(crate) mod raw_table_unsafe;
 mod reading;
 mod records_unsafe;
 pub(crate) mod snapshot;

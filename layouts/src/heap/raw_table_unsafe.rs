@@ -20,7 +20,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::ptr::NonNull;
 use std::rc::Rc;
 
-use alluvium_pagestore::{Account, MemoryKind};
+use alluvium_pagestore::{Account, MemoryKind, rounded};
 
 use super::group_unsafe::{Block, GroupBits, SLOTS, Shape, entries_max, tag_of};
 use crate::heap::place::Place;
@@ -43,7 +43,7 @@ impl Spot {
 }
 
 /// A native entry, found by a look-up.
-pub(super) struct Found<K, V> {
+pub(crate) struct Found<K, V> {
     pub entry: NonNull<Entry<K, V>>,
     slot: FoundSlot,
 }
@@ -72,7 +72,7 @@ impl<K, V> Found<K, V> {
 
 /// A hint: the slot that a [look-up ahead](RawTable::look_ahead) has found. May be outdated or wrong.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Near(u16);
+pub(crate) struct Near(u16);
 
 /// A block, and a slot of it.
 pub(super) type At = (Block, usize);
@@ -80,7 +80,8 @@ pub(super) type At = (Block, usize);
 /// The table.
 pub(crate) struct RawTable {
     pub(super) record_type: &'static RecordType,
-    pub(super) account: Rc<Account>,
+    /// None of a table that was [detached](RawTable::detach).
+    account: Option<Rc<Account>>,
     pub(super) shape: Shape,
     pub(super) range: HashRange,
     /// Bits that the hash, less the lowest of the range, is shifted to give an index of the directory.
@@ -128,9 +129,16 @@ pub(super) fn slots_of(mut word: u16) -> impl Iterator<Item = usize> {
 impl RawTable {
     /// Makes an empty table, which takes no memory.
     pub fn new(record_type: &'static RecordType, account: Rc<Account>, range: HashRange) -> Self {
+        let mut table = Self::detached(record_type, range);
+        table.account = Some(account);
+        table
+    }
+
+    /// Makes an empty table without an account, which cannot grow.
+    fn detached(record_type: &'static RecordType, range: HashRange) -> Self {
         Self {
             record_type,
-            account,
+            account: None,
             shape: Shape::of(record_type.layout()),
             range,
             shift: 0,
@@ -150,8 +158,35 @@ impl RawTable {
         }
     }
 
+    #[inline(always)]
     pub fn record_type(&self) -> &'static RecordType {
         self.record_type
+    }
+
+    /// Limits the number of groups of a block.
+    pub fn with_groups_max(mut self, groups_max: usize) -> Self {
+        debug_assert!(self.directory.is_empty() && groups_max.is_power_of_two());
+        self.shape.groups_max = self.shape.groups_max.min(groups_max);
+        self
+    }
+
+    /// Returns the account of the table.
+    ///
+    /// # Panics
+    /// If the table was detached.
+    pub(super) fn account(&self) -> &Rc<Account> {
+        self.account.as_ref().expect("a table with an account")
+    }
+
+    /// Takes all entries out, as a table that can only be read and dropped, also on another thread. Its memory stays
+    /// booked: see [`memory_bytes`](RawTable::memory_bytes). Cost: O(1).
+    pub fn detach(&mut self) -> Self {
+        let empty = Self::new(self.record_type, self.account().clone(), self.range);
+        let mut empty = empty.with_groups_max(self.shape.groups_max);
+        empty.alike = self.alike;
+        let mut taken = std::mem::replace(self, empty);
+        taken.account = None;
+        taken
     }
 
     /// Returns the number of entries.
@@ -174,7 +209,6 @@ impl RawTable {
     }
 
     /// Returns the bytes booked for the table.
-    #[cfg(test)]
     pub fn memory_bytes(&self) -> u64 {
         self.booked
     }
@@ -209,7 +243,9 @@ impl RawTable {
     }
 
     pub(super) fn book(&mut self, bytes: u64) {
-        self.account.adjust(MemoryKind::Index, self.booked, bytes);
+        if let Some(account) = &self.account {
+            account.adjust(MemoryKind::Index, self.booked, bytes);
+        }
         self.booked = bytes;
     }
 
@@ -366,6 +402,20 @@ impl RawTable {
         }
     }
 
+    /// Returns the entry at the hinted slot, if it has the tag of a hash.
+    ///
+    /// # Safety
+    /// The table is of these types.
+    #[inline(always)]
+    // SAFETY: the types are the caller's promise.
+    pub unsafe fn near<K, V>(&self, hash: u64, near: Near) -> Option<NonNull<Entry<K, V>>> {
+        let shape = const { Shape::of(Layout::new::<Entry<K, V>>()) };
+        let block = *self.directory.get(self.index_of(hash))?;
+        let slot = usize::from(near.0) & self.last;
+        // SAFETY: as said above; a slot with a tag has an entry of these types.
+        unsafe { block.has_tag(slot, tag_of(hash)).then(|| block.entry(shape, slot).cast()) }
+    }
+
     /// Returns the block of a spot and the group in it, whether or not the slot has an entry.
     #[inline]
     pub(super) fn resolve(&self, spot: Spot) -> Option<(Block, usize)> {
@@ -409,6 +459,13 @@ impl RawTable {
         let at = self.occupied(spot)?;
         // SAFETY: the slot has an entry, and `self` is borrowed.
         Some(unsafe { self.record(at) })
+    }
+
+    /// Returns the memory of the entry at a spot.
+    pub fn entry_mut(&mut self, spot: Spot) -> Option<NonNull<u8>> {
+        let (block, slot) = self.occupied(spot)?;
+        // SAFETY: as said above.
+        Some(unsafe { block.entry(self.shape, slot) })
     }
 
     /// Finds the entry with this hash that `is` it.
@@ -534,9 +591,40 @@ impl RawTable {
 
     /// Iterates over the entries at an index, in no order.
     pub fn entries_at(&self, index: usize) -> impl Iterator<Item = RecordRef<'_>> {
-        let groups = 0..self.groups_at(index);
-        let spots = groups.flat_map(move |group| self.spots(index, group));
-        spots.filter_map(|spot| self.entry(spot))
+        let (mut next, mut group, mut left) = (Some(self.directory[index]), 0, 0u16);
+        std::iter::from_fn(move || {
+            while left == 0 {
+                if group > self.mask {
+                    // SAFETY: as said above.
+                    (next, group) = (unsafe { next?.head() }.next, 0);
+                }
+                // SAFETY: as said above.
+                left = unsafe { next?.occupied(group) };
+                group += 1;
+            }
+            let slot = (group - 1) * SLOTS + left.trailing_zeros() as usize;
+            left &= left - 1;
+            // SAFETY: as said above; a slot with a tag has an entry, and `self` is borrowed.
+            Some(unsafe { self.record((next?, slot)) })
+        })
+    }
+
+    /// Returns the hashes of entries from `place` to `last`, those of the part at `place`, sorted; and the place of the
+    /// next part, if that is not after `last`.
+    pub fn hashes_at(&self, place: u64, last: u64) -> (Vec<u64>, Option<u64>) {
+        let (index, next) = self.part_at(place);
+        let mut hashes = Vec::with_capacity(index.map_or(0, |index| self.len_at(index)));
+        let is_asked = |hash: &u64| (place..=last).contains(&self.range.place(*hash));
+        let entries = index.into_iter().flat_map(|index| self.entries_at(index));
+        hashes.extend(entries.map(RecordRef::hash).filter(is_asked));
+        hashes.sort_unstable();
+        (hashes, next.filter(|next| *next <= last))
+    }
+
+    /// Returns the memory of the hashes of the part at `place`.
+    pub fn hashes_bytes(&self, place: u64) -> u64 {
+        let index = self.part_at(place).0;
+        rounded(index.map_or(0, |index| self.len_at(index)) * size_of::<u64>()) as u64
     }
 
     /// Drops the entries of one prefix of a table that is not used any more, and frees its blocks. Returns whether there

@@ -7,7 +7,7 @@
 
 use std::rc::Rc;
 
-use alluvium_pagestore::{Account, Key, Lookup, MemoryKind, Result, State};
+use alluvium_pagestore::{Account, HeapSize, Key, KeyHash, Lookup, MemoryKind, Result, State};
 
 use crate::heap::split_table::{FrozenTable, HashRange, SplitTable};
 
@@ -52,7 +52,7 @@ pub struct Kept<K, T> {
     before: Option<T>,
 }
 
-impl<K: Key, T: Entry<K>> Snapshot<K, T> {
+impl<K: KeyHash + HeapSize + Eq, T: Entry<K>> Snapshot<K, T> {
     /// Everything is to be taken. Cost: O(1).
     pub fn new(account: &Rc<Account>, range: HashRange) -> Self {
         let kept = SplitTable::new(account.clone(), range);

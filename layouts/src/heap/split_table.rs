@@ -19,10 +19,10 @@ use alluvium_pagestore::{Account, MemoryKind, Result, rounded};
 use hashbrown::HashTable;
 use hashbrown::hash_table::Entry;
 
-use self::parts::{Part, Parts};
+use self::parts::Part;
 use crate::support::prefetch_unsafe::prefetch;
 
-pub(crate) use parts::{FrozenTable, Span};
+pub(crate) use parts::{FrozenTable, Parts, Span};
 
 /// Most entries of a part: a hash table of 128 buckets filled to 7 in 8.
 pub(crate) const PART_ENTRIES_MAX: usize = 112;
@@ -94,13 +94,6 @@ impl HashRange {
     }
 }
 
-/// Where an entry stood when it was looked for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Spot {
-    part: u32,
-    entry: u32,
-}
-
 /// The table. Callers give the hash with every call, and a function for it where entries move.
 #[derive(Debug)]
 pub struct SplitTable<T> {
@@ -155,28 +148,16 @@ impl<T> SplitTable<T> {
         self.parts.all[part].entries.find_mut(spread(hash), is)
     }
 
-    /// Where the entry with this hash probably is, if there is one, and has it fetched into the
-    /// cache: reads what leads to entries, but none of them.
+    /// Has the entry with this hash fetched into the cache, if there is one: reads what leads to
+    /// entries, but none of them.
     #[inline]
-    pub fn look_ahead(&self, hash: u64) -> Option<Spot> {
-        let part = self.parts.part_of(hash)?;
-        let entries = &self.parts.all[part].entries;
-        let entry = entries.find_bucket_index(spread(hash), |_| true)?;
-        prefetch(std::ptr::from_ref(entries.get_bucket(entry)?));
-        Some(Spot { part: part as u32, entry: entry as u32 })
-    }
-
-    /// The entry at a spot, as [`at_mut`](SplitTable::at_mut).
-    #[inline]
-    pub fn at(&self, spot: Spot) -> Option<&T> {
-        self.parts.all.get(spot.part as usize)?.entries.get_bucket(spot.entry as usize)
-    }
-
-    /// The entry at a spot, if there is one; another one, if entries have moved, or if it stood
-    /// before the one that was looked for.
-    #[inline]
-    pub fn at_mut(&mut self, spot: Spot) -> Option<&mut T> {
-        self.parts.all.get_mut(spot.part as usize)?.entries.get_bucket_mut(spot.entry as usize)
+    pub fn look_ahead(&self, hash: u64) {
+        let part = self.parts.part_of(hash).map(|part| &self.parts.all[part].entries);
+        let Some(entries) = part else { return };
+        let entry = entries.find_bucket_index(spread(hash), |_| true);
+        if let Some(entry) = entry.and_then(|entry| entries.get_bucket(entry)) {
+            prefetch(std::ptr::from_ref(entry));
+        }
     }
 
     /// Adds an entry that is not there yet and returns it.

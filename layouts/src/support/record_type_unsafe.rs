@@ -191,14 +191,25 @@ impl<K: Key, V: State> Of<K, V> {
     }
 }
 
+/// Of keys alone.
+impl<K: Key> Of<K, ()> {
+    /// Of keys that are cloned, and encoded by others.
+    const KEY: RecordType = RecordType { clone_into: Self::clone_into, ..Self::VOLATILE };
+}
+
 impl RecordType {
     /// That of keys `K` and values `V`.
     pub(crate) fn of<K: Key, V: State>() -> &'static Self {
         const { &Of::<K, V>::TYPE }
     }
 
+    /// That of keys `K` without values, which are never encoded.
+    pub(crate) const fn key<K: Key>() -> &'static Self {
+        const { &Of::<K, ()>::KEY }
+    }
+
     /// That of keys `K` and values `V` of a table whose records never leave it.
-    pub(crate) fn volatile<K: Key, V: 'static>() -> &'static Self {
+    pub(crate) const fn volatile<K: Key, V: 'static>() -> &'static Self {
         const { &Of::<K, V>::VOLATILE }
     }
 
@@ -295,6 +306,26 @@ impl<'a> RecordRef<'a> {
         (&entry.key, &entry.value)
     }
 
+    /// Where it is.
+    #[inline(always)]
+    pub(crate) fn as_ptr(self) -> *const u8 {
+        self.entry
+    }
+
+    /// The key, of [a key alone](RecordType::key).
+    ///
+    /// # Panics
+    /// If it is of another type, or has a value.
+    #[inline]
+    pub(crate) fn key<K: Key>(self) -> &'a K {
+        // The same in all but other parts of the program, for which it may be made anew.
+        if !std::ptr::eq(self.record_type, RecordType::key::<K>()) {
+            return self.native::<K, ()>().0;
+        }
+        // SAFETY: an entry of these types is there during `'a`.
+        &unsafe { Of::<K, ()>::entry(self.entry) }.key
+    }
+
     /// [`get`](RecordRef::get) of any types, by their ids.
     ///
     /// # Panics
@@ -304,6 +335,11 @@ impl<'a> RecordRef<'a> {
         // SAFETY: an entry of these types is there during `'a`.
         let entry = unsafe { Of::<K, V>::entry(self.entry) };
         (&entry.key, &entry.value)
+    }
+
+    /// Of which types it is.
+    pub(crate) fn record_type(self) -> &'static RecordType {
+        self.record_type
     }
 
     /// The key's hash.
