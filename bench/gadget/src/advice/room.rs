@@ -44,9 +44,9 @@ const ELEMENT_IN_RUN_BYTES: u64 = 16;
 const PART_IN_RUN_BYTES: u64 = 56;
 /// Runs that have a part of the same list.
 const PARTS_OF_LIST: u64 = 8;
-/// Bytes on storage for each that is not cut off, at most: a third is left before runs are merged, and the
-/// merged run stands beside them.
-const CUT_OFF: f64 = 2.0;
+/// Bytes on storage for each that is not cut off, at most: a third is left before runs are merged, merging takes
+/// its time, and the merged run stands beside them.
+const CUT_OFF: f64 = 4.0;
 /// A note that a list was cleared, in a table at its worst.
 const NOTE_BYTES: u64 = 150;
 /// Notes after which runs are merged, and those that come meanwhile.
@@ -264,9 +264,10 @@ mod tests {
 
     #[test]
     fn an_append_log_works_where_lists_are_cleared_again_and_again() {
-        let (memory_bytes, keys, element) = (800 << 10, 500, [7; 1000]);
+        // Half as much again as is needed: merges of a busy machine come late.
+        let (memory_bytes, keys, element) = (1536 << 10, 500, [7; 1000]);
         let state = lists(keys, 10 * keys, &element, keys);
-        assert_eq!(state.refused("ours-append-log", memory_bytes), None);
+        assert_eq!(state.refused("ours-append-log", memory_bytes * 2 / 3), None);
         let place = tempfile::tempdir().unwrap();
         let (_store, mut all) = open_lists(place.path(), memory_bytes);
         for _ in 0..4 {
