@@ -95,6 +95,7 @@ fn what_is_under_way_is_bounded_in_bytes_and_in_time() {
 #[test]
 fn rows_of_a_source_that_is_held_back_see_no_later_time() {
     const TTL: i64 = 100;
+    const ROUND: i64 = TTL / 4;
     for workers in 1..=2 {
         let counts = each_worker(workers, move |worker, state| {
             let watermarks = Watermarks::new(worker);
@@ -152,10 +153,11 @@ fn rows_of_a_source_that_is_held_back_see_no_later_time() {
                         assert!(since.elapsed() < FOR_EVER, "nothing is admitted any more");
                     }
                     slow.send((keys(key), number), 8).unwrap();
-                    // What is sent is done when the source is past it.
-                    slow.advance_to(Time(number as i64 * (TTL - 10) + key as i64 + 1)).unwrap();
+                    // What is sent is done when the source is past it. The time by which an entry was touched may be that
+                    // of another worker, which is up to a round behind: two rounds are less than the time to live.
+                    slow.advance_to(Time(number as i64 * ROUND + key as i64 + 1)).unwrap();
                 }
-                slow.advance_to(Time((number as i64 + 1) * (TTL - 10))).unwrap();
+                slow.advance_to(Time((number as i64 + 1) * ROUND)).unwrap();
             }
             drop((slow, fast, watermarks));
             while worker.step_or_park(None) {}
