@@ -1,0 +1,99 @@
+//! Loads keys into a hybrid log with sorted runs, reads and changes them, and counts what that took.
+//!
+//! `cargo run --release -p alluvium-layouts --example cold_keys -- KEYS MIB`: so many counters of 64 bytes, in so much
+//! memory, in a directory for temporary files. Every answer is checked.
+
+use std::time::Instant;
+
+use alluvium_layouts::{HybridLog, HybridLogTable, Layout, RunStats, StateContext, Table, Upkeep};
+use alluvium_pagestore::io::{IoOptions, open_device};
+use alluvium_pagestore::{Account, Helper, MIB, SegmentStore, hash_word};
+
+type Value = [u64; 7];
+type Log = HybridLogTable<u64, Value>;
+
+/// Look-ups of each kind, and those that bring filters to memory before.
+const LOOK_UPS: u64 = 50_000;
+const BEFORE: u64 = 20_000;
+
+fn value(key: u64) -> Value {
+    [key; 7]
+}
+
+fn open(place: &std::path::Path, mib: u64) -> alluvium_pagestore::Result<Log> {
+    let device = open_device(place, &IoOptions::default())?;
+    let context = StateContext {
+        name: "counters".into(),
+        account: Account::below(&Account::root(mib * MIB), "counters", u64::MAX),
+        segments: Some(SegmentStore::new(device, 1)),
+        helper: Helper::thread()?,
+        max_value_bytes: 4096,
+        key_groups: 256,
+        owned: 0..256,
+        movable: false,
+        restored: None,
+    };
+    Layout::<u64, Value>::open(&HybridLog::new().cold_runs(true), context)
+}
+
+/// Runs a part for all of its calls and tells the rate, and the reads of runs.
+fn part(log: &mut Log, what: &str, calls: u64, mut call: impl FnMut(&mut Log, u64)) {
+    let (before, start) = (log.stats().runs, Instant::now());
+    let tenth = (calls / 10).max(1);
+    for nth in 0..calls {
+        call(log, nth);
+        if calls > 1_000_000 && (nth + 1) % tenth == 0 {
+            println!("{what}: {} of {calls}, {:.0}/s", nth + 1, rate(nth + 1, start));
+        }
+    }
+    let after = log.stats().runs;
+    let reads = (after.reads - before.reads) as f64 / calls as f64;
+    println!("{what}: {:.0}/s, {reads:.4} reads of runs a call", rate(calls, start));
+}
+
+fn rate(calls: u64, start: Instant) -> f64 {
+    calls as f64 / start.elapsed().as_secs_f64()
+}
+
+fn show(log: &Log) {
+    let stats = log.stats();
+    let RunStats { keys, runs, levels, guide_bytes, directory_bytes, .. } = stats.runs;
+    let each = |bytes: u64| bytes as f64 / keys.max(1) as f64;
+    println!("{keys} keys in {runs} runs of {levels} levels; {} calls waited", stats.stalls);
+    let (guides, directories) = (each(guide_bytes), each(directory_bytes));
+    println!(
+        "memory for each: {guides:.3} bytes of filters and fences, {directories:.3} of directories"
+    );
+    if let Some(written) = stats.runs.write_amplification() {
+        println!("{written:.2} bytes written for each that moved");
+    }
+}
+
+fn main() -> alluvium_pagestore::Result<()> {
+    let mut arguments = std::env::args().skip(1).map(|one| one.parse::<u64>().expect("a number"));
+    let (keys, mib) = (arguments.next().unwrap_or(100_000), arguments.next().unwrap_or(2));
+    let place = tempfile::tempdir().expect("a directory for temporary files");
+    let mut log = open(place.path(), mib)?;
+    part(&mut log, "load", keys, |log, key| {
+        let known =
+            log.put(key, value(key)).unwrap_or_else(|refused| panic!("{key}: {}", refused.error));
+        assert!(!known, "{key} is new");
+    });
+    show(&log);
+    let some = |nth: u64| hash_word(nth) % keys;
+    let read = |log: &mut Log, nth: u64| {
+        assert_eq!(log.get(&some(nth)).expect("it is read").map(|found| found[0]), Some(some(nth)));
+    };
+    part(&mut log, "reads before", BEFORE, read);
+    part(&mut log, "reads", LOOK_UPS, |log, nth| read(log, nth + BEFORE));
+    part(&mut log, "absent keys", LOOK_UPS, |log, nth| {
+        assert!(log.get(&(keys + some(nth))).expect("it is read").is_none());
+    });
+    part(&mut log, "updates", LOOK_UPS, |log, nth| {
+        let changed = log.modify(&some(nth), |found| found[6] += 1).expect("it is changed");
+        assert!(changed.is_some(), "{}", some(nth));
+    });
+    show(&log);
+    assert_eq!(log.len(), keys);
+    Ok(())
+}
