@@ -252,10 +252,12 @@ fn counts_larger_than_memory_in_window_segments() {
 #[test]
 fn counts_larger_than_memory_in_a_hybrid_log() {
     let stream = || Synthetic::new(32_000, 4_000, 60_000, Distribution::Uniform, 7).unwrap();
-    let memory = MIB + 512 * KIB;
-    for windows in [
-        Windows::aligned(15 * SECOND, 15 * SECOND).unwrap(),
-        Windows::sessions(5 * SECOND).unwrap(),
+    let windows = |length, slide| Windows::aligned(length * SECOND, slide * SECOND).unwrap();
+    for (memory, windows) in [
+        (MIB + 512 * KIB, windows(15, 15)),
+        (MIB + 512 * KIB, Windows::sessions(5 * SECOND).unwrap()),
+        // Slices hold all memory when the first totals want some.
+        (2 * MIB + 256 * KIB, windows(12, 2)),
     ] {
         answers_are_right_beyond(HybridLog::new(), memory, Question::Count, windows, stream);
     }

@@ -178,7 +178,9 @@ fn running<K: Key, E: 'static, A: Aggregate<E>>(
         store.open_derived_panes(&name, &WindowSegments::new(), merge, mover)
     };
     match aggregate.subtract(&mut aggregate.init(), &aggregate.init()) {
-        true if slices >= TOTALS_SLICES_MIN => Ok(Running::Totals(Totals::new(open("totals")?))),
+        true if slices >= TOTALS_SLICES_MIN => {
+            Ok(Running::Totals(Totals::new(open("totals")?, slices)))
+        }
         false if slices >= STACKS_SLICES_MIN => {
             Ok(Running::Stacks(Stacks::new(open("stacks")?), slices))
         }

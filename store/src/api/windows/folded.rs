@@ -6,7 +6,7 @@ use std::ops::Range;
 use std::rc::Rc;
 
 use alluvium_layouts::{BatchError, Cursor, Panes};
-use alluvium_pagestore::{ErrorKind, HeapSize, Key, Rejected, Result, Time};
+use alluvium_pagestore::{ErrorKind, HeapSize, Key, Rejected, Result, State, Time};
 
 use super::contents::{Contents, Out, SliceCache, Was};
 use super::stacks::Stacks;
@@ -41,6 +41,17 @@ pub(crate) enum Running<K, A, S> {
     Totals(Totals<K, A, S>),
     /// Of others, of so many slices.
     Stacks(Stacks<K, A, S>, i128),
+}
+
+impl<K: Key, A: State, S: Panes<K, Total<A>>> Running<K, A, S> {
+    /// A window was folded without what is kept of the one before.
+    fn has_rested(&mut self) {
+        match self {
+            Running::Nothing => {}
+            Running::Totals(totals) => totals.has_rested(),
+            Running::Stacks(stacks, _) => stacks.has_rested(),
+        }
+    }
 }
 
 impl<K, E, A, P, S> Folded<K, E, A, P, S>
@@ -78,12 +89,7 @@ where
         let (aggregate, panes) = (&*self.aggregate, &*self.panes);
         match &mut self.running {
             Running::Nothing => Ok(None),
-            Running::Totals(totals) => {
-                let done = totals.leave(aggregate, panes, slices.start, fuel)?
-                    && totals.enter(aggregate, panes, slices.end, fuel)?
-                    && totals.tell(aggregate, window, (*fuel).max(1), out)?;
-                Ok(Some(done))
-            }
+            Running::Totals(totals) => totals.fire(aggregate, panes, slices, window, fuel, out),
             Running::Stacks(stacks, windows) => {
                 if !stacks.rests() {
                     match stacks.fire(aggregate, panes, slices, window, fuel, out) {
@@ -275,10 +281,8 @@ where
                     });
                 })
             })??;
-            if let Running::Stacks(stacks, _) = &mut self.running
-                && cursor.done
-            {
-                stacks.has_rested();
+            if cursor.done {
+                self.running.has_rested();
             }
             return Ok(fuel - left);
         };
@@ -316,6 +320,7 @@ where
         }
         if self.fold.done {
             (self.fold, cursor.done) = (Cursor::default(), true);
+            self.running.has_rested();
         }
         Ok(0)
     }
@@ -344,10 +349,7 @@ where
         let (aggregate, mut left) = (&*self.aggregate, fuel);
         let done = match &mut self.running {
             Running::Nothing => true,
-            Running::Totals(totals) => {
-                totals.leave(aggregate, &self.panes, before, &mut left)?
-                    && totals.drop_if_empty(&self.panes, left.max(1))?
-            }
+            Running::Totals(totals) => totals.purge(aggregate, &self.panes, before, &mut left)?,
             Running::Stacks(stacks, _) => {
                 stacks.purge(aggregate, &self.panes, before, &mut left)?
             }

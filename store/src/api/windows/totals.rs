@@ -12,7 +12,7 @@ use std::cell::Cell;
 use std::ops::Range;
 
 use alluvium_layouts::{Cursor, Panes, Run};
-use alluvium_pagestore::{Key, Result, State, Time};
+use alluvium_pagestore::{ErrorKind, Key, Result, State, Time};
 
 use super::Window;
 use super::contents::Out;
@@ -42,10 +42,14 @@ pub(crate) struct Totals<K, A, P> {
     moved: Vec<(K, A)>,
     telling: Cursor,
     empty: Vec<K>,
+    /// The slices of a window: after so many, totals that found no room are tried again.
+    slices: i128,
+    /// So many windows are folded without totals, since there was no room.
+    resting: i128,
 }
 
 impl<K: Key, A: State, P: Panes<K, Total<A>>> Totals<K, A, P> {
-    pub(crate) fn new(panes: Held<PanesCell<K, Total<A>, P>>) -> Self {
+    pub(crate) fn new(panes: Held<PanesCell<K, Total<A>, P>>, slices: i128) -> Self {
         Self {
             panes,
             added: Time::MIN,
@@ -55,7 +59,82 @@ impl<K: Key, A: State, P: Panes<K, Total<A>>> Totals<K, A, P> {
             moved: Vec::new(),
             telling: Cursor::default(),
             empty: Vec::new(),
+            slices,
+            resting: 0,
         }
+    }
+
+    /// Tells the results of some keys of the window whose slices are given, of which it adds those
+    /// that are new and takes out those before; says whether these were the last, or nothing if the
+    /// window is to be folded without, since there is no room for totals.
+    pub(crate) fn fire<E, R>(
+        &mut self,
+        aggregate: &impl Aggregate<E, Acc = A, Out = R>,
+        slices: &PanesCell<K, A, impl Panes<K, A>>,
+        range: &Range<Time>,
+        window: Window,
+        fuel: &mut usize,
+        out: Out<'_, K, R>,
+    ) -> Result<Option<bool>> {
+        if self.resting == 0 {
+            let moved = self.leave(aggregate, slices, range.start, fuel);
+            let moved =
+                moved.and_then(|done| Ok(done && self.enter(aggregate, slices, range.end, fuel)?));
+            let told = moved
+                .and_then(|done| Ok(done && self.tell(aggregate, window, (*fuel).max(1), out)?));
+            match told {
+                // What can be done without must not keep a window from firing.
+                Err(error) if error.kind() == ErrorKind::OverBudget && !self.has_told() => {
+                    self.rest();
+                }
+                told => return told.map(Some),
+            }
+        }
+        Ok((!self.clear(fuel)?).then_some(false))
+    }
+
+    /// Whether something of a window that is told was visited.
+    fn has_told(&self) -> bool {
+        self.telling != Cursor::default()
+    }
+
+    /// There is no room: as many windows as share a slice are folded without.
+    fn rest(&mut self) {
+        self.resting = self.slices;
+        self.is_stale.set(true);
+    }
+
+    /// A window was folded without.
+    pub(crate) fn has_rested(&mut self) {
+        self.resting -= 1;
+    }
+
+    /// Gives up what it holds; says whether that is done.
+    fn clear(&mut self, fuel: &mut usize) -> Result<bool> {
+        self.is_stale.set(true);
+        *fuel = fuel.saturating_sub(1);
+        self.panes.enter()?.purge(SLICE.plus(1), (*fuel).max(1))
+    }
+
+    /// Takes the slices before `before` out, which are about to be dropped, and drops totals that
+    /// nothing is in; says whether that is done.
+    pub(crate) fn purge<E>(
+        &mut self,
+        aggregate: &impl Aggregate<E, Acc = A>,
+        slices: &PanesCell<K, A, impl Panes<K, A>>,
+        before: Time,
+        fuel: &mut usize,
+    ) -> Result<bool> {
+        if self.resting == 0 {
+            match self.leave(aggregate, slices, before, fuel) {
+                Ok(true) => return self.drop_if_empty(slices, (*fuel).max(1)),
+                Err(error) if error.kind() == ErrorKind::OverBudget && !self.has_told() => {
+                    self.rest();
+                }
+                done => return done,
+            }
+        }
+        self.clear(fuel)
     }
 
     /// Begins anew: key groups have come or gone, or something is missing. The next window adds all of
@@ -97,7 +176,7 @@ impl<K: Key, A: State, P: Panes<K, Total<A>>> Totals<K, A, P> {
     }
 
     /// Takes the slices before `before` out; says whether that is done.
-    pub(crate) fn leave<E>(
+    fn leave<E>(
         &mut self,
         aggregate: &impl Aggregate<E, Acc = A>,
         slices: &PanesCell<K, A, impl Panes<K, A>>,
@@ -129,7 +208,7 @@ impl<K: Key, A: State, P: Panes<K, Total<A>>> Totals<K, A, P> {
 
     /// Drops all totals if no slice is in them, as when no window has had anything for a while, and
     /// goes on with what was dropped before; says whether that is done. Not while slices move.
-    pub(crate) fn drop_if_empty(
+    fn drop_if_empty(
         &mut self,
         slices: &PanesCell<K, A, impl Panes<K, A>>,
         fuel: usize,
@@ -140,7 +219,7 @@ impl<K: Key, A: State, P: Panes<K, Total<A>>> Totals<K, A, P> {
     }
 
     /// Adds the slices before `before`; says whether that is done.
-    pub(crate) fn enter<E>(
+    fn enter<E>(
         &mut self,
         aggregate: &impl Aggregate<E, Acc = A>,
         slices: &PanesCell<K, A, impl Panes<K, A>>,
@@ -244,12 +323,13 @@ impl<K: Key, A: State, P: Panes<K, Total<A>>> Totals<K, A, P> {
             panes.count(count);
             *fuel = fuel.saturating_sub(1 + count);
             visited???;
-            failed.map_or(Ok(()), Err)?;
+            // What is left over comes next: by then the slices can give up memory.
+            failed.filter(|error| error.kind() != ErrorKind::OverBudget).map_or(Ok(()), Err)?;
         }
     }
 
     /// Tells the totals of some keys; says whether these were the last.
-    pub(crate) fn tell<E, R>(
+    fn tell<E, R>(
         &mut self,
         aggregate: &impl Aggregate<E, Acc = A, Out = R>,
         window: Window,
@@ -275,8 +355,17 @@ impl<K: Key, A: State, P: Panes<K, Total<A>>> Totals<K, A, P> {
             }
         }
         while let Some(key) = empty.last() {
-            self.panes.enter()?.remove(SLICE, key)?;
-            empty.pop();
+            match self.panes.enter()?.remove(SLICE, key) {
+                // All is told; the next window begins anew.
+                Err(error) if error.kind() == ErrorKind::OverBudget => {
+                    self.is_stale.set(true);
+                    empty.clear();
+                }
+                removed => {
+                    removed?;
+                    empty.pop();
+                }
+            }
         }
         *telling = Cursor::default();
         Ok(true)
