@@ -6,7 +6,7 @@
 
 use alluvium_pagestore::io::{
     BLOCK_BYTES, Completion, Device, DirectIo, EngineChoice, Faults, FileHandle, IoBuffer,
-    IoOptions, Operation, Request, Simulated, open_device, run_blocking,
+    IoOptions, Operation, Patient, Request, Simulated, next_completion, open_device, run_blocking,
 };
 use alluvium_pagestore::{ErrorKind, Result};
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, unbounded};
@@ -233,6 +233,100 @@ fn several_threads_may_submit_at_once() {
             let bytes = read(&*device, &file, i * BLOCK, 1).unwrap();
             assert_eq!(bytes.as_slice(), filled(1, i * BLOCK).as_slice(), "{name}: block {i}");
         }
+    });
+}
+
+/// Reads `count` blocks of a file as a thread does that waits for them, 100 at most at a time.
+fn read_own(name: &str, device: &Arc<dyn Device>, file: &FileHandle, count: u64) {
+    let caller = Caller::new(device);
+    let (mut next, mut ended) = (0, BTreeSet::new());
+    while ended.len() < count as usize {
+        while next < count && next < ended.len() as u64 + 100 {
+            let offset = Operation::Read { offset: next * BLOCK };
+            let buffer = IoBuffer::zeroed(BLOCK_BYTES);
+            device.submit_own(caller.request(file, offset, buffer, next));
+            next += 1;
+        }
+        let Some(done) = next_completion(&**device, &caller.completions) else { continue };
+        done.result.unwrap();
+        assert_eq!(done.buffer.as_slice(), filled(1, done.token).as_slice(), "{name}");
+        assert!(ended.insert(done.token), "{name}: {} ended twice", done.token);
+    }
+    assert!(caller.completions.is_empty(), "{name}: one end each");
+    // With a real engine that is so at once.
+    assert!(!device.wait_own(Duration::from_secs(60)), "{name}: nothing is left");
+}
+
+#[test]
+fn threads_wait_for_reads_of_their_own() {
+    Engines::each(|name, device| {
+        let file = device.create("own").unwrap();
+        for i in 0..300 {
+            write(&*device, &file, i * BLOCK, filled(1, i)).unwrap();
+        }
+        std::thread::scope(|scope| {
+            for _ in 0..3 {
+                scope.spawn(|| read_own(name, &device, &file, 300));
+            }
+        });
+        read_own(name, &device, &file, 300);
+    });
+}
+
+#[test]
+fn a_patient_thread_reads_by_itself_and_is_told_of_errors() {
+    Engines::each(|name, device| {
+        let patient: Arc<dyn Device> =
+            Arc::new(Patient::new(device.clone(), Duration::from_secs(60)));
+        let file = patient.create("patient").unwrap();
+        write(&*patient, &file, 0, filled(3, 9)).unwrap();
+        let before = patient.stats();
+        for _ in 0..5 {
+            let bytes = read(&*patient, &file, 0, 3).unwrap();
+            assert_eq!(bytes.as_slice(), filled(3, 9).as_slice(), "{name}");
+        }
+        let error = read(&*patient, &file, 2 * BLOCK, 2).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Corrupt, "{name}: {error}");
+        assert_eq!(error.context("file"), Some("patient"), "{name}");
+        let (reads, errors) = (patient.stats().reads - before.reads, patient.stats().errors);
+        assert_eq!((reads, errors), (5, before.errors + 1), "{name}");
+    });
+}
+
+#[test]
+fn reads_that_a_thread_does_not_wait_for_end_too() {
+    Engines::each(|name, device| {
+        let file = device.create("left").unwrap();
+        write(&*device, &file, 0, filled(64, 1)).unwrap();
+        let caller = Caller::new(&device);
+        for token in 0..40 {
+            let operation = Operation::Read { offset: token * BLOCK };
+            let buffer = IoBuffer::zeroed(BLOCK_BYTES);
+            device.submit_own(caller.request(&file, operation, buffer, token));
+        }
+        // Whoever waits for something else takes them along.
+        let mut ended = 0;
+        while ended < 40 {
+            device.drive();
+            ended += caller.completions.try_iter().count();
+        }
+        assert_eq!(ended, 40, "{name}");
+    });
+    Engines::each(|name, device| {
+        let file = device.create("unread").unwrap();
+        write(&*device, &file, 0, filled(64, 1)).unwrap();
+        let (reply, completions) = unbounded();
+        for token in 0..100 {
+            let operation = Operation::Read { offset: token % 64 * BLOCK };
+            let (file, reply) = (file.clone(), reply.clone().into());
+            let buffer = IoBuffer::zeroed(BLOCK_BYTES);
+            device.submit_own(Request { file, operation, buffer, token, reply });
+        }
+        drop(reply);
+        // By another thread than the one that has launched them.
+        std::thread::spawn(move || drop(device)).join().unwrap();
+        let ends: BTreeSet<_> = completions.iter().map(|done| done.token).collect();
+        assert_eq!(ends.len(), 100, "{name}");
     });
 }
 

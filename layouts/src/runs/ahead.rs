@@ -10,7 +10,9 @@ use std::rc::Rc;
 
 use crossbeam_channel::{Receiver, Sender};
 
-use alluvium_pagestore::io::{Completion, FileHandle, IoBuffer, Operation, Patience, Request};
+use alluvium_pagestore::io::{
+    Completion, FileHandle, IoBuffer, Operation, Patience, Request, next_completion,
+};
 use alluvium_pagestore::{Account, MemoryKind, RunId, SegmentStore};
 
 use crate::support::booked::Booked;
@@ -89,7 +91,7 @@ impl Ahead {
             token: nth as u64,
             reply: self.reply.clone().into(),
         });
-        store.device().submit_all(&mut requests.collect());
+        requests.for_each(|request| store.device().submit_own(request));
         self.under_way = count;
         self.read.resize_with(count, || None);
         self.wanted = wanted;
@@ -101,7 +103,7 @@ impl Ahead {
         let device = store.device();
         let mut patience = store.patience().map(|most| Patience::new(most, device));
         while self.under_way > 0 {
-            let Some(done) = self.ended(store) else {
+            let Some(done) = next_completion(device, &self.completions) else {
                 if patience.as_mut().is_some_and(|patience| patience.is_over(device)) {
                     break;
                 }
@@ -113,14 +115,6 @@ impl Ahead {
                 self.read[done.token as usize] = Some(done.buffer);
             }
         }
-    }
-
-    fn ended(&self, store: &SegmentStore) -> Option<Completion> {
-        if let Ok(done) = self.completions.try_recv() {
-            return Some(done);
-        }
-        store.device().drive();
-        self.completions.recv_timeout(std::time::Duration::from_millis(1)).ok()
     }
 
     /// What was read of a run at an offset, if it is at least so long.

@@ -15,6 +15,8 @@ mod buffer;
 mod descriptors;
 mod directory;
 mod open;
+#[cfg(target_os = "linux")]
+mod own_ring;
 mod patience;
 mod patient;
 mod primitive;
@@ -49,6 +51,7 @@ pub use wake::Waker;
 
 use std::fmt;
 use std::sync::Arc;
+use std::time::Duration;
 
 use crossbeam_channel::Receiver;
 
@@ -172,8 +175,24 @@ pub trait Device: Send + Sync + fmt::Debug {
         }
     }
 
+    /// Starts one read whose end this thread waits for next, with [`wait_own`](Device::wait_own).
+    /// An engine that can, takes it to the device without another thread, when it is waited for.
+    /// The default submits it.
+    fn submit_own(&self, request: Request) {
+        self.submit(request);
+    }
+
+    /// Waits at most so long for the end of a request that this thread has started with
+    /// [`submit_own`](Device::submit_own), whose completion is in its channel then. Returns false,
+    /// at once, if the engine has none.
+    fn wait_own(&self, most: Duration) -> bool {
+        let _ = most;
+        false
+    }
+
     /// Called by a thread that waits for a completion and has nothing else to do. Real engines
-    /// work on their own; the simulated one lets a held request finish.
+    /// work on their own, but for what [`submit_own`](Device::submit_own) has left; the simulated
+    /// one lets a held request finish.
     fn drive(&self) {}
 
     /// Renames a file, replacing `target`. Survives a crash after
@@ -223,7 +242,11 @@ pub fn run_blocking(
             if let Err(error) = patient.wait_for_left() {
                 return (buffer, Err(error.with("file", file.name())));
             }
-            let completions = submit_one(device, file, operation, buffer);
+            let (request, completions) = request(file, operation, buffer);
+            match operation {
+                Operation::Read { .. } => device.submit_own(request),
+                Operation::Write { .. } | Operation::Sync => device.submit(request),
+            }
             patient.wait_for(file, operation, completions, bytes)
         }
         None => wait_for(device, file, &submit_one(device, file, operation, buffer)),
@@ -242,9 +265,20 @@ pub(crate) fn submit_one(
     operation: Operation,
     buffer: IoBuffer,
 ) -> Receiver<Completion> {
-    let (reply, completions) = crossbeam_channel::bounded(1);
-    device.submit(Request { file: file.clone(), operation, buffer, token: 0, reply: reply.into() });
+    let (request, completions) = request(file, operation, buffer);
+    device.submit(request);
     completions
+}
+
+/// A request, and where its end is told.
+fn request(
+    file: &FileHandle,
+    operation: Operation,
+    buffer: IoBuffer,
+) -> (Request, Receiver<Completion>) {
+    let (reply, completions) = crossbeam_channel::bounded(1);
+    let (file, reply) = (file.clone(), reply.into());
+    (Request { file, operation, buffer, token: 0, reply }, completions)
 }
 
 /// Waits for the end of a request.
@@ -260,6 +294,9 @@ pub(crate) fn wait_for(
     }
 }
 
+/// Between two looks at what else is to be done.
+const MOMENT: Duration = Duration::from_millis(1);
+
 /// The end of a request, if it has ended, or does so in a moment.
 fn wait_a_moment(
     device: &dyn Device,
@@ -268,14 +305,30 @@ fn wait_a_moment(
 ) -> Option<(IoBuffer, Result<()>)> {
     match completions.try_recv() {
         Ok(done) => return Some((done.buffer, done.result)),
-        Err(crossbeam_channel::TryRecvError::Empty) => device.drive(),
+        Err(crossbeam_channel::TryRecvError::Empty) => {}
         Err(crossbeam_channel::TryRecvError::Disconnected) => {
             let lost = Error::new(crate::ErrorKind::Io, "the I/O engine has stopped");
             return Some((IoBuffer::empty(), Err(lost.with("file", file.name()))));
         }
     }
-    let done = completions.recv_timeout(std::time::Duration::from_millis(1)).ok()?;
+    let done = next_completion(device, completions)?;
     Some((done.buffer, done.result))
+}
+
+/// Returns the next completion of a channel, if there is one or comes in a moment. For requests that
+/// this thread has started, in either way.
+pub fn next_completion(
+    device: &dyn Device,
+    completions: &Receiver<Completion>,
+) -> Option<Completion> {
+    if let Ok(done) = completions.try_recv() {
+        return Some(done);
+    }
+    if device.wait_own(MOMENT) {
+        return completions.try_recv().ok();
+    }
+    device.drive();
+    completions.recv_timeout(MOMENT).ok()
 }
 
 /// One submitted request. The owner can do other work before it waits. Dropping this waits for the

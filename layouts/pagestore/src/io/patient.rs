@@ -164,6 +164,14 @@ impl Device for Patient {
         self.device.submit_all(requests);
     }
 
+    fn submit_own(&self, request: Request) {
+        self.device.submit_own(request);
+    }
+
+    fn wait_own(&self, most: Duration) -> bool {
+        self.device.wait_own(most)
+    }
+
     fn drive(&self) {
         self.device.drive();
     }

@@ -5,6 +5,7 @@
 
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
 use super::threads::{ThreadPool, ThreadPoolOptions};
 use super::{Completion, Device, FileHandle, IoOptions, IoStats, Operation, Request};
@@ -76,6 +77,17 @@ impl Device for ReadOnly {
                 reply.send(Completion { token, buffer, result });
             }
         }
+    }
+
+    fn submit_own(&self, request: Request) {
+        match request.operation {
+            Operation::Read { .. } => self.0.submit_own(request),
+            Operation::Write { .. } | Operation::Sync => self.submit(request),
+        }
+    }
+
+    fn wait_own(&self, most: Duration) -> bool {
+        self.0.wait_own(most)
     }
 
     fn drive(&self) {

@@ -11,6 +11,7 @@ use std::fs::File;
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::Arc;
+use std::time::Duration;
 
 use super::accepted::Accepted;
 use super::directory::system_file;
@@ -75,13 +76,15 @@ impl Transfer {
     }
 }
 
-/// A ring, its transfers and the event that ends its sleep. Must stay on the thread that made it.
+/// A ring, its transfers and the event that ends its sleep. One with an event must stay on the thread
+/// that made it.
 pub(super) struct Ring {
     ring: IoUring,
     /// Transfers the kernel holds, by `user_data`. Never grows.
     slots: Box<[Option<Transfer>]>,
     free: Vec<usize>,
-    event: Arc<OwnedFd>,
+    /// `None` if only ends of transfers end its sleep.
+    event: Option<Arc<OwnedFd>>,
     /// Where the kernel puts the event's count. Boxed: its address is with the kernel.
     event_count: Box<[u8; 8]>,
     waiting_for_event: bool,
@@ -114,6 +117,32 @@ impl Ring {
             }
             ring => (ring?, true),
         };
+        Self::with(ring, depth, Some(event), deferred)
+    }
+
+    /// A ring for `depth` transfers whose user waits with [`enter_within`](Self::enter_within).
+    pub(super) fn own(depth: usize) -> io::Result<Self> {
+        let entries = depth as u32;
+        // Any thread may drop it, so that the set-up for a single one does not do.
+        let ring = match IoUring::builder().setup_coop_taskrun().build(entries) {
+            Err(e) if e.raw_os_error() == Some(rustix::io::Errno::INVAL.raw_os_error()) => {
+                IoUring::new(entries)?
+            }
+            ring => ring?,
+        };
+        if !ring.params().is_feature_ext_arg() {
+            // Sleeps could not be limited.
+            return Err(rustix::io::Errno::NOSYS.into());
+        }
+        Self::with(ring, depth, None, false)
+    }
+
+    fn with(
+        ring: IoUring,
+        depth: usize,
+        event: Option<Arc<OwnedFd>>,
+        deferred: bool,
+    ) -> io::Result<Self> {
         let mut known = io_uring::Probe::new();
         ring.submitter().register_probe(&mut known)?;
         let needed =
@@ -169,24 +198,22 @@ impl Ring {
     /// Tells the kernel what was launched; if `wait`, sleeps until a transfer ends or
     /// [`wake`] was called.
     pub(super) fn enter(&mut self, wait: bool) -> io::Result<()> {
-        if !self.waiting_for_event {
-            let fd = types::Fd(self.event.as_raw_fd());
+        if let Some(event) = self.event.as_ref().filter(|_| !self.waiting_for_event) {
+            let fd = types::Fd(event.as_raw_fd());
             let entry = opcode::Read::new(fd, self.event_count.as_mut_ptr(), 8).build();
             // SAFETY: `event` and `event_count` are only read, moved or dropped with this struct,
             // whose drop waits until `reap` has seen WAKE.
             unsafe { self.push(&entry.user_data(WAKE)) }
             self.waiting_for_event = true;
         }
-        match self.ring.submit_and_wait(usize::from(wait)) {
-            Ok(_) => Ok(()),
-            // Interrupted, or out of some resource until completions are reaped.
-            Err(e)
-                if matches!(e.raw_os_error(), Some(libc::EINTR | libc::EAGAIN | libc::EBUSY)) =>
-            {
-                Ok(())
-            }
-            Err(e) => Err(e),
-        }
+        entered(self.ring.submit_and_wait(usize::from(wait)))
+    }
+
+    /// The same, and sleeps until a transfer ends, but at most so long.
+    pub(super) fn enter_within(&mut self, most: Duration) -> io::Result<()> {
+        let most = types::Timespec::from(most);
+        let args = types::SubmitArgs::new().timespec(&most);
+        entered(self.ring.submitter().submit_with_args(1, &args))
     }
 
     /// Moves the transfers whose operation ended to `ended`, with the kernel's result.
@@ -218,11 +245,9 @@ impl Drop for Ring {
     /// Waits for the kernel to give back all memory.
     fn drop(&mut self) {
         let mut ended = Vec::new();
-        wake(&self.event);
+        self.event.iter().for_each(|event| wake(event));
         while self.waiting_for_event || !self.is_idle() {
-            if self.ring.submit_and_wait(1).is_err_and(|e| {
-                !matches!(e.raw_os_error(), Some(libc::EINTR | libc::EAGAIN | libc::EBUSY))
-            }) {
+            if entered(self.ring.submit_and_wait(1)).is_err() {
                 // The kernel may still write there.
                 std::mem::forget(std::mem::take(&mut self.slots));
                 std::mem::forget(std::mem::replace(&mut self.event_count, Box::new([0; 8])));
@@ -231,6 +256,16 @@ impl Drop for Ring {
             self.reap(&mut ended);
             ended.clear();
         }
+    }
+}
+
+/// How entering the kernel went: that it was interrupted, that the time is over, or that it is out of
+/// some resource until completions are reaped, is no error.
+fn entered(result: io::Result<usize>) -> io::Result<()> {
+    let goes_on = [libc::EINTR, libc::EAGAIN, libc::EBUSY, libc::ETIME];
+    match result {
+        Err(e) if e.raw_os_error().is_none_or(|code| !goes_on.contains(&code)) => Err(e),
+        _ => Ok(()),
     }
 }
 

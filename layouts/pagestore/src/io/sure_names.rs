@@ -11,6 +11,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+use std::time::Duration;
 
 use super::{Device, FileHandle, IoStats, Request};
 use crate::{ErrorKind, Result};
@@ -143,6 +144,14 @@ impl Device for SureNames {
 
     fn submit(&self, request: Request) {
         self.device.submit(request);
+    }
+
+    fn submit_own(&self, request: Request) {
+        self.device.submit_own(request);
+    }
+
+    fn wait_own(&self, most: Duration) -> bool {
+        self.device.wait_own(most)
     }
 
     fn submit_all(&self, requests: &mut Vec<Request>) {

@@ -4,7 +4,8 @@
 //! through an event. The thread launches all requests it finds, up to the queue depth, enters the
 //! kernel once for all of them, and sleeps there until a transfer ends or an event arrives; it
 //! never spins. Transfers that end early are launched again for the rest. Requests beyond the queue
-//! depth wait in the channel.
+//! depth wait in the channel. Reads that the store's thread waits for go to the kernel without this
+//! thread, through [a ring of its own](super::own_ring).
 //!
 //! The flag `asleep` and the channel form a pair as in Dekker's algorithm. The submitter sends and
 //! then reads the flag; the thread sets the flag and then reads the channel, with a fence between.
@@ -17,9 +18,11 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering, fence};
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 use super::accepted::{Accepted, past_end};
 use super::directory::{DirectIo, Directory, end_of};
+use super::own_ring::OwnRing;
 use super::patience::{CLOSING_MAX, join_within};
 use super::ring_unsafe::{Ring, Transfer, new_event, wake, whole_blocks};
 use super::threads::join_reasons;
@@ -54,6 +57,7 @@ pub struct Uring {
     directory: Directory,
     requests: Sender<Accepted>,
     bell: Arc<Bell>,
+    own: OwnRing,
     /// `None` only while dropping.
     thread: Option<JoinHandle<()>>,
     /// Why the ring has the plain set-up.
@@ -101,17 +105,25 @@ impl Uring {
             Error::new(ErrorKind::Unsupported, "the kernel refuses io_uring").caused_by(e)
         })?;
         let plain = (!deferred).then(|| "plain ring: the kernel is older than 6.1".to_owned());
-        Ok(Self { directory, requests, bell, thread: Some(thread), plain })
+        let own = OwnRing::default();
+        Ok(Self { directory, requests, bell, own, thread: Some(thread), plain })
     }
 
-    fn send(&self, request: Request) {
-        if let Some(accepted) = Accepted::accept(request, &self.directory.counters) {
-            match self.directory.process().check() {
-                // A channel without receiver gives the request back, and dropping it ends it.
-                Ok(()) => drop(self.requests.send(accepted)),
-                Err(forked) => accepted.finish(Err(forked)),
+    /// Takes a request in; one that ends at once is not given on.
+    fn accept(&self, request: Request) -> Option<Accepted> {
+        let accepted = Accepted::accept(request, &self.directory.counters)?;
+        match self.directory.process().check() {
+            Ok(()) => Some(accepted),
+            Err(forked) => {
+                accepted.finish(Err(forked));
+                None
             }
         }
+    }
+
+    fn send(&self, accepted: Accepted) {
+        // A channel without receiver gives the request back, and dropping it ends it.
+        drop(self.requests.send(accepted));
     }
 }
 
@@ -145,15 +157,30 @@ impl Device for Uring {
     }
 
     fn submit(&self, request: Request) {
-        self.send(request);
+        self.accept(request).into_iter().for_each(|accepted| self.send(accepted));
         self.bell.ring();
     }
 
     fn submit_all(&self, requests: &mut Vec<Request>) {
-        for request in requests.drain(..) {
-            self.send(request);
-        }
+        let accepted = requests.drain(..).filter_map(|request| self.accept(request));
+        accepted.for_each(|accepted| self.send(accepted));
         self.bell.ring();
+    }
+
+    fn submit_own(&self, request: Request) {
+        let accepted = self.accept(request);
+        if let Some(accepted) = accepted.and_then(|accepted| self.own.launch(accepted)) {
+            self.send(accepted);
+            self.bell.ring();
+        }
+    }
+
+    fn wait_own(&self, most: Duration) -> bool {
+        self.own.wait(most)
+    }
+
+    fn drive(&self) {
+        self.own.wait(Duration::ZERO);
     }
 
     fn rename(&self, source: &str, target: &str) -> Result<()> {
@@ -186,7 +213,8 @@ impl Drop for Uring {
     /// thread goes on alone, with its buffers and files.
     fn drop(&mut self) {
         if !self.directory.process().is_this() {
-            // The ring and its thread are the parent's.
+            // The rings and their thread are the parent's.
+            self.own.forget();
             return std::mem::forget(self.thread.take());
         }
         self.bell.closing.store(true, Ordering::SeqCst);
@@ -259,7 +287,7 @@ fn serve(mut ring: Ring, requests: &Receiver<Accepted>, bell: &Bell) {
 }
 
 /// Takes the kernel's result in: ends the request, or says what is still to be launched.
-fn advance(mut transfer: Transfer, result: i32) -> Option<Transfer> {
+pub(super) fn advance(mut transfer: Transfer, result: i32) -> Option<Transfer> {
     if transfer.dropping_cache {
         transfer.accepted.finish(Ok(()));
         return None;

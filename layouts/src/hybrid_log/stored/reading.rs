@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use alluvium_pagestore::io::{
     BLOCK_BYTES, CLOSING_MAX, Completion, IoBuffer, Operation, Patience, Reply, Request, UnderWay,
-    Waker,
+    Waker, next_completion,
 };
 use alluvium_pagestore::{
     MemoryKind, RECORD_HEADER_BYTES, RecordBytes, Result, UNSPLIT_BYTES, Verified, damaged,
@@ -98,7 +98,8 @@ impl Stored {
     /// Starts the `nth` read of a call, if a buffer is free.
     pub fn start(&mut self, at: StoredAt, nth: u64) -> Option<Result<()>> {
         debug_assert!(nth <= NTH, "the bits of rounds");
-        let started = self.submit_read(at, self.reads.round << 32 | nth, self.reads.reply.clone());
+        let token = self.reads.round << 32 | nth;
+        let started = self.submit_read(at, token, self.reads.reply.clone());
         self.reads.under_way += usize::from(matches!(started, Some(Ok(()))));
         started
     }
@@ -137,7 +138,11 @@ impl Stored {
             token,
             reply,
         };
-        self.store.device().submit(request);
+        let device = self.store.device();
+        match token & FETCH {
+            0 => device.submit_own(request),
+            _ => device.submit(request),
+        }
         Some(Ok(()))
     }
 
@@ -156,7 +161,8 @@ impl Stored {
             Known::Nothing => {}
         }
         let ticket = self.reads.fetches.begin(at, id);
-        match self.submit_read(at, ticket.0 | FETCH, self.reads.fetch_reply.clone()) {
+        let reply = self.reads.fetch_reply.clone();
+        match self.submit_read(at, ticket.0 | FETCH, reply) {
             Some(Ok(())) => Fetch::Pending(ticket),
             // The call that needs the record meets the error.
             Some(Err(_)) | None => {
@@ -316,12 +322,10 @@ impl Stored {
 
     /// A read that has ended, or ends in a moment.
     fn wait_a_moment(&self) -> Option<Completion> {
-        if let Ok(done) = self.reads.completions.try_recv() {
-            return Some(done);
+        if self.reads.completions.is_empty() {
+            self.helper.drive();
         }
-        self.store.device().drive();
-        self.helper.drive();
-        self.reads.completions.recv_timeout(Duration::from_millis(1)).ok()
+        next_completion(self.store.device(), &self.reads.completions)
     }
 
     /// Reads one record and waits for it.
