@@ -66,6 +66,9 @@ pub struct StateArgs {
     /// How state is laid out
     #[arg(long, value_name = "L", default_value = AnyLayout::NAMES[0], value_parser = layout_named)]
     pub layout: Layout,
+    /// Keep keys that stay cold in sorted runs, with no index entry (hybrid-log only)
+    #[arg(long)]
+    pub cold_runs: bool,
     /// Memory that state may take, such as 256MiB
     #[arg(long, value_name = "SIZE")]
     pub memory: ByteSize,

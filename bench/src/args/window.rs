@@ -98,7 +98,7 @@ impl WindowArgs {
     /// Where our windows live.
     pub fn state(&self, layout: &Layout) -> StateArgs {
         let (layout, dir) = (layout.clone(), self.dir.clone());
-        StateArgs { layout, memory: self.memory, max_value: None, dir }
+        StateArgs { layout, cold_runs: false, memory: self.memory, max_value: None, dir }
     }
 }
 

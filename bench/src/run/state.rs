@@ -3,7 +3,7 @@
 
 use std::path::{Path, PathBuf};
 
-use alluvium::{Store, StoreBuilder};
+use alluvium::{AnyLayout, Store, StoreBuilder};
 use tempfile::TempDir;
 
 use crate::args::StateArgs;
@@ -46,7 +46,14 @@ impl State {
     ) -> Result<State> {
         let dir = temporary.as_ref().map(TempDir::path).or(args.dir.as_deref());
         let dir = dir.expect("one of the two is there").to_owned();
-        let layout = args.layout.layout.clone();
+        let layout = match args.layout.layout.clone() {
+            AnyLayout::HybridLog(log) => AnyLayout::HybridLog(log.cold_runs(args.cold_runs)),
+            layout if !args.cold_runs => layout,
+            _ => {
+                let message = format!("--cold-runs: {} has no runs for them", args.layout.name);
+                return Err(Error::Usage(message));
+            }
+        };
         let builder = Store::builder(&dir).memory(args.memory.0).layout(layout);
         Ok(State { store: configured(builder).open()?, directory: dir, _temporary: temporary })
     }
