@@ -29,7 +29,7 @@ pub(super) struct OwnRing {
 enum Made {
     #[default]
     NotYet,
-    Ring(Ring),
+    Ring(Box<Ring>),
     /// The kernel refuses it.
     Refused,
 }
@@ -54,7 +54,7 @@ impl OwnRing {
         }
         let mut made = self.ring.lock().unwrap_or_else(PoisonError::into_inner);
         if matches!(*made, Made::NotYet) {
-            *made = Ring::own(DEPTH).map_or(Made::Refused, Made::Ring);
+            *made = Ring::own(DEPTH).map_or(Made::Refused, |ring| Made::Ring(Box::new(ring)));
         }
         match &mut *made {
             Made::Ring(ring) if ring.has_room() => {
