@@ -14,7 +14,7 @@ mod merging;
 use std::ops::Range;
 use std::rc::Rc;
 
-use alluvium_pagestore::{Account, Error, ErrorKind, MemoryKind, Result, SegmentStore};
+use alluvium_pagestore::{Account, Error, ErrorKind, MemoryKind, Result, SegmentStore, Time};
 
 use super::chunk::RecordView;
 use super::directory::{RunId, RunInfo};
@@ -30,6 +30,8 @@ pub use merging::{ABOVE_MAX, FAILED_MAX, MERGED_MAX, SHARE, due};
 struct Level {
     number: u64,
     runs: Vec<Run>,
+    /// None of its records that count was touched after this.
+    latest: Time,
 }
 
 impl Level {
@@ -208,7 +210,36 @@ impl Levels {
         let mut runs = opened?;
         runs.iter_mut().for_each(|run| run.keep_free(self.keep_free));
         self.next += 1;
-        Ok(Level { number: self.next, runs })
+        Ok(Level { number: self.next, runs, latest: Time::MAX })
+    }
+
+    /// The number of the newest level, by which it is known as long as it is there.
+    pub fn newest(&self) -> Option<u64> {
+        self.levels.first().map(|level| level.number)
+    }
+
+    /// None of the records of a level that count was touched after a time. A merged level is as late as the latest of
+    /// those that it was merged from.
+    pub fn untouched_after(&mut self, number: u64, latest: Time) {
+        let level = self.levels.iter_mut().find(|level| level.number == number);
+        level.into_iter().for_each(|level| level.latest = latest);
+    }
+
+    /// No record of any level was touched after a time.
+    pub fn untouched_after_all(&mut self, latest: Time) {
+        self.levels.iter_mut().for_each(|level| level.latest = level.latest.min(latest));
+    }
+
+    /// Removes the oldest levels, of which no record was touched since a time, unless levels are being merged. Reads
+    /// nothing. A file that cannot be removed is left over until the next open.
+    pub fn remove_untouched_since(&mut self, time: Time) {
+        while self.merging.is_none()
+            && self.levels.last().is_some_and(|oldest| oldest.latest < time)
+        {
+            let oldest = self.levels.pop().expect("looked at above");
+            let _ = self.remove(oldest.runs);
+            self.cut_memory.adjust_to(self.cut_bytes());
+        }
     }
 
     /// Shows the records of a hash, the newest first among those of one order, until `visit` has seen enough, and says

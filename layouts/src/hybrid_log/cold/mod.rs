@@ -9,11 +9,14 @@
 //!   to the oldest. Keys are compared by `Eq`.
 //! - A key is deleted with its index entry. If levels have a copy of it, or one that is being written will, it is buried
 //!   first: a tombstone, which is the copy itself with a mark, goes to the next level.
+//! - Where entries expire, a record that was touched last before the [tide](touches) is not there.
 //! - One thing is done at a time: a move, or a merge. Each is done in steps that new entries pay for, and its memory is
 //!   saved up before it begins.
 
 mod batch;
 mod counts;
+#[cfg(test)]
+mod expiring_tests;
 mod graves;
 mod image;
 mod judge;
@@ -23,13 +26,14 @@ mod paying;
 mod scanning;
 #[cfg(test)]
 mod tests;
+mod touches;
 
 use std::ops::RangeInclusive;
 use std::rc::Rc;
 
 use alluvium_pagestore::{
     Account, Error, ErrorKind, FooterEntry, KIB, MIB, MemoryKind, Result, RunInfo, SegmentStore,
-    fingerprint,
+    Time, fingerprint,
 };
 
 use self::batch::Batch;
@@ -41,7 +45,7 @@ use crate::contract::table::{RunStats, StateContext};
 use crate::runs::{Levels, MERGED_MAX, MergeSizes, RecordView, RunSizes};
 use crate::support::booked::Booked;
 use crate::support::patient_reads::PatientReads;
-use crate::support::record_type_unsafe::RecordType;
+use crate::support::record_type_unsafe::{ErasedTouched, RecordType};
 
 pub(super) use image::{RunsAtBarrier, RunsWritten, let_go, names_of};
 pub(super) use naming::NamedRuns;
@@ -387,9 +391,59 @@ impl Cold {
         }
     }
 
-    /// A key of this hash that had no entry in the index has one now, or was buried.
-    pub fn left(&mut self, hash: u64) {
-        self.live.take(hash);
+    /// A key of this hash that had no entry in the index has one now, or was buried. Its record was touched last at a
+    /// time, of state whose entries expire.
+    pub fn left(&mut self, hash: u64, touched: Time) {
+        self.live.take(hash, touched);
+    }
+
+    /// Whether entries can expire.
+    ///
+    /// # Errors
+    /// [`ErrorKind::OverBudget`] if memory has no room to count keys by their last touch; [`ErrorKind::Unsupported`] if a
+    /// checkpoint does not say when they were touched.
+    pub fn can_expire(&self) -> Result<()> {
+        self.live.can_expire()
+    }
+
+    /// Entries expire from now on. What is there was not touched after `now`.
+    pub fn begin_expiring(&mut self, of: ErasedTouched, now: Time) {
+        self.live.begin_expiring(of);
+        self.levels.untouched_after_all(now);
+    }
+
+    /// Entries live so long without a touch.
+    pub fn live_for(&mut self, nanos: u64) {
+        self.live.live_for(nanos);
+    }
+
+    /// What was touched last before this is not there.
+    pub fn expired_to(&self) -> Time {
+        self.live.gone().map_or(Time::MIN, |gone| gone.before)
+    }
+
+    /// Whether the record of a payload has expired, and so is not there.
+    fn has_expired(&self, payload: &[u8]) -> Result<bool> {
+        self.live.gone().map_or(Ok(false), |gone| gone.has(self.record_type, payload))
+    }
+
+    /// What was touched last before `to` expires, as far as that can be told without a record. Gives until when, and how
+    /// many keys did. Cost: O(key groups) if the time has moved.
+    pub fn expire_to(&mut self, to: Time) -> (Time, u64) {
+        let (tide, expired) = self.live.expire_to(to);
+        self.drop_expired_levels();
+        (tide, expired)
+    }
+
+    /// Lets go of levels of which no record is there any more, where entries expire. Reads nothing.
+    fn drop_expired_levels(&mut self) {
+        let Some(gone) = self.live.gone().filter(|_| self.moving.is_none()) else { return };
+        if self.live() == 0 && !self.levels.is_empty() {
+            // What copies there are is dead. A file that cannot be removed is left over until the next open.
+            let _ = self.levels.clear();
+            self.forget_buried();
+        }
+        self.levels.remove_untouched_since(gone.before);
     }
 
     /// Forgets the keys of a range of hashes, which is whole key groups. Reads nothing. The index is to forget its own
