@@ -183,8 +183,7 @@ impl HybridLog {
     /// directory. Default: off.
     ///
     /// Key groups move, if the state had a mover when the checkpoint was taken that it is opened
-    /// from. A `fetch` does not read ahead what is in runs: the call for the key reads and waits.
-    /// Exports of an open store have every key.
+    /// from. Exports of an open store have every key.
     #[must_use]
     pub fn cold_runs(mut self, on: bool) -> Self {
         self.cold_runs = Some(on);

@@ -449,10 +449,14 @@ impl<K: Key, V: State> Table<K, V> for HybridLogTable<K, V> {
 
     fn fetch<Q: Lookup<K> + ?Sized>(&mut self, key: &Q) -> Fetch {
         let hash = self.hash(key);
-        if !matches!(self.core.locate(hash, key), Located::Cold)
+        let located = self.core.locate(hash, key);
+        if matches!(located, Located::Resident { .. })
             || self.scratch.as_ref().is_some_and(|scratch| key.is(&scratch.key))
         {
             return Fetch::Ready;
+        }
+        if matches!(located, Located::Absent) {
+            return self.core.log.fetch_from_runs(key.key_hash());
         }
         let Some((_, place)) = self.core.log.candidate(hash, 0) else { return Fetch::Ready };
         self.core.log.stored.as_mut().expect("a stored record has a store").fetch(place)
@@ -462,15 +466,24 @@ impl<K: Key, V: State> Table<K, V> for HybridLogTable<K, V> {
         if let Some(stored) = &mut self.core.log.stored {
             stored.fetched(tell);
         }
+        if let Some(cold) = &mut self.core.log.cold {
+            cold.fetched(tell);
+        }
     }
 
     fn release(&mut self, ticket: Ticket) {
+        if self.core.log.cold.as_mut().is_some_and(|cold| cold.release(ticket)) {
+            return;
+        }
         if let Some(stored) = &mut self.core.log.stored {
             stored.release_fetch(ticket);
         }
     }
 
     fn wake_with(&mut self, waker: Arc<Waker>) {
+        if let Some(cold) = &mut self.core.log.cold {
+            cold.wake_with(waker.clone());
+        }
         if let Some(stored) = &mut self.core.log.stored {
             stored.wake_with(waker);
         }

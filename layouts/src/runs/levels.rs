@@ -16,6 +16,7 @@ use std::rc::Rc;
 
 use alluvium_pagestore::{Account, Error, ErrorKind, MemoryKind, Result, SegmentStore, Time};
 
+use super::ahead::Wanted;
 use super::chunk::RecordView;
 use super::directory::{RunId, RunInfo};
 use super::run::{ReadBuffer, Run, RunReads};
@@ -103,7 +104,7 @@ pub struct Levels {
     levels: Vec<Level>,
     next: u64,
     merging: Option<Merging>,
-    buffer: ReadBuffer,
+    pub(super) buffer: ReadBuffer,
     /// Memory that guides leave to others.
     keep_free: u64,
     /// Bytes of a guide that memory had no room for.
@@ -252,6 +253,16 @@ impl Levels {
         hash: u64,
         visit: &mut dyn FnMut(RecordView<'_>) -> Result<bool>,
     ) -> Result<bool> {
+        let found = self.find_in_all(hash, visit);
+        self.buffer.fetches.was_looked_up(hash);
+        found
+    }
+
+    fn find_in_all(
+        &mut self,
+        hash: u64,
+        visit: &mut dyn FnMut(RecordView<'_>) -> Result<bool>,
+    ) -> Result<bool> {
         for level in 0..self.levels.len() {
             for run in self.levels[level].runs_of(hash) {
                 if self.find_in(level, run, hash, visit)? {
@@ -260,6 +271,11 @@ impl Levels {
             }
         }
         Ok(false)
+    }
+
+    /// The runs of each level that may have a hash, the newest level first.
+    pub(super) fn runs_of(&self, hash: u64) -> impl Iterator<Item = &[Run]> {
+        self.levels.iter().map(move |level| &level.runs[level.runs_of(hash)])
     }
 
     /// Looks in one run. If memory is short, guides of all runs make room.
@@ -299,12 +315,11 @@ impl Levels {
             return;
         }
         let first = |hash: &u64| {
-            let mut levels = self.levels.iter();
-            levels.find_map(|level| {
-                level.runs[level.runs_of(*hash)].iter().find_map(|run| run.wanted(*hash))
-            })
+            self.runs_of(*hash).find_map(|runs| runs.iter().find_map(|run| run.wanted(*hash)))
         };
-        let wanted = hashes.iter().filter_map(first).collect();
+        let fetches = &self.buffer.fetches;
+        let is_new = |one: &Wanted| fetches.find(one.run, one.offset, one.bytes).is_none();
+        let wanted = hashes.iter().filter_map(first).filter(is_new).collect();
         self.buffer.ahead.read(&self.store, wanted, keep_free);
     }
 

@@ -218,17 +218,21 @@ fn what_is_in_runs_is_exported_once_and_imported() {
 }
 
 #[test]
-fn a_fetch_of_what_is_in_runs_leaves_the_read_to_the_call() {
+fn what_is_in_runs_is_read_ahead_of_the_call() {
     let device = Simulated::new(9, Faults::none());
-    let (_store, mut map, model) = filled(&device);
-    for key in 0..KEYS {
-        while let Fetch::Pending(_) | Fetch::Busy = map.fetch(&key).unwrap() {
+    let (store, mut map, model) = filled(&device);
+    let runs = || store.stats().unwrap().state("map").unwrap().table;
+    let (before, mut pending) = (runs(), 0);
+    for key in (0..KEYS).step_by(3) {
+        while let Fetch::Pending(_) = map.fetch(&key).unwrap() {
+            pending += 1;
             map.fetched(|_| ()).unwrap();
-            map.read(&key, |_| ()).unwrap();
         }
         let found = map.read(&key, |found| found.copied()).unwrap();
         assert_eq!(found, model.get(&key).copied(), "{key}");
     }
+    assert_eq!(runs().fetches - before.fetches, pending);
+    assert!(pending > KEYS / 12, "{pending}");
 }
 
 #[test]

@@ -17,6 +17,8 @@ mod batch;
 mod counts;
 #[cfg(test)]
 mod expiring_tests;
+#[cfg(test)]
+mod fetching_tests;
 mod graves;
 mod image;
 mod judge;
@@ -30,7 +32,9 @@ mod touches;
 
 use std::ops::RangeInclusive;
 use std::rc::Rc;
+use std::sync::Arc;
 
+use alluvium_pagestore::io::Waker;
 use alluvium_pagestore::{
     Account, Error, ErrorKind, FooterEntry, KIB, MIB, MemoryKind, Result, RunInfo, SegmentStore,
     Time, fingerprint,
@@ -41,6 +45,7 @@ use self::counts::KeyCounts;
 use self::graves::{Grave, GraveMemory, of_hash};
 use self::moving::Move;
 use super::config::{COLD_RUNS_MEMORY_MIN, Sizes};
+use crate::contract::fetch::{Fetch, Ticket};
 use crate::contract::table::{RunStats, StateContext};
 use crate::runs::{Levels, MERGED_MAX, MergeSizes, RecordView, RunSizes};
 use crate::support::booked::Booked;
@@ -176,6 +181,7 @@ impl Cold {
         let batch_bytes = batch_bytes.max(PAYLOAD_MAX);
         let run_memory = if is_test { 8 * KIB } else { (memory / 32).clamp(32 * KIB, 512 * KIB) };
         let levels = Levels::new(store.clone(), account.clone(), state);
+        let fetches = sizes.queue_depth.saturating_sub(1);
         Some(Self {
             record_type,
             state,
@@ -187,7 +193,7 @@ impl Cold {
             page_records: sizes.page_records as usize,
             read_bytes: (memory / 128).clamp(8 * KIB, 64 * KIB) as usize,
             entries_max: sizes.cold_entries,
-            levels: levels.keeping_free(keep_free).synced_by_owner(),
+            levels: levels.keeping_free(keep_free).synced_by_owner().fetching(fetches),
             store,
             reads,
             buried: Vec::new(),
@@ -335,6 +341,34 @@ impl Cold {
         (count * AHEAD_BYTES) as u64
     }
 
+    /// Starts reading what a look-up of a hash needs, ahead of the call for it.
+    pub fn fetch(&mut self, hash: u64) -> Fetch {
+        match self.levels.may_have(hash) && self.reads.left_bytes() == 0 {
+            true => self.levels.fetch(hash, self.headroom_bytes),
+            false => Fetch::Ready,
+        }
+    }
+
+    /// Tells the tickets of reads that have ended, each once.
+    pub fn fetched(&mut self, tell: &mut dyn FnMut(Ticket)) {
+        self.levels.fetched(tell);
+    }
+
+    /// Nobody wants a read any more. Says whether the ticket is of a read of runs.
+    pub fn release(&mut self, ticket: Ticket) -> bool {
+        self.levels.release(ticket)
+    }
+
+    /// Wakes somebody at the end of each read that is started ahead from now on.
+    pub fn wake_with(&mut self, waker: Arc<Waker>) {
+        self.levels.wake_with(waker);
+    }
+
+    /// Reads that were started ahead of the call that needs them.
+    pub fn fetches(&self) -> u64 {
+        self.levels.fetches()
+    }
+
     /// Reads what look-ups of these hashes read first, all at once. What is saved up for the next move is lent for that.
     pub fn read_ahead(&mut self, hashes: &[u64]) {
         let wanted = self.ahead_bytes(hashes.len()) + self.headroom_bytes;
@@ -472,6 +506,7 @@ impl Cold {
     /// Removes all, and gives all memory back. A file that cannot be removed is left over until the next open.
     pub fn clear(&mut self) {
         self.moving.take().into_iter().for_each(|moving| moving.give_up(&self.store));
+        self.levels.release_all(false);
         let _ = self.levels.clear();
         self.give_guides_up(u64::MAX);
         self.purse.give_back();
@@ -483,7 +518,7 @@ impl Cold {
 
     /// Bytes of buffers that it keeps when it is [cleared](Cold::clear).
     pub fn kept_bytes(&self) -> u64 {
-        self.live.bytes() + self.reads.booked_bytes()
+        self.live.bytes() + self.reads.booked_bytes() + self.levels.fetch_bytes()
     }
 
     /// Gives up what can be read again: guides, and the buffer. Returns how many bytes that was.
@@ -537,6 +572,7 @@ impl Drop for Cold {
     fn drop(&mut self) {
         self.reads.wait_to_close();
         self.reads.book(0);
+        self.levels.release_all(true);
         self.moving.take().into_iter().for_each(|moving| moving.give_up(&self.store));
         self.levels.give_up();
     }
