@@ -50,8 +50,8 @@ pub use segment::{
     ImagePart, LiveSet, Liveness, PartRange, PassVisitor, PassedRecord, PlacedAt, Placing,
     RECORD_BYTES_MAX, RECORD_HEADER_BYTES, RECORDS, RUNS, RecordBytes, RunId, RunInfo,
     SEGMENT_BYTES_MAX, SegmentDirectory, SegmentId, SegmentImage, SegmentInfo, SegmentPass,
-    SegmentReader, SegmentStore, SegmentWriter, StateImage, UNSPLIT_BYTES, Verified, WholeSegment,
-    WrittenPage, damaged, verify_record,
+    SegmentReader, SegmentStore, SegmentWriter, StateImage, TouchedKeys, UNSPLIT_BYTES, Verified,
+    WholeSegment, WrittenPage, damaged, verify_record,
 };
 pub use serde_codec::{SERDE_CODEC, Serde, SerdeBytes, SerdeResolver};
 pub use size::{ByteSize, GIB, IntoByteSize, KIB, MIB};

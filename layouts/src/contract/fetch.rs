@@ -10,7 +10,7 @@ pub enum Fetch {
     /// A call for the key does not wait for storage now. Three cases still can: other calls come
     /// first and take the memory, the record is longer than the first read, or the index's 31 bits
     /// of hash match another key's. So does a call for a key in a [sorted
-    /// run](crate::HybridLog::cold_runs), which is not read ahead.
+    /// run](crate::HybridLog::cold_runs) that memory has no room to read ahead.
     Ready,
     /// The record is being read. Once [`Table::fetched`](crate::Table::fetched) reports the ticket,
     /// ask again or make the call.

@@ -276,8 +276,9 @@ pub trait Table<K: Key, V>: Upkeep {
     /// [`stamp_with`](Table::stamp_with). The default is `Ok`.
     ///
     /// # Errors
-    /// [`ErrorKind::Unsupported`](alluvium_pagestore::ErrorKind::Unsupported) with the option that
-    /// is in the way: the state does not open.
+    /// [`ErrorKind::Unsupported`](alluvium_pagestore::ErrorKind::Unsupported) or
+    /// [`ErrorKind::OverBudget`](alluvium_pagestore::ErrorKind::OverBudget) with the option that is
+    /// in the way: the state does not open.
     fn can_expire(&self) -> Result<()> {
         Ok(())
     }
@@ -288,6 +289,13 @@ pub trait Table<K: Key, V>: Upkeep {
     /// whole once all its records have expired. The default does nothing.
     fn stamp_with(&mut self, touched: Touched<V>, now: Time) {
         let _ = (touched, now);
+    }
+
+    /// Tells a table with expiring entries how long they live without a touch, in nanoseconds.
+    /// Called after [`stamp_with`](Table::stamp_with), before any other call. It may differ from
+    /// what it was in an earlier run. The default does nothing.
+    fn live_for(&mut self, nanos: u64) {
+        let _ = nanos;
     }
 
     /// Continues a pass over the table for about `fuel` entries and removes the expired ones. A

@@ -182,12 +182,8 @@ impl HybridLog {
     /// It needs [`COLD_RUNS_MEMORY_MIN`] of memory, and has no effect in a store without a
     /// directory. Default: off.
     ///
-    /// A state with it, or with runs in its checkpoint, does not open if its entries expire:
-    /// [`ErrorKind::Unsupported`]. Key groups move, if the state had a mover when the checkpoint was
-    /// taken that it is opened from. A `fetch` does not read ahead what is in runs: the call for the
-    /// key reads and waits. Exports of an open store have every key.
-    ///
-    /// [`ErrorKind::Unsupported`]: alluvium_pagestore::ErrorKind::Unsupported
+    /// Key groups move, if the state had a mover when the checkpoint was taken that it is opened
+    /// from. Exports of an open store have every key.
     #[must_use]
     pub fn cold_runs(mut self, on: bool) -> Self {
         self.cold_runs = Some(on);

@@ -365,7 +365,8 @@ impl Upkeep for Core {
             live_keys,
             live_bytes: resident * slot + values + stored_bytes + live_runs,
             disk_bytes: disk_bytes + runs.bytes,
-            fetches: log.stored.as_ref().map_or(0, Stored::fetches),
+            fetches: log.stored.as_ref().map_or(0, Stored::fetches)
+                + log.cold.as_ref().map_or(0, |cold| cold.fetches()),
             live_disk_bytes: stored_bytes + live_runs,
             runs,
             unstored_bytes: log.unstored_bytes(),

@@ -6,6 +6,8 @@
 //! means that its index entries go and nothing is copied. Other rewrites leave out what has expired.
 //!
 //! A record that moves from storage to memory behind the pass is found by the next.
+//!
+//! A log with a [cold tier](super::cold) lets entries expire as far as the tier can tell how many of its keys do.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -63,17 +65,14 @@ impl Expiry {
 }
 
 impl Core {
-    /// Whether entries can expire: runs do not know when a record was touched.
+    /// Whether entries can expire: a cold tier counts its keys by their last touch.
     pub(super) fn can_expire(&self) -> Result<()> {
-        if self.log.cold.is_none() {
-            return Ok(());
-        }
-        let what = "entries of a hybrid log with the option cold-runs, or whose checkpoint has sorted runs, do not expire";
-        Err(Error::new(ErrorKind::Unsupported, what).with("state", &self.context.name))
+        let can = self.log.cold.as_ref().map_or(Ok(()), |cold| cold.can_expire());
+        can.map_err(|error| error.with("state", &self.context.name))
     }
 
     pub(super) fn begin_expiring(&mut self, touched: ErasedTouched, now: Time) {
-        assert!(self.log.cold.is_none(), "entries in runs do not expire");
+        self.log.cold.iter_mut().for_each(|cold| cold.begin_expiring(touched, now));
         // One value at a time is decoded while a segment is rewritten.
         let is_plain = self.log.record_type.is_plain();
         let (account, bytes) = (&self.log.account, self.context.max_value_bytes);
@@ -90,11 +89,24 @@ impl Core {
         self.expiry.map_or(Time::MIN, |expiry| expiry.to)
     }
 
-    /// What was touched last before `to` has expired from now on.
+    /// Entries live so long without a touch.
+    pub(super) fn live_for(&mut self, nanos: u64) {
+        self.log.cold.iter_mut().for_each(|cold| cold.live_for(nanos));
+    }
+
+    /// What was touched last before `to` has expired from now on. With a cold tier that is so up to its tide only: of what
+    /// leaves the log, the tier may have an older copy.
     pub(super) fn expire_to(&mut self, to: Time) {
-        if let Some(expiry) = &mut self.expiry {
-            expiry.to = expiry.to.max(to);
-        }
+        let Some(expiry) = &mut self.expiry else { return };
+        let to = match &mut self.log.cold {
+            Some(cold) => {
+                let (tide, expired) = cold.expire_to(to);
+                self.log.stats.expired += expired;
+                tide
+            }
+            None => to,
+        };
+        expiry.to = expiry.to.max(to);
     }
 
     /// Goes on with a pass for `fuel` slots of frames: counts what it removes, and says if it may have missed some.

@@ -47,6 +47,7 @@ use super::pool_unsafe::Pool;
 use super::spill::Spill;
 use super::stored::Stored;
 use super::writers::Writers;
+use crate::contract::fetch::Fetch;
 use crate::contract::table::{StateContext, TableStats};
 use crate::heap::split_table::HashRange;
 use crate::support::first_panic::FirstPanic;
@@ -196,6 +197,15 @@ impl Log {
     /// Whether a key of this hash may be there without an entry of the index.
     pub fn may_be_in_runs(&self, hash: u64) -> bool {
         self.cold.as_ref().is_some_and(|cold| cold.live() > 0 && cold.may_have(hash))
+    }
+
+    /// Starts reading what a call for a key of this hash reads that has no entry in the index.
+    pub fn fetch_from_runs(&mut self, hash: u64) -> Fetch {
+        if !self.may_be_in_runs(hash) {
+            return Fetch::Ready;
+        }
+        self.make_room_ahead(1);
+        self.cold.as_mut().map_or(Fetch::Ready, |cold| cold.fetch(hash))
     }
 
     /// The first hash that does not stand before a place. None: all do.

@@ -42,6 +42,8 @@ pub struct HybridLogTable<K: Key, V: State> {
     pub(super) core: Typed<K, V>,
     /// The value that the last cold `get` read, unless a write came after it.
     scratch: Option<Scratch<K, V>>,
+    /// Tells when a value was touched last, if entries expire.
+    last_touch: Option<Touched<V>>,
 }
 
 struct Scratch<K, V> {
@@ -78,7 +80,7 @@ impl<K: Key, V: State> Layout<K, V> for HybridLog {
 
     fn open(&self, context: StateContext) -> Result<Self::Table> {
         let core = Core::open(self, RecordType::of::<K, V>(), context)?;
-        Ok(HybridLogTable { core: Typed::new(core), scratch: None })
+        Ok(HybridLogTable { core: Typed::new(core), scratch: None, last_touch: None })
     }
 }
 
@@ -447,10 +449,14 @@ impl<K: Key, V: State> Table<K, V> for HybridLogTable<K, V> {
 
     fn fetch<Q: Lookup<K> + ?Sized>(&mut self, key: &Q) -> Fetch {
         let hash = self.hash(key);
-        if !matches!(self.core.locate(hash, key), Located::Cold)
+        let located = self.core.locate(hash, key);
+        if matches!(located, Located::Resident { .. })
             || self.scratch.as_ref().is_some_and(|scratch| key.is(&scratch.key))
         {
             return Fetch::Ready;
+        }
+        if matches!(located, Located::Absent) {
+            return self.core.log.fetch_from_runs(key.key_hash());
         }
         let Some((_, place)) = self.core.log.candidate(hash, 0) else { return Fetch::Ready };
         self.core.log.stored.as_mut().expect("a stored record has a store").fetch(place)
@@ -460,15 +466,24 @@ impl<K: Key, V: State> Table<K, V> for HybridLogTable<K, V> {
         if let Some(stored) = &mut self.core.log.stored {
             stored.fetched(tell);
         }
+        if let Some(cold) = &mut self.core.log.cold {
+            cold.fetched(tell);
+        }
     }
 
     fn release(&mut self, ticket: Ticket) {
+        if self.core.log.cold.as_mut().is_some_and(|cold| cold.release(ticket)) {
+            return;
+        }
         if let Some(stored) = &mut self.core.log.stored {
             stored.release_fetch(ticket);
         }
     }
 
     fn wake_with(&mut self, waker: Arc<Waker>) {
+        if let Some(cold) = &mut self.core.log.cold {
+            cold.wake_with(waker.clone());
+        }
         if let Some(stored) = &mut self.core.log.stored {
             stored.wake_with(waker);
         }
@@ -479,11 +494,19 @@ impl<K: Key, V: State> Table<K, V> for HybridLogTable<K, V> {
     }
 
     fn stamp_with(&mut self, touched: Touched<V>, now: Time) {
+        self.last_touch = Some(touched);
         self.core.begin_expiring(ErasedTouched::new::<K, V>(touched), now);
+    }
+
+    fn live_for(&mut self, nanos: u64) {
+        self.core.live_for(nanos);
     }
 
     fn expire(&mut self, pass: &mut ExpiryPass<V>, fuel: usize) -> Result<()> {
         self.core.expire_to(pass.to);
+        // A cold tier may be behind.
+        let to = pass.to;
+        pass.to = to.min(self.core.expired_to());
         // While a checkpoint is taken nothing is removed that nobody asks for.
         if !self.core.is_capturing() {
             self.forget_scratch();
@@ -499,6 +522,7 @@ impl<K: Key, V: State> Table<K, V> for HybridLogTable<K, V> {
             pass.removed += removed;
             pass.is_whole &= is_whole;
         }
+        pass.to = to;
         Ok(())
     }
 }

@@ -1,7 +1,8 @@
 //! Reading a run from its first record to its last, a buffer at a time.
 //!
 //! Each chunk is verified before one of its records is shown; at the end of each partition, that its chunks were all
-//! there and in order. A cursor that has failed shows nothing until what failed is done: it goes on where it was.
+//! there and in order, unless the cursor has jumped into it. A cursor that has failed shows nothing until what failed is
+//! done: it goes on where it was.
 
 use alluvium_pagestore::io::{BLOCK_BYTES, FileHandle, IoBuffer, Operation, run_blocking};
 use alluvium_pagestore::{Result, SegmentStore};
@@ -9,6 +10,7 @@ use alluvium_pagestore::{Result, SegmentStore};
 use super::chunk::{self, Chunk, RecordView};
 use super::damaged;
 use super::directory::{Partition, RunInfo, directory_bytes};
+use super::guide::Guide;
 use super::run::read_directory;
 
 /// A place in a run, and the bytes around it.
@@ -39,7 +41,12 @@ pub struct Cursor {
     is_stopped: bool,
     /// The offset that is yet to be read from, where a read failed.
     unread: Option<u64>,
+    /// Chunks before those of the partition that are read were passed over.
+    has_jumped: bool,
 }
+
+/// A cursor jumps to a hash if its partition is so many times as long as what that reads.
+const JUMP_SHARE: usize = 2;
 
 impl Cursor {
     /// Bytes that a cursor on this run takes which reads so many at once.
@@ -63,7 +70,8 @@ impl Cursor {
         Self::open_at(store, info, read_bytes, 0)
     }
 
-    /// [`open`](Cursor::open) on the first record whose hash is not below this one. Reads what its partition has before.
+    /// [`open`](Cursor::open) on the first record whose hash is not below this one. Reads what its partition has before, or
+    /// the guide, if that is less.
     pub(super) fn open_at(
         store: SegmentStore,
         info: &RunInfo,
@@ -95,14 +103,38 @@ impl Cursor {
             read_bytes: 0,
             is_stopped: false,
             unread: None,
+            has_jumped: false,
         };
         cursor.buffer.set_len(0);
         cursor.next_block = cursor.partitions.get(partition).map_or(0, |first| first.block);
+        cursor.jump_to(hash)?;
         cursor.next_chunk()?;
         while cursor.peek().is_some_and(|record| record.hash < hash) {
             cursor.advance()?;
         }
         Ok(cursor)
+    }
+
+    /// Has the partition be read from the first chunk on that may have a hash, if that is worth reading its guide.
+    fn jump_to(&mut self, hash: u64) -> Result<()> {
+        let Some(entry) = self.partitions.get(self.partition).copied() else { return Ok(()) };
+        let guide_bytes = (entry.guide_bytes as usize).next_multiple_of(BLOCK_BYTES);
+        let partition_bytes = entry.blocks as usize * BLOCK_BYTES;
+        if hash == 0
+            || guide_bytes > self.buffer_bytes
+            || partition_bytes < JUMP_SHARE * (guide_bytes + self.buffer_bytes)
+        {
+            return Ok(());
+        }
+        self.read(entry.guide_offset(), guide_bytes)?;
+        let bytes = &self.buffer.as_slice()[..entry.guide_bytes as usize];
+        let block = Guide::verified((self.run, entry.guide_offset()), bytes)?.block_before(hash);
+        self.buffer.set_len(0);
+        if block > 0 {
+            self.unread = Some(entry.offset() + u64::from(block) * BLOCK_BYTES as u64);
+            self.has_jumped = true;
+        }
+        Ok(())
     }
 
     /// The record it is on; none at the end.
@@ -174,7 +206,7 @@ impl Cursor {
         self.buffer.set_len(0);
         (self.chunk, self.chunk_at, self.chunk_bytes, self.buffer_offset) = (None, 0, 0, 0);
         (self.digest, self.records, self.unread) = (0, 0, None);
-        self.is_stopped = true;
+        (self.is_stopped, self.has_jumped) = (true, false);
     }
 
     /// The partition whose records are shown, of how many.
@@ -219,25 +251,31 @@ impl Cursor {
     fn fill(&mut self, offset: u64, entry: Partition) -> Result<()> {
         self.unread = Some(offset);
         let most = (entry.guide_offset() - offset).min(self.buffer_bytes as u64) as usize;
-        let mut buffer = std::mem::replace(&mut self.buffer, IoBuffer::empty());
-        if buffer.capacity() == 0 {
-            // The device keeps the one of a read that has timed out.
-            buffer = IoBuffer::zeroed(self.buffer_bytes);
-        }
-        buffer.set_len(most);
-        let operation = Operation::Read { offset };
-        let (mut buffer, done) = run_blocking(self.store.device(), &self.file, operation, buffer);
-        buffer.set_len(if done.is_ok() { most } else { 0 });
-        self.buffer = buffer;
-        done?;
+        self.read(offset, most)?;
         self.buffer_offset = offset;
         (self.chunk, self.chunk_at, self.chunk_bytes) = (None, 0, 0);
-        self.read_bytes += most as u64;
         self.next_block = (offset / BLOCK_BYTES as u64) as u32 + (most / BLOCK_BYTES) as u32;
         if !self.has_chunk(0)? {
             return Err(damaged(self.run, offset, "a chunk of a run is longer than told"));
         }
         self.unread = None;
+        Ok(())
+    }
+
+    /// Reads so many bytes into the buffer, which has room for them.
+    fn read(&mut self, offset: u64, bytes: usize) -> Result<()> {
+        let mut buffer = std::mem::replace(&mut self.buffer, IoBuffer::empty());
+        if buffer.capacity() == 0 {
+            // The device keeps the one of a read that has timed out.
+            buffer = IoBuffer::zeroed(self.buffer_bytes);
+        }
+        buffer.set_len(bytes);
+        let operation = Operation::Read { offset };
+        let (mut buffer, done) = run_blocking(self.store.device(), &self.file, operation, buffer);
+        buffer.set_len(if done.is_ok() { bytes } else { 0 });
+        self.buffer = buffer;
+        done?;
+        self.read_bytes += bytes as u64;
         Ok(())
     }
 
@@ -255,7 +293,9 @@ impl Cursor {
 
     /// The partition is over: it was whole if digest and count say so.
     fn next_partition(&mut self, entry: Partition) -> Result<()> {
-        if (self.digest, self.records) != (entry.digest, u64::from(entry.records)) {
+        let is_whole = (self.digest, self.records) == (entry.digest, u64::from(entry.records));
+        let has_jumped = std::mem::take(&mut self.has_jumped);
+        if !is_whole && !has_jumped {
             let what = "chunks of a partition are missing, or others";
             return Err(damaged(self.run, entry.offset(), what));
         }

@@ -146,6 +146,13 @@ impl<B: AsRef<[u8]>> Guide<B> {
         self.fence.bytes() as u64
     }
 
+    /// The first block of the partition that may have a hash, or a higher one.
+    pub fn block_before(&self, hash: u64) -> u32 {
+        let bytes = self.bytes.as_ref();
+        let fence = Fence::new(self.fence, &bytes[HEADER_BYTES..HEADER_BYTES + self.fence.bytes()]);
+        fence.block_of(fence.chunks_of(hash).start)
+    }
+
     /// The blocks, from the first of the partition on, that have the hash if it is there. None: it is not.
     pub fn blocks_of(&self, hash: u64) -> Range<u32> {
         let bytes = self.bytes.as_ref();

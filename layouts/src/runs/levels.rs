@@ -14,8 +14,9 @@ mod merging;
 use std::ops::Range;
 use std::rc::Rc;
 
-use alluvium_pagestore::{Account, Error, ErrorKind, MemoryKind, Result, SegmentStore};
+use alluvium_pagestore::{Account, Error, ErrorKind, MemoryKind, Result, SegmentStore, Time};
 
+use super::ahead::Wanted;
 use super::chunk::RecordView;
 use super::directory::{RunId, RunInfo};
 use super::run::{ReadBuffer, Run, RunReads};
@@ -30,6 +31,8 @@ pub use merging::{ABOVE_MAX, FAILED_MAX, MERGED_MAX, SHARE, due};
 struct Level {
     number: u64,
     runs: Vec<Run>,
+    /// None of its records that count was touched after this.
+    latest: Time,
 }
 
 impl Level {
@@ -101,7 +104,7 @@ pub struct Levels {
     levels: Vec<Level>,
     next: u64,
     merging: Option<Merging>,
-    buffer: ReadBuffer,
+    pub(super) buffer: ReadBuffer,
     /// Memory that guides leave to others.
     keep_free: u64,
     /// Bytes of a guide that memory had no room for.
@@ -208,7 +211,36 @@ impl Levels {
         let mut runs = opened?;
         runs.iter_mut().for_each(|run| run.keep_free(self.keep_free));
         self.next += 1;
-        Ok(Level { number: self.next, runs })
+        Ok(Level { number: self.next, runs, latest: Time::MAX })
+    }
+
+    /// The number of the newest level, by which it is known as long as it is there.
+    pub fn newest(&self) -> Option<u64> {
+        self.levels.first().map(|level| level.number)
+    }
+
+    /// None of the records of a level that count was touched after a time. A merged level is as late as the latest of
+    /// those that it was merged from.
+    pub fn untouched_after(&mut self, number: u64, latest: Time) {
+        let level = self.levels.iter_mut().find(|level| level.number == number);
+        level.into_iter().for_each(|level| level.latest = latest);
+    }
+
+    /// No record of any level was touched after a time.
+    pub fn untouched_after_all(&mut self, latest: Time) {
+        self.levels.iter_mut().for_each(|level| level.latest = level.latest.min(latest));
+    }
+
+    /// Removes the oldest levels, of which no record was touched since a time, unless levels are being merged. Reads
+    /// nothing. A file that cannot be removed is left over until the next open.
+    pub fn remove_untouched_since(&mut self, time: Time) {
+        while self.merging.is_none()
+            && self.levels.last().is_some_and(|oldest| oldest.latest < time)
+        {
+            let oldest = self.levels.pop().expect("looked at above");
+            let _ = self.remove(oldest.runs);
+            self.cut_memory.adjust_to(self.cut_bytes());
+        }
     }
 
     /// Shows the records of a hash, the newest first among those of one order, until `visit` has seen enough, and says
@@ -221,6 +253,16 @@ impl Levels {
         hash: u64,
         visit: &mut dyn FnMut(RecordView<'_>) -> Result<bool>,
     ) -> Result<bool> {
+        let found = self.find_in_all(hash, visit);
+        self.buffer.fetches.was_looked_up(hash);
+        found
+    }
+
+    fn find_in_all(
+        &mut self,
+        hash: u64,
+        visit: &mut dyn FnMut(RecordView<'_>) -> Result<bool>,
+    ) -> Result<bool> {
         for level in 0..self.levels.len() {
             for run in self.levels[level].runs_of(hash) {
                 if self.find_in(level, run, hash, visit)? {
@@ -229,6 +271,11 @@ impl Levels {
             }
         }
         Ok(false)
+    }
+
+    /// The runs of each level that may have a hash, the newest level first.
+    pub(super) fn runs_of(&self, hash: u64) -> impl Iterator<Item = &[Run]> {
+        self.levels.iter().map(move |level| &level.runs[level.runs_of(hash)])
     }
 
     /// Looks in one run. If memory is short, guides of all runs make room.
@@ -268,12 +315,11 @@ impl Levels {
             return;
         }
         let first = |hash: &u64| {
-            let mut levels = self.levels.iter();
-            levels.find_map(|level| {
-                level.runs[level.runs_of(*hash)].iter().find_map(|run| run.wanted(*hash))
-            })
+            self.runs_of(*hash).find_map(|runs| runs.iter().find_map(|run| run.wanted(*hash)))
         };
-        let wanted = hashes.iter().filter_map(first).collect();
+        let fetches = &self.buffer.fetches;
+        let is_new = |one: &Wanted| fetches.find(one.run, one.offset, one.bytes).is_none();
+        let wanted = hashes.iter().filter_map(first).filter(is_new).collect();
         self.buffer.ahead.read(&self.store, wanted, keep_free);
     }
 

@@ -18,6 +18,8 @@ mod chunk;
 mod cursor;
 mod directory;
 mod fence;
+mod fetches;
+mod fetching;
 mod filter;
 mod guide;
 mod levels;

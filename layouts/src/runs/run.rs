@@ -16,6 +16,7 @@ use super::chunk::{self, Chunk, RecordView};
 use super::directory::{
     ENTRY_BYTES, FRAME_BYTES, Partition, PartitionPlace, RunInfo, Tail, directory_bytes,
 };
+use super::fetches::Fetches;
 use super::guide::Guide;
 use super::unsynced::UnsyncedRun;
 use super::{checksum, damaged};
@@ -93,13 +94,26 @@ pub struct ReadBuffer {
     memory: Booked,
     /// What was read before it is asked for.
     pub(super) ahead: Ahead,
+    /// The same, of look-ups that nobody waits in.
+    pub(super) fetches: Fetches,
+}
+
+/// What a look-up reads next.
+#[derive(Debug)]
+pub(super) enum Next {
+    Read(Wanted),
+    /// Nothing: it has what it needs, or meets an error.
+    Enough,
+    /// Nothing of this run, which does not have the hash.
+    Elsewhere,
 }
 
 impl ReadBuffer {
     /// One without memory.
     pub fn new(account: Rc<Account>) -> Self {
         let memory = Booked::none(account.clone(), MemoryKind::Tables);
-        Self { buffer: IoBuffer::empty(), memory, ahead: Ahead::new(account) }
+        let fetches = Fetches::new(account.clone());
+        Self { buffer: IoBuffer::empty(), memory, ahead: Ahead::new(account), fetches }
     }
 
     /// Gives its memory up until it is needed, and says how many bytes that was.
@@ -327,10 +341,25 @@ impl Run {
         hash: u64,
         visit: &mut dyn FnMut(RecordView<'_>) -> Result<bool>,
     ) -> Result<bool> {
-        let (run, order_bytes) = (self.info.id.0, self.info.order_bytes as usize);
         self.reads.chunks += 1;
-        let mut at = 0;
         let mut found = false;
+        let is_enough = self.show_all(offset, bytes, hash, &mut |record| {
+            found = true;
+            visit(record)
+        })?;
+        self.reads.wrong += u64::from(!found);
+        Ok(is_enough)
+    }
+
+    fn show_all(
+        &self,
+        offset: u64,
+        bytes: &[u8],
+        hash: u64,
+        visit: &mut dyn FnMut(RecordView<'_>) -> Result<bool>,
+    ) -> Result<bool> {
+        let (run, order_bytes) = (self.info.id.0, self.info.order_bytes as usize);
+        let mut at = 0;
         while at < bytes.len() {
             let place = (run, offset + at as u64);
             let end = at + chunk::told_bytes(place, &bytes[at..])?;
@@ -339,14 +368,12 @@ impl Run {
                 chunk.ok_or_else(|| damaged(run, place.1, "a chunk of a run is damaged"))?;
             let verified = Chunk::verified(place, chunk)?;
             for record in verified.records(chunk, order_bytes).filter(|one| one.hash == hash) {
-                found = true;
                 if visit(record)? {
                     return Ok(true);
                 }
             }
             at = end;
         }
-        self.reads.wrong += u64::from(!found);
         Ok(false)
     }
 
@@ -382,12 +409,40 @@ impl Run {
 
     /// What a look-up of a hash reads first, if anything.
     pub(super) fn wanted(&self, hash: u64) -> Option<Wanted> {
-        self.partitions_of(hash).find_map(|partition| match self.look(partition, hash) {
-            GuideUse::Absent => None,
-            GuideUse::Guide { offset, bytes } | GuideUse::Chunks { offset, bytes } => {
-                Some(Wanted { run: self.info.id, file: self.file.clone(), offset, bytes })
+        match self.next_wanted(hash, &|_, _| None) {
+            Next::Read(wanted) => Some(wanted),
+            Next::Enough | Next::Elsewhere => None,
+        }
+    }
+
+    /// What a look-up of a hash reads next, which has `read` some places before.
+    pub(super) fn next_wanted<'a>(
+        &self,
+        hash: u64,
+        read: &dyn Fn(u64, usize) -> Option<&'a [u8]>,
+    ) -> Next {
+        let wanted = |offset, bytes| {
+            Next::Read(Wanted { run: self.info.id, file: self.file.clone(), offset, bytes })
+        };
+        for partition in self.partitions_of(hash) {
+            let mut leads_to = self.look(partition, hash);
+            if let GuideUse::Guide { offset, bytes } = leads_to {
+                let Some(guide) = read(offset, bytes) else { return wanted(offset, bytes) };
+                let entry = &self.partitions[partition];
+                let place = (self.info.id.0, entry.guide_offset());
+                let guide = Guide::verified(place, &guide[..entry.guide_bytes as usize]);
+                let Ok(guide) = guide else { return Next::Enough };
+                leads_to = self.led_by(&guide, partition, hash);
             }
-        })
+            if let GuideUse::Chunks { offset, bytes } = leads_to {
+                let Some(chunks) = read(offset, bytes) else { return wanted(offset, bytes) };
+                // Of a damaged one the look-up is told.
+                if self.show_all(offset, chunks, hash, &mut |_| Ok(true)).unwrap_or(true) {
+                    return Next::Enough;
+                }
+            }
+        }
+        Next::Elsewhere
     }
 
     /// Reads whole blocks, unless they were read ahead. Guides make room for them, if need be.
@@ -399,7 +454,9 @@ impl Run {
                 return Err(account.over_budget(bytes as u64, "reading a run"));
             }
         }
-        if let Some(read) = into.ahead.find(self.info.id, offset, bytes) {
+        let read = into.ahead.find(self.info.id, offset, bytes);
+        let read = read.or_else(|| into.fetches.find(self.info.id, offset, bytes));
+        if let Some(read) = read {
             into.buffer.set_len(bytes);
             into.buffer.as_mut_slice().copy_from_slice(read);
             return Ok(());

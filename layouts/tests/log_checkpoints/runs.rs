@@ -5,9 +5,11 @@
 
 use std::sync::Arc;
 
-use alluvium_layouts::{CheckpointOutcome, HybridLog, HybridLogTable, Table, Upkeep};
+use alluvium_layouts::{
+    CheckpointOutcome, ExpiryPass, HybridLog, HybridLogTable, Table, Touched, Upkeep,
+};
 use alluvium_pagestore::io::{CrashPolicy, Device, Fault, Faults, Simulated};
-use alluvium_pagestore::{BlobReader, BlobWriter, ErrorKind, MIB, SegmentStore, StateImage};
+use alluvium_pagestore::{BlobReader, BlobWriter, ErrorKind, MIB, SegmentStore, StateImage, Time};
 
 use crate::log::{Log, Model, Value, entries, open, restored};
 
@@ -52,13 +54,52 @@ const KEYS: u64 = 60_000;
 
 impl Run {
     fn new() -> Self {
+        let mut run = Self::empty();
+        (0..KEYS).for_each(|key| run.put(key, key));
+        run
+    }
+
+    fn empty() -> Self {
         let device = Simulated::new(1, Faults::none());
         let segments = SegmentStore::new(Arc::new(device.clone()), 1);
         let layout = HybridLog::new().cold_runs(true);
         let (table, _) = open(&layout, &segments, MEMORY, false, None).unwrap();
-        let mut run = Self { device, segments, layout, table, model: Model::new(), number: 0 };
-        (0..KEYS).for_each(|key| run.put(key, key));
-        run
+        Self { device, segments, layout, table, model: Model::new(), number: 0 }
+    }
+
+    /// Entries expire: a value is when it was touched last.
+    fn begin_expiring(&mut self, now: u64) {
+        self.table.can_expire().unwrap();
+        self.table.stamp_with(TOUCHED, Time(now as i64));
+        self.table.live_for(20_000);
+    }
+
+    /// What was touched last before a time is over: some of it goes, and the model forgets that.
+    fn expire_to(&mut self, to: u64) {
+        let mut pass = ExpiryPass::new(TOUCHED, Time(to as i64));
+        while !pass.cursor.done {
+            self.table.expire(&mut pass, 500).unwrap();
+            // While a checkpoint is taken nothing is looked at.
+            if pass.cursor.position == 0 {
+                break;
+            }
+        }
+        let there = entries(&mut self.table).unwrap();
+        assert_eq!(self.table.len(), there.len() as u64);
+        self.model.retain(|key, touched| {
+            let is_there = there.contains_key(key);
+            assert!(is_there || *touched < to, "{key}");
+            is_there
+        });
+        assert_eq!(there, self.model);
+    }
+
+    /// Opens what a checkpoint says, on a device as a crash leaves it.
+    fn go_on(&mut self, image: &StateImage, model: Model<u64>) {
+        self.device = self.device.crash(CrashPolicy::Everything);
+        self.segments = SegmentStore::new(Arc::new(self.device.clone()), 1 << (20 + self.number));
+        let restored = open(&self.layout, &self.segments, MEMORY, false, Some(image));
+        (self.table, self.model) = (restored.unwrap().0, model);
     }
 
     fn put(&mut self, key: u64, value: u64) {
@@ -87,6 +128,8 @@ impl Run {
         (image, model)
     }
 }
+
+const TOUCHED: Touched<u64> = |value| Time(*value as i64);
 
 fn is_run(name: &str) -> bool {
     name.starts_with("run-")
@@ -235,4 +278,46 @@ fn layouts_that_know_no_runs_say_so() {
     let log = HybridLog::new();
     let refused = Layout::<u64, u64>::open(&log, context(64 << 20, true)).err().unwrap();
     assert_eq!(refused.kind(), ErrorKind::Unsupported, "{refused}");
+}
+
+#[test]
+fn what_has_expired_in_runs_does_not_come_back_with_a_checkpoint() {
+    let mut run = Run::empty();
+    run.begin_expiring(0);
+    (0..KEYS).for_each(|key| run.put(key, key));
+    let moved = run.table.stats().runs;
+    assert!(moved.keys > KEYS / 4, "{moved:?}");
+    run.expire_to(KEYS / 3);
+    let after = run.table.stats();
+    assert!(after.expired > KEYS / 5 && after.runs.keys < moved.keys, "{after:?}");
+    for round in 1..4 {
+        // Some expire while it is taken: it has them.
+        let to = KEYS / 3 + round * 5000;
+        let mut steps = 0;
+        let (image, model) = run.checkpoint(CheckpointOutcome::Committed, |run| {
+            steps += 1;
+            if steps == 2 {
+                run.expire_to(to);
+            }
+            let key = KEYS * round + steps * 31;
+            run.put(key, KEYS + key % 1000);
+        });
+        let len = run.table.len();
+        assert_eq!(len, run.model.len() as u64);
+        run.go_on(&image, model);
+        assert_eq!(run.table.len(), run.model.len() as u64);
+        run.begin_expiring(KEYS + 1000);
+        assert_eq!(entries(&mut run.table).unwrap(), run.model);
+        run.expire_to(to + 2000);
+        (0..KEYS).step_by(11).for_each(|key| {
+            let found = run.table.get(&key).unwrap().copied();
+            assert_eq!(found, run.model.get(&key).copied(), "{key}");
+        });
+        // Some that have expired come back, and so do some that have not.
+        (0..KEYS).step_by(53).for_each(|key| run.put(key, KEYS + round));
+        run.expire_to(to + 4000);
+    }
+    run.expire_to(3 * KEYS);
+    let runs = run.table.stats().runs;
+    assert_eq!((runs.keys, runs.levels), (0, 0), "{runs:?}");
 }

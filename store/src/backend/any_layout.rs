@@ -283,6 +283,10 @@ impl<K: Key, V: State> Table<K, V> for AnyTable<K, V> {
         each!(self, table => table.stamp_with(touched, now))
     }
 
+    fn live_for(&mut self, nanos: u64) {
+        each!(self, table => table.live_for(nanos))
+    }
+
     fn expire(&mut self, pass: &mut ExpiryPass<V>, fuel: usize) -> Result<()> {
         each!(self, table => table.expire(pass, fuel))
     }

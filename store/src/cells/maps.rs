@@ -77,10 +77,11 @@ impl<K: Key, V: 'static, T: Table<K, V>> Contents for Kept<T, WaysOfMap<K, V>> {
         self.ways.codec.is_some() && self.inner.layout.by_hash().is_some()
     }
 
-    fn stamp(&mut self, now: Time) -> Result<()> {
+    fn stamp(&mut self, now: Time, life_nanos: u64) -> Result<()> {
         if let Some(touched) = self.ways.touched {
             self.inner.layout.can_expire()?;
             self.inner.layout.stamp_with(touched, now);
+            self.inner.layout.live_for(life_nanos);
         }
         Ok(())
     }

@@ -9,7 +9,8 @@ use alluvium::moving::{KeyGroup, Source};
 use alluvium::states::Fetch;
 use alluvium::time::nanos;
 use alluvium::{
-    AnyLayout, Error, ErrorKind, Heap, HybridLog, KIB, KeyHash, MIB, Map, Store, StoreBuilder, Ttl,
+    AnyLayout, Error, ErrorKind, ExpiringMap, Heap, HybridLog, KIB, KeyHash, MIB, Map, Store,
+    StoreBuilder, Time, Ttl,
 };
 
 const KEYS: u64 = 60_000;
@@ -72,20 +73,45 @@ fn check(map: &mut Map<u64, u64>, model: &BTreeMap<u64, u64>) {
 }
 
 #[test]
-fn entries_with_the_option_do_not_expire() {
+fn entries_in_runs_expire_and_come_back_with_a_checkpoint() {
     let device = Simulated::new(1, Faults::none());
-    let (store, mut map, model) = filled(&device);
-    for ttl in [Ttl::event_time(nanos(100)), Ttl::processing_time(nanos(100))] {
-        let expiring = store.expiring_map::<u64, u64>("m").layout(with_runs());
-        assert_refused(expiring.open(ttl), ErrorKind::Unsupported);
-        let expiring = store.expiring_value::<u64>("v").layout(with_runs());
-        assert_refused(expiring.open(ttl), ErrorKind::Unsupported);
+    let ttl = || Ttl::event_time(nanos(20_000));
+    let store = builder(&device).open().unwrap();
+    let mut map = store.expiring_map::<u64, u64>("map").layout(with_runs()).open(ttl()).unwrap();
+    map.advance(Time(0)).unwrap();
+    for key in 0..KEYS {
+        map.advance(Time(key as i64)).unwrap();
+        map.put(key, key * 3).map_err(|rejected| rejected.error).unwrap();
     }
-    // Without the option it opens, in the same store.
-    let expiring = store.expiring_map::<u64, u64>("m").layout(without());
-    expiring.open(Ttl::event_time(nanos(100))).unwrap().put(1, 1).unwrap();
-    check(&mut map, &model);
+    let stats = map.stats().unwrap();
+    assert!(stats.runs.moved > KEYS / 4 && stats.expired > KEYS / 4, "{stats:?}");
+    // What is over is not seen; hardly more is kept than what is there.
+    let there = KEYS - 20_000;
+    let kept = map.len().unwrap();
+    assert!((20_000..30_000).contains(&kept), "{kept}");
+    let check = |map: &mut ExpiringMap<u64, u64>, step: usize| {
+        for key in (0..KEYS).step_by(step) {
+            let found = map.read(&key, |found| found.copied()).unwrap();
+            assert_eq!(found, (key >= there).then_some(key * 3), "{key}");
+        }
+    };
+    check(&mut map, 7);
     store.checkpoint(1).unwrap();
+    let kept = map.len().unwrap();
+    drop((map, store));
+    let store = builder(&device).open().unwrap();
+    let mut map = store.expiring_map::<u64, u64>("map").layout(with_runs()).open(ttl()).unwrap();
+    assert_eq!(map.len().unwrap(), kept);
+    check(&mut map, 11);
+    map.advance(Time(2 * KEYS as i64)).unwrap();
+    for ticks in 0.. {
+        if store.tick(5000).unwrap() == 0 {
+            break;
+        }
+        assert!(ticks < 100_000, "never idle");
+    }
+    let stats = map.stats().unwrap();
+    assert_eq!((map.len().unwrap(), stats.runs.keys, stats.runs.bytes), (0, 0, 0), "{stats:?}");
 }
 
 #[test]
@@ -192,17 +218,21 @@ fn what_is_in_runs_is_exported_once_and_imported() {
 }
 
 #[test]
-fn a_fetch_of_what_is_in_runs_leaves_the_read_to_the_call() {
+fn what_is_in_runs_is_read_ahead_of_the_call() {
     let device = Simulated::new(9, Faults::none());
-    let (_store, mut map, model) = filled(&device);
-    for key in 0..KEYS {
-        while let Fetch::Pending(_) | Fetch::Busy = map.fetch(&key).unwrap() {
+    let (store, mut map, model) = filled(&device);
+    let runs = || store.stats().unwrap().state("map").unwrap().table;
+    let (before, mut pending) = (runs(), 0);
+    for key in (0..KEYS).step_by(3) {
+        while let Fetch::Pending(_) = map.fetch(&key).unwrap() {
+            pending += 1;
             map.fetched(|_| ()).unwrap();
-            map.read(&key, |_| ()).unwrap();
         }
         let found = map.read(&key, |found| found.copied()).unwrap();
         assert_eq!(found, model.get(&key).copied(), "{key}");
     }
+    assert_eq!(runs().fetches - before.fetches, pending);
+    assert!(pending > KEYS / 12, "{pending}");
 }
 
 #[test]

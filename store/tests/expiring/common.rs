@@ -30,12 +30,15 @@ pub fn tiny() -> HybridLog {
 }
 
 /// Layouts, and a memory that some of them must leave.
-pub fn layouts() -> [(AnyLayout, u64); 4] {
+pub fn layouts() -> [(AnyLayout, u64); 6] {
     [
         (Heap::new().into(), MIB),
         (HybridLog::new().into(), 8 * MIB),
         (tiny().into(), 256 * KIB),
         (tiny().hash_bits(1).cooling_percent(60).into(), 400 * KIB),
+        // Records move to sorted runs.
+        (tiny().cold_entries(64).into(), 640 * KIB),
+        (tiny().cold_entries(32).hash_bits(6).into(), 640 * KIB),
     ]
 }
 

@@ -49,7 +49,12 @@ fn group_of(key: u64) -> KeyGroup {
 #[test]
 fn entries_end_at_the_same_time_wherever_they_are() {
     let log = HybridLog::new().page_records(8).queue_depth(4).segment(16 * KIB);
-    let layouts = [("heap", Heap::new().into()), ("hybrid log", log.memory(256 * KIB).into())];
+    let runs = log.clone().cold_entries(16).memory(MIB);
+    let layouts = [
+        ("heap", Heap::new().into()),
+        ("hybrid log", log.memory(256 * KIB).into()),
+        ("hybrid log, runs", runs.into()),
+    ];
     for (name, layout) in &layouts {
         for (ttl, by_reads) in [
             (Ttl::event_time(nanos(LIFE)), false),

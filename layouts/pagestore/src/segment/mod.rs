@@ -22,7 +22,7 @@ pub use format::{
 };
 pub use image::Image;
 pub use live::{Death, LiveSet, Liveness};
-pub use parts::{ImagePart, PartRange, RECORDS, RUNS, StateImage};
+pub use parts::{ImagePart, PartRange, RECORDS, RUNS, StateImage, TouchedKeys};
 pub use pass::{PassVisitor, PassedRecord, SegmentPass};
 pub use placing::{PlacedAt, Placing};
 pub use reader::{SegmentDirectory, SegmentReader};

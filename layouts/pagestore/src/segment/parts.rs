@@ -53,6 +53,25 @@ pub struct ImagePart {
     /// The same by key group, of state whose key groups move.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub group_keys: Vec<u64>,
+    /// The same by last touch, of state whose entries expire.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub touched: Option<TouchedKeys>,
+}
+
+/// Keys counted by the span of time in which they were touched last.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TouchedKeys {
+    /// Records of the levels that were touched last before this time have expired: they do not count.
+    pub expired_before: Time,
+    /// No key that counts was touched after this time.
+    pub latest: Time,
+    /// Logarithm of a span's nanoseconds.
+    pub span_log: u32,
+    /// The first span, in spans since the beginning of time, [`Time::MIN`]. Earlier touches count in it.
+    pub first_span: u64,
+    /// How many keys count in a span, where there are any. Each key group has 32 spans in a row, if
+    /// groups move; else there are 32 in all.
+    pub counts: Vec<(u32, u64)>,
 }
 
 fn is_zero(keys: &u64) -> bool {
@@ -131,7 +150,7 @@ impl ImagePart {
     pub fn new(layout: &str, segments: Vec<SegmentImage>, deaths: Vec<BlobRef>) -> Self {
         let (layout, range) = (layout.to_owned(), PartRange::All);
         let (levels, group_keys) = (Vec::new(), Vec::new());
-        Self { layout, range, segments, deaths, levels, level_keys: 0, group_keys }
+        Self { layout, range, segments, deaths, levels, level_keys: 0, group_keys, touched: None }
     }
 
     /// Creates a part of levels of runs, the newest first, which alone contain `keys` keys.

@@ -1,12 +1,17 @@
-//! How many keys the tier has alone: of all, and by key group where groups move.
+//! How many keys the tier has alone: of all, and by key group where groups move. Where entries expire, also by when they
+//! were touched last: see [`touches`](super::touches).
 
 use std::ops::RangeInclusive;
 use std::rc::Rc;
 
-use alluvium_pagestore::{Account, Error, ErrorKind, ImagePart, KeyGroup, MemoryKind, Result};
+use alluvium_pagestore::{
+    Account, Error, ErrorKind, ImagePart, KeyGroup, MemoryKind, Result, Time, TouchedKeys,
+};
 
+use super::touches::{Gone, Touches};
 use crate::contract::table::StateContext;
 use crate::support::booked::Booked;
+use crate::support::record_type_unsafe::ErasedTouched;
 
 /// Counts of key groups take one part in so many of the memory at most.
 const SHARE: u64 = 16;
@@ -17,6 +22,10 @@ pub struct KeyCounts {
     all: u64,
     /// By key group, if groups move.
     of_groups: Option<Box<[u64]>>,
+    /// By last touch, if entries expire.
+    touches: Option<Touches>,
+    /// What a checkpoint says of last touches, until it is known that entries expire.
+    restored: Option<TouchedKeys>,
     memory: Booked,
 }
 
@@ -45,7 +54,66 @@ impl KeyCounts {
         memory.charge(bytes);
         let groups = usize::from(context.key_groups);
         let of_groups = context.movable.then(|| vec![0; groups].into_boxed_slice());
-        Self { all: 0, of_groups, memory }
+        Self { all: 0, of_groups, touches: None, restored: None, memory }
+    }
+
+    /// Bytes of counts by last touch.
+    fn touches_bytes(&self) -> u64 {
+        Touches::memory_bytes(self.of_groups.as_ref().map_or(1, |groups| groups.len()))
+    }
+
+    /// Whether entries can expire.
+    ///
+    /// # Errors
+    /// [`ErrorKind::OverBudget`] if memory has no room for counts by last touch, [`ErrorKind::Unsupported`] for keys of
+    /// a checkpoint that does not say when they were touched.
+    pub fn can_expire(&self) -> Result<()> {
+        if self.all > 0 && self.restored.is_none() {
+            let what = "the checkpoint does not tell when the keys in its sorted runs, which are those of a hybrid log \
+                        with the option cold-runs, were touched: their entries cannot expire";
+            return Err(Error::new(ErrorKind::Unsupported, what));
+        }
+        let (account, bytes) = (self.memory.account(), self.touches_bytes());
+        if bytes <= account.available() && SHARE * bytes <= account.limit() {
+            return Ok(());
+        }
+        let what = format!(
+            "a hybrid log with the option cold-runs, whose entries expire, needs {} bytes of memory to count its keys \
+             by when they were touched",
+            SHARE * bytes
+        );
+        Err(Error::new(ErrorKind::OverBudget, what))
+    }
+
+    /// Entries expire from now on, which they [can](KeyCounts::can_expire).
+    pub fn begin_expiring(&mut self, of: ErasedTouched) {
+        self.memory.charge(self.touches_bytes());
+        let mut touches =
+            Touches::new(of, self.of_groups.as_ref().map_or(1, |groups| groups.len()));
+        self.restored.take().iter().for_each(|told| touches.restore(told));
+        self.touches = Some(touches);
+    }
+
+    /// Entries live so long without a touch.
+    pub fn live_for(&mut self, nanos: u64) {
+        self.touches.iter_mut().for_each(|touches| touches.live_for(nanos));
+    }
+
+    /// What has expired, if entries do.
+    pub fn gone(&self) -> Option<Gone> {
+        self.touches.as_ref().map(Touches::gone)
+    }
+
+    /// What was touched last before `to` expires, as far as that can be told. Gives until when, and how many keys did.
+    pub fn expire_to(&mut self, to: Time) -> (Time, u64) {
+        let Self { all, of_groups, touches, .. } = self;
+        let Some(touches) = touches else { return (to, 0) };
+        let before = *all;
+        let tide = touches.expire_to(to, &mut |group, count| {
+            *all -= count;
+            of_groups.iter_mut().for_each(|groups| groups[group] -= count);
+        });
+        (tide, before - *all)
     }
 
     fn memory_bytes(context: &StateContext) -> u64 {
@@ -63,26 +131,30 @@ impl KeyCounts {
         self.all
     }
 
-    /// One key more.
-    pub fn add(&mut self, hash: u64) {
-        self.all += 1;
-        if let Some(count) = self.of_group(hash) {
-            *count += 1;
+    /// One key more, touched last at a time. Says whether it counts: it may have expired.
+    pub fn add(&mut self, hash: u64, touched: Time) -> bool {
+        let group = self.group_of(hash);
+        let counts = self.touches.as_mut().is_none_or(|touches| touches.add(group, touched));
+        if counts {
+            self.all += 1;
+            self.of_groups.iter_mut().for_each(|groups| groups[group] += 1);
         }
+        counts
     }
 
-    /// One key less.
-    pub fn take(&mut self, hash: u64) {
+    /// One key less, touched last at a time, which has not expired.
+    pub fn take(&mut self, hash: u64, touched: Time) {
+        let group = self.group_of(hash);
+        self.touches.iter_mut().for_each(|touches| touches.take(group, touched));
         self.all -= 1;
-        if let Some(count) = self.of_group(hash) {
-            *count -= 1;
-        }
+        self.of_groups.iter_mut().for_each(|groups| groups[group] -= 1);
     }
 
-    fn of_group(&mut self, hash: u64) -> Option<&mut u64> {
-        let groups = self.of_groups.as_mut()?;
-        let group = KeyGroup::of(hash, groups.len() as u16);
-        Some(&mut groups[usize::from(group.0)])
+    fn group_of(&self, hash: u64) -> usize {
+        match &self.of_groups {
+            Some(groups) => usize::from(KeyGroup::of(hash, groups.len() as u16).0),
+            None => 0,
+        }
     }
 
     /// No key of a range of hashes, which is whole key groups.
@@ -92,32 +164,46 @@ impl KeyCounts {
             return;
         };
         let group_of = |hash| usize::from(KeyGroup::of(hash, groups.len() as u16).0);
-        let range = group_of(*hashes.start())..=group_of(*hashes.end());
-        let cut: u64 = groups[range].iter_mut().map(std::mem::take).sum();
+        let range = group_of(*hashes.start())..group_of(*hashes.end()) + 1;
+        let cut: u64 = groups[range.clone()].iter_mut().map(std::mem::take).sum();
         self.all -= cut;
+        self.touches.iter_mut().for_each(|touches| touches.cut(range.clone()));
     }
 
     /// None is there any more.
     pub fn clear(&mut self) {
         self.all = 0;
         self.of_groups.iter_mut().for_each(|groups| groups.fill(0));
+        self.touches.iter_mut().for_each(Touches::clear);
     }
 
     /// What a checkpoint says of them.
     pub fn told(&self) -> ToldCounts {
-        ToldCounts { all: self.all, of_groups: self.of_groups.clone().unwrap_or_default() }
+        let of_groups = self.of_groups.clone().unwrap_or_default();
+        ToldCounts { all: self.all, of_groups, touched: self.touches.as_ref().map(Touches::told) }
     }
 
     /// Bytes of [`told`](KeyCounts::told).
     pub fn told_bytes(&self) -> u64 {
-        self.bytes()
+        let groups = self.of_groups.as_ref().map_or(0, |groups| size_of_val(&groups[..]) as u64);
+        groups + self.touches.as_ref().map_or(0, Touches::told_bytes)
     }
 
     /// Takes over what a checkpoint says.
     ///
     /// # Errors
-    /// [`ErrorKind::Unsupported`] if it does not count key groups, and they are to move.
+    /// [`ErrorKind::Unsupported`] if it does not count key groups, and they are to move; [`ErrorKind::Corrupt`] if its
+    /// numbers do not add up.
     pub fn restore(&mut self, part: &ImagePart) -> Result<()> {
+        if let Some(touched) = &part.touched {
+            let all = [part.level_keys];
+            let of_groups = if part.group_keys.is_empty() { &all[..] } else { &part.group_keys };
+            if !Touches::fits(touched, of_groups) {
+                let what = "the checkpoint counts other keys by their last touch than in all";
+                return Err(Error::new(ErrorKind::Corrupt, what));
+            }
+            self.restored = Some(touched.clone());
+        }
         if let Some(groups) = &mut self.of_groups {
             if part.group_keys.len() != groups.len() {
                 let what = "the checkpoint does not count the keys of each key group in its sorted runs, since it is of \
@@ -136,6 +222,7 @@ impl KeyCounts {
 pub struct ToldCounts {
     pub all: u64,
     pub of_groups: Box<[u64]>,
+    pub touched: Option<TouchedKeys>,
 }
 
 #[cfg(test)]
@@ -147,10 +234,11 @@ mod tests {
         let account = Account::root(1 << 20);
         let (groups, memory) =
             (Some(vec![0; 8].into_boxed_slice()), Booked::none(account, MemoryKind::Buffers));
-        let mut counts = KeyCounts { all: 0, of_groups: groups, memory };
+        let mut counts =
+            KeyCounts { all: 0, of_groups: groups, touches: None, restored: None, memory };
         let hashes: Vec<u64> = (0..1000u64).map(alluvium_pagestore::hash_word).collect();
-        hashes.iter().for_each(|hash| counts.add(*hash));
-        counts.take(hashes[0]);
+        assert!(hashes.iter().all(|hash| counts.add(*hash, Time::MAX)));
+        counts.take(hashes[0], Time::MAX);
         let is_left = |hash: &&u64| !(3..=4).contains(&KeyGroup::of(**hash, 8).0);
         counts.cut(&(*KeyGroup(3).hashes(8).start()..=*KeyGroup(4).hashes(8).end()));
         assert_eq!(counts.all(), hashes[1..].iter().filter(is_left).count() as u64);

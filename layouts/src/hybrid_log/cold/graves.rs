@@ -209,6 +209,13 @@ impl Cold {
         self.grave_memory.give(bytes);
     }
 
+    /// No level has a copy of what was buried.
+    pub(super) fn forget_buried(&mut self) {
+        let bytes: u64 = self.buried.iter().map(Grave::bytes).sum();
+        self.buried.clear();
+        self.grave_memory.give(bytes);
+    }
+
     /// A level was not written: its tombstones are to go to the next.
     pub(super) fn take_graves_back(&mut self) {
         self.buried.append(&mut self.going);

@@ -94,8 +94,8 @@ impl RunsAtBarrier {
     pub fn part(&self, written: &RunsWritten) -> ImagePart {
         let graves = Some(written.graves.clone()).filter(|graves| !graves.is_empty());
         let levels = graves.into_iter().chain(self.levels.iter().cloned()).collect();
-        let group_keys = self.keys.of_groups.to_vec();
-        ImagePart { group_keys, ..ImagePart::of_runs(levels, self.keys.all) }
+        let (group_keys, touched) = (self.keys.of_groups.to_vec(), self.keys.touched.clone());
+        ImagePart { group_keys, touched, ..ImagePart::of_runs(levels, self.keys.all) }
     }
 }
 

@@ -5,17 +5,29 @@ use std::fmt;
 use alluvium_pagestore::Result;
 
 use super::TOMBSTONE;
+use super::touches::Gone;
 use crate::runs::{Judge, RecordView};
 use crate::support::record_type_unsafe::RecordType;
 
-/// Keeps the newest record of each key, unless the index has an entry of the key; and a tombstone as long as an older
-/// level may have its key.
+/// Keeps the newest record of each key, unless the index has an entry of the key, or the record has expired and none of an
+/// older level can show; and a tombstone as long as an older level may have its key.
 pub struct Newest<'l> {
     pub record_type: &'static RecordType,
     /// Whether no level is older than those that are merged.
     pub is_last: bool,
     /// Whether the index is known to have an entry of a record's key: what levels have of it is dead.
     pub is_hot: &'l dyn Fn(&RecordView<'_>) -> Result<bool>,
+    /// What has expired, if entries do: it is not there and does not count.
+    pub gone: Option<Gone>,
+}
+
+impl Newest<'_> {
+    fn has_expired(&self, record: &RecordView<'_>) -> Result<bool> {
+        match self.gone.filter(|_| self.is_last) {
+            Some(gone) => gone.has(self.record_type, record.payload),
+            None => Ok(false),
+        }
+    }
 }
 
 impl fmt::Debug for Newest<'_> {
@@ -30,7 +42,7 @@ impl Judge for Newest<'_> {
             let is_over = match record.mark {
                 TOMBSTONE => self.is_last,
                 // Older levels may have a copy as well: it is dead too, and is buried if the key is deleted.
-                _ => (self.is_hot)(record)?,
+                _ => (self.is_hot)(record)? || self.has_expired(record)?,
             };
             stays[nth] =
                 !(is_over || has_key_among(self.record_type, record.payload, &group[..nth])?);

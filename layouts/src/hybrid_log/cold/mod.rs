@@ -9,11 +9,16 @@
 //!   to the oldest. Keys are compared by `Eq`.
 //! - A key is deleted with its index entry. If levels have a copy of it, or one that is being written will, it is buried
 //!   first: a tombstone, which is the copy itself with a mark, goes to the next level.
+//! - Where entries expire, a record that was touched last before the [tide](touches) is not there.
 //! - One thing is done at a time: a move, or a merge. Each is done in steps that new entries pay for, and its memory is
 //!   saved up before it begins.
 
 mod batch;
 mod counts;
+#[cfg(test)]
+mod expiring_tests;
+#[cfg(test)]
+mod fetching_tests;
 mod graves;
 mod image;
 mod judge;
@@ -23,13 +28,16 @@ mod paying;
 mod scanning;
 #[cfg(test)]
 mod tests;
+mod touches;
 
 use std::ops::RangeInclusive;
 use std::rc::Rc;
+use std::sync::Arc;
 
+use alluvium_pagestore::io::Waker;
 use alluvium_pagestore::{
     Account, Error, ErrorKind, FooterEntry, KIB, MIB, MemoryKind, Result, RunInfo, SegmentStore,
-    fingerprint,
+    Time, fingerprint,
 };
 
 use self::batch::Batch;
@@ -37,11 +45,12 @@ use self::counts::KeyCounts;
 use self::graves::{Grave, GraveMemory, of_hash};
 use self::moving::Move;
 use super::config::{COLD_RUNS_MEMORY_MIN, Sizes};
+use crate::contract::fetch::{Fetch, Ticket};
 use crate::contract::table::{RunStats, StateContext};
 use crate::runs::{Levels, MERGED_MAX, MergeSizes, RecordView, RunSizes};
 use crate::support::booked::Booked;
 use crate::support::patient_reads::PatientReads;
-use crate::support::record_type_unsafe::RecordType;
+use crate::support::record_type_unsafe::{ErasedTouched, RecordType};
 
 pub(super) use image::{RunsAtBarrier, RunsWritten, let_go, names_of};
 pub(super) use naming::NamedRuns;
@@ -172,6 +181,7 @@ impl Cold {
         let batch_bytes = batch_bytes.max(PAYLOAD_MAX);
         let run_memory = if is_test { 8 * KIB } else { (memory / 32).clamp(32 * KIB, 512 * KIB) };
         let levels = Levels::new(store.clone(), account.clone(), state);
+        let fetches = sizes.queue_depth.saturating_sub(1);
         Some(Self {
             record_type,
             state,
@@ -183,7 +193,7 @@ impl Cold {
             page_records: sizes.page_records as usize,
             read_bytes: (memory / 128).clamp(8 * KIB, 64 * KIB) as usize,
             entries_max: sizes.cold_entries,
-            levels: levels.keeping_free(keep_free).synced_by_owner(),
+            levels: levels.keeping_free(keep_free).synced_by_owner().fetching(fetches),
             store,
             reads,
             buried: Vec::new(),
@@ -331,6 +341,34 @@ impl Cold {
         (count * AHEAD_BYTES) as u64
     }
 
+    /// Starts reading what a look-up of a hash needs, ahead of the call for it.
+    pub fn fetch(&mut self, hash: u64) -> Fetch {
+        match self.levels.may_have(hash) && self.reads.left_bytes() == 0 {
+            true => self.levels.fetch(hash, self.headroom_bytes),
+            false => Fetch::Ready,
+        }
+    }
+
+    /// Tells the tickets of reads that have ended, each once.
+    pub fn fetched(&mut self, tell: &mut dyn FnMut(Ticket)) {
+        self.levels.fetched(tell);
+    }
+
+    /// Nobody wants a read any more. Says whether the ticket is of a read of runs.
+    pub fn release(&mut self, ticket: Ticket) -> bool {
+        self.levels.release(ticket)
+    }
+
+    /// Wakes somebody at the end of each read that is started ahead from now on.
+    pub fn wake_with(&mut self, waker: Arc<Waker>) {
+        self.levels.wake_with(waker);
+    }
+
+    /// Reads that were started ahead of the call that needs them.
+    pub fn fetches(&self) -> u64 {
+        self.levels.fetches()
+    }
+
     /// Reads what look-ups of these hashes read first, all at once. What is saved up for the next move is lent for that.
     pub fn read_ahead(&mut self, hashes: &[u64]) {
         let wanted = self.ahead_bytes(hashes.len()) + self.headroom_bytes;
@@ -387,9 +425,59 @@ impl Cold {
         }
     }
 
-    /// A key of this hash that had no entry in the index has one now, or was buried.
-    pub fn left(&mut self, hash: u64) {
-        self.live.take(hash);
+    /// A key of this hash that had no entry in the index has one now, or was buried. Its record was touched last at a
+    /// time, of state whose entries expire.
+    pub fn left(&mut self, hash: u64, touched: Time) {
+        self.live.take(hash, touched);
+    }
+
+    /// Whether entries can expire.
+    ///
+    /// # Errors
+    /// [`ErrorKind::OverBudget`] if memory has no room to count keys by their last touch; [`ErrorKind::Unsupported`] if a
+    /// checkpoint does not say when they were touched.
+    pub fn can_expire(&self) -> Result<()> {
+        self.live.can_expire()
+    }
+
+    /// Entries expire from now on. What is there was not touched after `now`.
+    pub fn begin_expiring(&mut self, of: ErasedTouched, now: Time) {
+        self.live.begin_expiring(of);
+        self.levels.untouched_after_all(now);
+    }
+
+    /// Entries live so long without a touch.
+    pub fn live_for(&mut self, nanos: u64) {
+        self.live.live_for(nanos);
+    }
+
+    /// What was touched last before this is not there.
+    pub fn expired_to(&self) -> Time {
+        self.live.gone().map_or(Time::MIN, |gone| gone.before)
+    }
+
+    /// Whether the record of a payload has expired, and so is not there.
+    fn has_expired(&self, payload: &[u8]) -> Result<bool> {
+        self.live.gone().map_or(Ok(false), |gone| gone.has(self.record_type, payload))
+    }
+
+    /// What was touched last before `to` expires, as far as that can be told without a record. Gives until when, and how
+    /// many keys did. Cost: O(key groups) if the time has moved.
+    pub fn expire_to(&mut self, to: Time) -> (Time, u64) {
+        let (tide, expired) = self.live.expire_to(to);
+        self.drop_expired_levels();
+        (tide, expired)
+    }
+
+    /// Lets go of levels of which no record is there any more, where entries expire. Reads nothing.
+    fn drop_expired_levels(&mut self) {
+        let Some(gone) = self.live.gone().filter(|_| self.moving.is_none()) else { return };
+        if self.live() == 0 && !self.levels.is_empty() {
+            // What copies there are is dead. A file that cannot be removed is left over until the next open.
+            let _ = self.levels.clear();
+            self.forget_buried();
+        }
+        self.levels.remove_untouched_since(gone.before);
     }
 
     /// Forgets the keys of a range of hashes, which is whole key groups. Reads nothing. The index is to forget its own
@@ -418,6 +506,7 @@ impl Cold {
     /// Removes all, and gives all memory back. A file that cannot be removed is left over until the next open.
     pub fn clear(&mut self) {
         self.moving.take().into_iter().for_each(|moving| moving.give_up(&self.store));
+        self.levels.release_all(false);
         let _ = self.levels.clear();
         self.give_guides_up(u64::MAX);
         self.purse.give_back();
@@ -429,7 +518,7 @@ impl Cold {
 
     /// Bytes of buffers that it keeps when it is [cleared](Cold::clear).
     pub fn kept_bytes(&self) -> u64 {
-        self.live.bytes() + self.reads.booked_bytes()
+        self.live.bytes() + self.reads.booked_bytes() + self.levels.fetch_bytes()
     }
 
     /// Gives up what can be read again: guides, and the buffer. Returns how many bytes that was.
@@ -483,6 +572,7 @@ impl Drop for Cold {
     fn drop(&mut self) {
         self.reads.wait_to_close();
         self.reads.book(0);
+        self.levels.release_all(true);
         self.moving.take().into_iter().for_each(|moving| moving.give_up(&self.store));
         self.levels.give_up();
     }

@@ -12,7 +12,7 @@ use std::ops::RangeInclusive;
 
 use alluvium_pagestore::{
     Error, FooterEntry, KIB, MemoryKind, Result, SegmentDirectory, SegmentId, SegmentReader,
-    SegmentStore,
+    SegmentStore, Time,
 };
 
 use super::batch::{Batch, Moving};
@@ -52,9 +52,12 @@ enum Phase {
         /// Hashes whose records are not to count, if they were written before.
         cuts: Vec<(u64, u64)>,
     },
-    /// The level is there. The entries of the records from this one on are to go.
+    /// The level is there, if something was left to write. The entries of the records from this one on are to go.
     Leaving {
         next: usize,
+        level: Option<u64>,
+        /// The latest touch of those that have gone.
+        latest: Time,
     },
 }
 
@@ -102,7 +105,7 @@ impl Move {
 
     /// A move of no records, whose memory is booked.
     fn of_nothing(memory: Booked) -> Self {
-        let phase = Phase::Leaving { next: 0 };
+        let phase = Phase::Leaving { next: 0, level: None, latest: Time::MIN };
         Self { batch: Batch::new(0, 0), phase, failed: 0, memory }
     }
 
@@ -305,7 +308,7 @@ impl Log {
                 writer.finish()?;
                 return Ok(true);
             };
-            if self.is_live(batch, &moving) {
+            if self.is_live(batch, &moving) && !cold.has_expired(batch.payload(&moving))? {
                 writer.push(batch.view(&moving))?;
             }
             batch.leave();
@@ -328,7 +331,9 @@ impl Log {
 
     /// The records of the batch are in a level: the index forgets those that it still leads to. Says whether it has.
     fn leave_to_runs(&mut self, cold: &mut Cold, one: &mut Move, fuel: u64) -> bool {
-        let Move { batch, phase: Phase::Leaving { next }, .. } = one else { return true };
+        let Move { batch, phase: Phase::Leaving { next, level, latest }, .. } = one else {
+            return true;
+        };
         let end = *next + (fuel / LOOK_BYTES).max(1) as usize;
         while let Some(moving) = batch.record(*next).filter(|_| *next < end) {
             *next += 1;
@@ -336,16 +341,30 @@ impl Log {
             let here = Address::stored(at);
             let found = self.index.find(self.index_hash(moving.hash), |known| known == here);
             let Some((entry, _)) = found else { continue };
+            let touched = cold.touched(batch.payload(&moving));
             self.index.remove(entry);
             self.stored.as_mut().expect("a cold tier has storage").record_died(at);
-            cold.live.add(moving.hash);
-            cold.moved += 1;
+            match cold.live.add(moving.hash, touched) {
+                true => (cold.moved, *latest) = (cold.moved + 1, touched.max(*latest)),
+                false => self.stats.expired += 1,
+            }
         }
-        *next == batch.len()
+        let is_over = *next == batch.len();
+        if let Some(level) = level.filter(|_| is_over) {
+            cold.levels.untouched_after(level, *latest);
+        }
+        is_over
     }
 }
 
 impl Cold {
+    /// When a record was touched last, of state whose entries expire.
+    fn touched(&self, payload: &[u8]) -> Time {
+        let Some(gone) = self.live.gone() else { return Time::MAX };
+        // One that cannot be decoded is met by who reads it, and never counted as less.
+        gone.touched(self.record_type, payload).unwrap_or(gone.before)
+    }
+
     /// Tombstones move alone while levels are merged, which may take long. Says whether they begin to.
     pub(super) fn begin_burial(&mut self) -> Result<bool> {
         if !self.levels.is_merging() || !self.wants_to_bury() || !self.going.is_empty() {
@@ -398,7 +417,8 @@ fn install(cold: &mut Cold, one: &mut Move) -> Result<()> {
     sealed.append(&mut writer.take_sealed());
     unsynced.append(&mut writer.take_unsynced());
     // There are none if all that was to be written has died meanwhile.
-    if !sealed.is_empty() {
+    let has_level = !sealed.is_empty();
+    if has_level {
         for run in &mut *sealed {
             cuts.iter().for_each(|(first, last)| run.cut(*first, *last));
         }
@@ -406,7 +426,8 @@ fn install(cold: &mut Cold, one: &mut Move) -> Result<()> {
     }
     cold.moved_bytes += sealed.iter().map(|run| run.bytes).sum::<u64>();
     cold.forget_graves();
-    one.phase = Phase::Leaving { next: 0 };
+    let level = cold.levels.newest().filter(|_| has_level);
+    one.phase = Phase::Leaving { next: 0, level, latest: Time::MIN };
     Ok(())
 }
 

@@ -239,6 +239,7 @@ impl Log {
                 None => Ok(Stepped::Nothing),
             }
         }));
+        cold.drop_expired_levels();
         cold.keep_purse();
         cold.book_left();
         self.cold = Some(cold);
@@ -298,7 +299,8 @@ impl Log {
         }
         let log = &*self;
         let is_hot = |record: &RecordView<'_>| log.has_in_memory(record_type, record);
-        let judge_of = |is_last| Newest { record_type, is_last, is_hot: &is_hot };
+        let gone = cold.live.gone();
+        let judge_of = |is_last| Newest { record_type, is_last, is_hot: &is_hot, gone };
         let stepped = cold.levels.step(fuel, runs, read_bytes, judge_of);
         cold.merge_has_failed = stepped.is_err();
         match stepped? {

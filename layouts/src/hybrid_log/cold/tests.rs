@@ -16,16 +16,16 @@ use crate::contract::table::{Cursor, Layout, Peek, StateContext, Table};
 use crate::contract::upkeep::Upkeep;
 use crate::hybrid_log::{COLD_RUNS_MEMORY_MIN, HybridLog, HybridLogTable};
 
-struct Dice(u64);
+pub(super) struct Dice(pub u64);
 
 impl Dice {
-    fn below(&mut self, end: u64) -> u64 {
+    pub fn below(&mut self, end: u64) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         hash_word(self.0) % end
     }
 }
 
-fn open<K: Key, V: State>(
+pub(super) fn open<K: Key, V: State>(
     layout: &HybridLog,
     device: &Simulated,
     store: &Rc<Account>,

@@ -3,7 +3,7 @@
 //! A key that is to be changed *rises*: its record moves to memory and gets an entry again. Its copy in the runs is dead
 //! from then on. One that is read is lent, as others that are on storage; read again soon, it rises.
 
-use alluvium_pagestore::{ErrorKind, Key, Lookup, MemoryKind, Result, State, codec};
+use alluvium_pagestore::{ErrorKind, Key, Lookup, MemoryKind, Result, State, Time, codec};
 
 use super::reaching::Found;
 use super::{HybridLogTable, Put, Scratch};
@@ -62,7 +62,17 @@ impl<K: Key, V: State> HybridLogTable<K, V> {
         });
         let state = &self.core.context.name;
         let known = known.map_err(|error| error.with("state", state))?;
-        Ok(found.filter(|_| known == Known::There))
+        Ok(found.filter(|(_, value)| known == Known::There && !self.has_expired(value)))
+    }
+
+    /// Whether a value of the runs has expired: then its key is not there.
+    fn has_expired(&self, value: &V) -> bool {
+        let expired_to = self.core.log.cold.as_ref().map_or(Time::MIN, |cold| cold.expired_to());
+        self.touched_last(value) < expired_to
+    }
+
+    fn touched_last(&self, value: &V) -> Time {
+        self.last_touch.map_or(Time::MAX, |touched| touched(value))
     }
 
     /// Brings a key that has no entry in the index to memory, if it is there. Says whether it is.
@@ -74,9 +84,9 @@ impl<K: Key, V: State> HybridLogTable<K, V> {
         }
         let Some((k, v)) = self.read_run(key)? else { return Ok(false) };
         let to = self.core.log.make_room(hash)?;
-        let heap = heap_of(&k, &v);
+        let (heap, touched) = (heap_of(&k, &v), self.touched_last(&v));
         self.insert(hash, (k, v, heap), to);
-        self.core.log.cold.as_mut().expect("asked before").left(key.key_hash());
+        self.core.log.cold.as_mut().expect("asked before").left(key.key_hash(), touched);
         Ok(true)
     }
 
@@ -156,10 +166,13 @@ impl<K: Key, V: State> HybridLogTable<K, V> {
     ) -> Result<Known> {
         let hash = key.key_hash();
         let needs = self.core.log.cold.as_ref().map_or(0, |cold| cold.burial_bytes());
+        let expired_to = self.core.log.cold.as_ref().map_or(Time::MIN, |cold| cold.expired_to());
+        let last_touch = self.last_touch;
         self.in_cold(needs, &mut |cold| {
             cold.bury(hash, has_entry, &mut |payload| {
                 let (k, v) = codec::decode::<K, V>(payload)?;
-                let is_it = key.is(&k);
+                // What has expired need not be buried.
+                let is_it = key.is(&k) && last_touch.is_none_or(|of| of(&v) >= expired_to);
                 if is_it {
                     give(k, v);
                 }
@@ -181,7 +194,8 @@ impl<K: Key, V: State> HybridLogTable<K, V> {
         if known != Known::There {
             return Ok(None);
         }
-        self.core.log.cold.as_mut().expect("asked before").left(key.key_hash());
+        let touched = taken.as_ref().map_or(Time::MAX, |value| self.touched_last(value));
+        self.core.log.cold.as_mut().expect("asked before").left(key.key_hash(), touched);
         Ok(taken)
     }
 }

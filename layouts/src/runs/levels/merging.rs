@@ -214,6 +214,7 @@ impl Levels {
         let at = self.levels.iter().position(|level| level.number == merging.numbers[0]);
         let at = at.expect("levels stay while they are merged");
         let merged: Vec<Level> = self.levels.drain(at..at + merging.numbers.len()).collect();
+        level.latest = merged.iter().map(|level| level.latest).max().unwrap_or(level.latest);
         if !level.runs.is_empty() {
             self.levels.insert(at, level);
         }

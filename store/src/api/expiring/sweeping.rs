@@ -74,6 +74,11 @@ impl Sweeping {
         Self { lifetime, pass: RefCell::new(None), swept_to, again }
     }
 
+    /// How long entries live without a touch.
+    pub(crate) fn life_nanos(&self) -> u64 {
+        self.lifetime.nanos().unsigned_abs()
+    }
+
     /// What was touched last before this is over at this moment.
     pub(crate) fn over(&self) -> Time {
         self.lifetime.known().over

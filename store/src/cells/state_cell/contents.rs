@@ -21,12 +21,12 @@ pub(crate) trait Contents: 'static {
     /// Whether it finds what it has of a key group.
     fn finds_groups(&mut self) -> bool;
 
-    /// Stamps what expires: nothing that is there was touched after `now`.
+    /// Stamps what expires after so many nanoseconds: nothing that is there was touched after `now`.
     ///
     /// # Errors
     /// [`ErrorKind::Unsupported`](alluvium_pagestore::ErrorKind::Unsupported) for a layout that cannot let entries
     /// expire as it is configured.
-    fn stamp(&mut self, _now: Time) -> Result<()> {
+    fn stamp(&mut self, _now: Time, _life_nanos: u64) -> Result<()> {
         Ok(())
     }
 

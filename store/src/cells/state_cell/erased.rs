@@ -27,8 +27,9 @@ impl AnyCell {
     /// # Errors
     /// [`ErrorKind::Unsupported`](alluvium_pagestore::ErrorKind::Unsupported) if they cannot.
     pub(crate) fn expire_by(&self, sweeping: Sweeping, now: Time) -> Result<()> {
+        let life_nanos = sweeping.life_nanos();
         assert!(self.core.sweeping.set(sweeping).is_ok(), "entries expire already");
-        self.enter()?.stamp(now)
+        self.enter()?.stamp(now, life_nanos)
     }
 
     pub(crate) fn enter(&self) -> Result<RefMut<'_, dyn Contents>> {
