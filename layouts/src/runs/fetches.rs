@@ -63,6 +63,8 @@ struct Slot {
     reads: Vec<Read>,
     /// A read has failed: who needs it reads again, and meets the error.
     has_failed: bool,
+    /// The look-up is over already: the slot is vacant once its read was told.
+    is_over: bool,
     memory: Booked,
 }
 
@@ -195,7 +197,7 @@ impl Fetches {
         }
         let generation = (slot.generation + 1) & GENERATIONS;
         (slot.generation, slot.hash, slot.state) = (generation, hash, State::Reading);
-        slot.reads_at = (run, offset);
+        (slot.reads_at, slot.is_over) = ((run, offset), false);
         self.reading += 1;
         self.started += 1;
         let ticket = ticket(nth, slot);
@@ -229,6 +231,7 @@ impl Fetches {
                 reads_at: (RunId(0), 0),
                 reads: Vec::new(),
                 has_failed: false,
+                is_over: false,
                 memory,
             });
         }
@@ -279,21 +282,28 @@ impl Fetches {
         }
         store.device().drive();
         self.poll();
-        for (nth, slot) in self.slots.iter_mut().enumerate() {
+        for nth in 0..self.slots.len() {
+            let slot = &mut self.slots[nth];
             if slot.state == State::Ended {
                 slot.state = State::Told;
-                tell(ticket(nth, slot));
+                let told = ticket(nth, slot);
+                if slot.is_over {
+                    self.vacate(nth);
+                }
+                tell(told);
             }
         }
     }
 
-    /// A look-up of a hash is over: what was read for it was used. A read that has not ended goes on.
+    /// A look-up of a hash is over: what was read for it was used. A read that has not ended is told, and forgotten then.
     pub fn was_looked_up(&mut self, hash: u64) {
         if self.is_empty() {
             return;
         }
-        if let Known::Read(nth) = self.known(hash) {
-            self.vacate(nth);
+        match self.known(hash) {
+            Known::Read(nth) => self.vacate(nth),
+            Known::Reading(ticket) => self.slots[slot_of(ticket)].is_over = true,
+            Known::Nothing | Known::Full | Known::None => {}
         }
     }
 

@@ -80,13 +80,20 @@ impl Levels {
         self.buffer.fetches.booked()
     }
 
-    /// Nobody wants any of these reads. Waits for those under way if it is `closing`, no longer than for a device that does
-    /// nothing.
-    pub fn release_all(&mut self, closing: bool) {
+    /// Whether reads are under way, or wait to be used.
+    pub fn has_fetches(&self) -> bool {
+        !self.buffer.fetches.is_empty()
+    }
+
+    /// A look-up of a hash is over, which may have read nothing of levels.
+    pub fn was_looked_up(&mut self, hash: u64) {
+        self.buffer.fetches.was_looked_up(hash);
+    }
+
+    /// Nobody wants any of these reads any more: waits for those under way, no longer than for a device that does nothing.
+    pub fn close_fetches(&mut self) {
         self.buffer.fetches.release_all();
-        if closing {
-            let store = self.store().clone();
-            self.buffer.fetches.close(&store);
-        }
+        let store = self.store().clone();
+        self.buffer.fetches.close(&store);
     }
 }

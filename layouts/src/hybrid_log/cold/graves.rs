@@ -119,6 +119,12 @@ impl Cold {
     /// # Errors
     /// As for [`find`](Cold::find); also if there is no memory for a tombstone. Nothing has changed then.
     pub fn bury(&mut self, hash: u64, has_entry: bool, is_it: IsIt<'_>) -> Result<Known> {
+        let buried = self.bury_newest(hash, has_entry, is_it);
+        self.levels.was_looked_up(hash);
+        buried
+    }
+
+    fn bury_newest(&mut self, hash: u64, has_entry: bool, is_it: IsIt<'_>) -> Result<Known> {
         for grave in of_hash(&self.buried, hash) {
             if is_it(&grave.payload)? {
                 return Ok(Known::Buried);

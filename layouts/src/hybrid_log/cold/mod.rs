@@ -313,6 +313,12 @@ impl Cold {
     /// Those of the device and of `is_it`; [`ErrorKind::OverBudget`] if [`read_bytes`](Cold::read_bytes) are not free;
     /// [`ErrorKind::Backpressure`] if the device does nothing.
     pub fn find(&mut self, hash: u64, is_it: IsIt<'_>) -> Result<Known> {
+        let found = self.find_newest(hash, is_it);
+        self.levels.was_looked_up(hash);
+        found
+    }
+
+    fn find_newest(&mut self, hash: u64, is_it: IsIt<'_>) -> Result<Known> {
         for graves in [&self.buried, &self.going] {
             for grave in of_hash(graves, hash) {
                 if is_it(&grave.payload)? {
@@ -352,6 +358,11 @@ impl Cold {
     /// Tells the tickets of reads that have ended, each once.
     pub fn fetched(&mut self, tell: &mut dyn FnMut(Ticket)) {
         self.levels.fetched(tell);
+    }
+
+    /// Whether reads run ahead, or wait to be used.
+    pub fn has_fetches(&self) -> bool {
+        self.levels.has_fetches()
     }
 
     /// Nobody wants a read any more. Says whether the ticket is of a read of runs.
@@ -457,8 +468,9 @@ impl Cold {
     }
 
     /// Whether the record of a payload has expired, and so is not there.
-    fn has_expired(&self, payload: &[u8]) -> Result<bool> {
-        self.live.gone().map_or(Ok(false), |gone| gone.has(self.record_type, payload))
+    fn has_expired(&self, payload: &[u8]) -> bool {
+        // What cannot be decoded is left to the call that needs it, which meets the error.
+        self.live.gone().is_some_and(|gone| gone.has(self.record_type, payload).unwrap_or(false))
     }
 
     /// What was touched last before `to` expires, as far as that can be told without a record. Gives until when, and how
@@ -506,7 +518,6 @@ impl Cold {
     /// Removes all, and gives all memory back. A file that cannot be removed is left over until the next open.
     pub fn clear(&mut self) {
         self.moving.take().into_iter().for_each(|moving| moving.give_up(&self.store));
-        self.levels.release_all(false);
         let _ = self.levels.clear();
         self.give_guides_up(u64::MAX);
         self.purse.give_back();
@@ -572,7 +583,7 @@ impl Drop for Cold {
     fn drop(&mut self) {
         self.reads.wait_to_close();
         self.reads.book(0);
-        self.levels.release_all(true);
+        self.levels.close_fetches();
         self.moving.take().into_iter().for_each(|moving| moving.give_up(&self.store));
         self.levels.give_up();
     }

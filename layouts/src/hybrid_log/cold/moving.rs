@@ -308,7 +308,7 @@ impl Log {
                 writer.finish()?;
                 return Ok(true);
             };
-            if self.is_live(batch, &moving) && !cold.has_expired(batch.payload(&moving))? {
+            if self.is_live(batch, &moving) && !cold.has_expired(batch.payload(&moving)) {
                 writer.push(batch.view(&moving))?;
             }
             batch.leave();

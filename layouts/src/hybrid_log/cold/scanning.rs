@@ -77,7 +77,7 @@ impl Log {
     ) -> Result<()> {
         for (nth, record) in group.iter().enumerate() {
             let is_dead = record.mark == TOMBSTONE
-                || cold.has_expired(record.payload)?
+                || cold.has_expired(record.payload)
                 || has_key_among(cold.record_type, record.payload, &group[..nth])?
                 || is_buried(cold, record)?
                 || self.has_entry_of(cold, record)?;

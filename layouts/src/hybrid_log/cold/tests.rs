@@ -282,7 +282,7 @@ fn read_all(table: &mut HybridLogTable<u64, u64>, device: &Simulated, keys: &[u6
 #[test]
 fn a_batch_reads_runs_ahead() {
     let (device, store) = (Simulated::new(8, Faults::none()), Account::root(8 * MIB));
-    let layout = HybridLog::new().cold_runs(true).patience(Duration::from_millis(20));
+    let layout = HybridLog::new().cold_runs(true).patience(Duration::from_millis(200));
     let mut table = open::<u64, u64>(&layout, &device, &store);
     for key in 0..400_000 {
         table.put(key, key).unwrap();

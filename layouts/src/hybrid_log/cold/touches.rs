@@ -173,6 +173,11 @@ impl Touches {
         if to <= self.tide {
             return self.tide;
         }
+        let life = since_ever(self.latest).saturating_sub(since_ever(to));
+        if self.all > 0 && life >> self.span_log >= SPANS as u64 {
+            // They live longer than was told: all that is old would stand in the first span.
+            self.live_for(life);
+        }
         let span = since_ever(to) >> self.span_log;
         let whole = span.saturating_sub(self.first).min(SPANS as u64) as usize;
         let has_rest = |this: &Self| {
@@ -231,7 +236,8 @@ impl Touches {
         }
     }
 
-    /// Takes over what a checkpoint says, which [fits](Touches::fits).
+    /// Takes over what a checkpoint says, which [fits](Touches::fits). Spans stay as long as they were, until it is told
+    /// [how long entries live](Touches::live_for).
     pub fn restore(&mut self, told: &TouchedKeys) {
         (self.tide, self.latest) = (told.expired_before, told.latest);
         (self.span_log, self.first) = (told.span_log, told.first_span);
@@ -242,7 +248,7 @@ impl Touches {
             self.counts[*at as usize % places] += count;
         }
         self.all = self.counts.iter().sum();
-        self.widen();
+        self.wanted_log = self.span_log;
     }
 
     /// Whether a checkpoint says as much of each of so many groups as it says in all.
@@ -269,6 +275,34 @@ mod tests {
             Touches::new(ErasedTouched::new::<u64, i64>(|value| Time(*value)), groups);
         touches.live_for(life);
         touches
+    }
+
+    #[test]
+    fn keys_expire_that_live_longer_or_shorter_than_was_told() {
+        const SECOND: i64 = 1_000_000_000;
+        for life in [1, 60, 3600, 36_000] {
+            let mut touches = touches(1, life * SECOND as u64);
+            let most = 3600 + 3600.max(life) / 8 + 2;
+            for second in 0..20_000 {
+                touches.add(0, Time(second * SECOND));
+                touches.expire_to(Time((second - 3600) * SECOND), &mut |_, _| ());
+                assert!(touches.all <= most, "{life} s: {} keys after {second} s", touches.all);
+            }
+        }
+    }
+
+    #[test]
+    fn spans_are_as_long_after_a_restart_as_before() {
+        let mut before = touches(1, 1_000_000_000);
+        for touched in 0..100 {
+            before.add(0, Time(touched * 50_000_000));
+        }
+        let mut after = Touches::new(before.of, 1);
+        after.restore(&before.told());
+        after.live_for(1_000_000_000);
+        assert_eq!((after.span_log, after.all), (before.span_log, before.all));
+        let gone = |touches: &mut Touches| touches.expire_to(Time(4_000_000_000), &mut |_, _| ());
+        assert_eq!(gone(&mut after), gone(&mut before));
     }
 
     /// Keys, each with its group and its last touch.

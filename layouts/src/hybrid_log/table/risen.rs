@@ -16,7 +16,7 @@ impl<K: Key, V: State> HybridLogTable<K, V> {
     /// Whether keys without an entry may be there.
     #[inline(always)]
     pub(in crate::hybrid_log) fn has_cold(&self) -> bool {
-        self.core.log.cold.as_ref().is_some_and(|cold| cold.live() > 0)
+        self.core.log.cold.as_ref().is_some_and(|cold| cold.live() > 0 || cold.has_fetches())
     }
 
     /// Whether deleted keys may have to be buried.
