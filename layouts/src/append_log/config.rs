@@ -21,6 +21,8 @@ pub struct AppendLog {
     segment: Option<ByteSize>,
     runs_max: Option<usize>,
     patience_ms: Option<u64>,
+    #[serde(skip)]
+    packs_all: bool,
 }
 
 /// Largest block size chosen by default, in bytes, without the last element.
@@ -79,6 +81,14 @@ impl AppendLog {
         self
     }
 
+    /// Small buckets are packed also where there are few of them: for tests.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn pack_all(mut self) -> Self {
+        self.packs_all = true;
+        self
+    }
+
     pub(super) fn limit(&self) -> Option<u64> {
         self.memory.map(|size| size.0)
     }
@@ -118,6 +128,7 @@ impl AppendLog {
             batch_bytes: memory_bytes / 16,
             runs_max: self.runs_max.unwrap_or(RUNS_MAX).max(2),
             patience: self.patience_ms.map_or(LIST_PATIENCE, Duration::from_millis),
+            packs_all: self.packs_all,
         };
         // A run's window and a block decoded, of a few runs; and lists.
         let needed = sizes.writer_bytes + 8 * sizes.window_bytes as u64 + (32 << 10);
@@ -163,4 +174,6 @@ pub struct Sizes {
     pub batch_bytes: u64,
     pub runs_max: usize,
     pub patience: Duration,
+    /// Whether small buckets are packed also where there are few of them.
+    pub packs_all: bool,
 }

@@ -29,6 +29,7 @@ mod kept;
 mod key_unsafe;
 mod merge;
 mod notes;
+mod packed;
 mod relocate;
 mod run;
 mod spill;

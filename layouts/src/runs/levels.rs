@@ -401,6 +401,14 @@ impl Levels {
         self.levels.iter().map(infos).collect()
     }
 
+    /// The runs of each level that may have a hash, the newest level first; levels without one are left out.
+    pub fn infos_of(&self, hash: u64) -> Vec<Vec<RunInfo>> {
+        let infos = |level: &Level| -> Vec<RunInfo> {
+            level.runs[level.runs_of(hash)].iter().map(|run| run.info().clone()).collect()
+        };
+        self.levels.iter().map(infos).filter(|runs| !runs.is_empty()).collect()
+    }
+
     /// Bytes of guides in memory. Cost: O(runs).
     pub fn guide_bytes(&self) -> u64 {
         let runs = self.levels.iter().flat_map(|level| &level.runs);

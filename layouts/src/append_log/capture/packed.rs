@@ -1,0 +1,64 @@
+//! What a checkpoint does about packed slices: it waits for those of the barrier, and has the device keep their runs.
+
+use alluvium_pagestore::{MemoryKind, Result, RunId};
+
+use super::{Capture, Named, Step};
+use crate::append_log::core::ListsCore;
+use crate::append_log::jobs::RunName;
+use crate::append_log::packed::PackedSlice;
+
+impl Capture {
+    /// Whether it waits for a run to be written.
+    pub(in crate::append_log) fn waits_for(&self, name: &RunName) -> bool {
+        self.waiting.contains_key(name)
+    }
+}
+
+impl ListsCore {
+    /// Has synced what is packed.
+    pub(super) fn sync_captured(&mut self, capture: &mut Capture) -> Result<()> {
+        if let Some(error) = self.failed.take() {
+            return Err(error);
+        }
+        let files = capture.packed.as_mut().map_or(Vec::new(), |packed| packed.take_unsynced());
+        if !files.is_empty() {
+            self.writing += 1;
+            self.jobs.sync(files);
+        } else if self.writing == 0 {
+            capture.step = Step::Naming(0);
+        }
+        Ok(())
+    }
+
+    /// What is packed was synced.
+    pub(in crate::append_log) fn take_synced(&mut self, result: Result<Vec<RunId>>) {
+        self.writing -= 1;
+        match (result, &mut self.packed) {
+            (Ok(files), Some(packed)) => packed.are_synced(&files),
+            (Ok(_), None) => {}
+            (Err(error), _) => self.failed = Some(error),
+        }
+    }
+
+    /// A run was packed, which the checkpoint may wait for. Says whether it can do with that.
+    pub(in crate::append_log) fn captured_packed(
+        &mut self,
+        name: RunName,
+        slice: PackedSlice,
+    ) -> bool {
+        let Some(capture) = &mut self.capture else { return true };
+        let Some(at) = capture.waiting.get(&name).copied() else { return true };
+        let Named { elements, is_packed, may_be_packed, .. } = &mut capture.runs[at];
+        if !*may_be_packed {
+            return false;
+        }
+        capture.waiting.remove(&name);
+        *is_packed = true;
+        let slice = PackedSlice { elements: *elements, ..slice };
+        let bytes = capture.packed.as_mut().expect("it was packed").add(name.0, slice);
+        capture.booked += bytes;
+        self.account.charge(MemoryKind::Buffers, bytes);
+        self.forget_orphan(name);
+        true
+    }
+}
