@@ -2,7 +2,8 @@
 //!
 //! A bucket's tables and runs are all in the order of hashes, so that the lists asked for are found without
 //! a look at the others: of tables the parts with their prefixes, of runs the blocks with their hashes. To
-//! remove them reads nothing: what runs have of them is behind a [gap](crate::support::gaps), until they are merged.
+//! remove them reads nothing, unless the bucket is [packed](super::packed): what runs have of them is behind a
+//! [gap](crate::support::gaps), until they are merged.
 //!
 //! A list that is longer than the fuel is left in the middle. As long as the cursors are kept it goes on
 //! there; after that it is read again from its start, and what was told is passed over. A cursor's position

@@ -1,4 +1,4 @@
-//! Clearing a list, and moving it to another bucket, without reading storage.
+//! Clearing a list, and moving it to another bucket, without reading storage, unless the bucket is [packed](super::packed).
 //!
 //! What is in memory is dropped or copied. Of what is on storage it is noted that it is not the
 //! key's any more, or where it belongs now. Moved elements get ranks below all that their target
