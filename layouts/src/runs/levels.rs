@@ -343,6 +343,11 @@ impl Levels {
         self.levels.iter().map(Level::records).sum()
     }
 
+    /// How many there are.
+    pub fn len(&self) -> usize {
+        self.levels.len()
+    }
+
     /// Whether there are none.
     pub fn is_empty(&self) -> bool {
         self.levels.is_empty()

@@ -46,6 +46,7 @@ impl ListsCore {
         if small.is_empty() || !packed.begin_writing() {
             return (Vec::new(), small.into_iter().chain(others).collect());
         }
+        packed.catch_up();
         let mut small = small;
         small.sort_by_key(|frozen| (frozen.bucket, frozen.number));
         (small, others)

@@ -54,6 +54,9 @@ const BUCKETS_SHARE: u64 = 64;
 const PARTITION_SLICES: usize = 128;
 /// Bytes of records that a step of a merge looks at.
 const STEP_BYTES: u64 = 64 << 10;
+/// With more levels than these a batch does so many steps of merges.
+const LEVELS_MAX: usize = 12;
+const STEPS_MAX: usize = 16;
 /// Batches that are not packed after one that could not be.
 const REST: u32 = 16;
 
@@ -312,6 +315,15 @@ impl Packed {
             self.rest = REST;
         }
         stepped.map(drop)
+    }
+
+    /// Does some steps of merges, where levels have become many: whoever packs more pays for them.
+    fn catch_up(&mut self) {
+        for _ in 0..STEPS_MAX {
+            if self.levels.len() <= LEVELS_MAX || self.step().is_err() {
+                return;
+            }
+        }
     }
 
     /// Takes the memory back that merges and reading need and do not have.
