@@ -33,7 +33,10 @@ fn open(place: &std::path::Path, mib: u64) -> Result<(Log, std::rc::Rc<Account>)
         movable: false,
         restored: None,
     };
-    Ok((ListsLayout::<u64, Element>::open_lists(&AppendLog::new(), context)?, account))
+    Ok((
+        ListsLayout::<u64, Element>::open_lists(&AppendLog::new().packs_slices(true), context)?,
+        account,
+    ))
 }
 
 /// The slice of an element.

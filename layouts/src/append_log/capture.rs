@@ -63,6 +63,9 @@ pub struct Capture {
     /// The first bucket whose notes were not taken.
     notes_at: Time,
     step: Step,
+    /// Whether the helper syncs what is packed, and why it could not.
+    is_syncing: bool,
+    sync_failed: Option<Error>,
     /// Whether the catalog has its first record.
     is_headed: bool,
     catalog: Option<Paced>,
@@ -120,7 +123,8 @@ impl Capture {
 
 impl InSteps for ListsCore {
     fn pause(&mut self) -> Result<()> {
-        if self.writing == 0 {
+        let is_syncing = self.capture.as_ref().is_some_and(|capture| capture.is_syncing);
+        if self.writing == 0 && !is_syncing {
             std::thread::yield_now();
         } else if let Some(answer) = self.jobs.wait() {
             self.take(answer);
@@ -202,6 +206,8 @@ impl ListsCore {
             notes_left: Vec::new(),
             notes_at: Time::MIN,
             step: Step::Writing,
+            is_syncing: false,
+            sync_failed: None,
             is_headed: false,
             catalog: None,
             catalog_bytes: 0,

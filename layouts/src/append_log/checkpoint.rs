@@ -139,6 +139,8 @@ impl ListsCore {
             let what = format!("{} elements in runs, {} expected", self.elements, image.entries);
             return Err(Error::new(ErrorKind::Corrupt, what));
         }
+        let span = self.span;
+        self.packed.iter_mut().for_each(|packed| packed.count_loaded(span));
         self.files.named.restored(image.segments().map(|segment| segment.id));
         let (state, runs) = (self.context.name.as_str(), image.segments().count());
         trace_event!(DEBUG, "lists restored", state = state, files = runs);

@@ -44,6 +44,8 @@ pub struct Kept {
     elastic: u64,
     /// What each bucket's elements in memory may become takes.
     each: u64,
+    /// What lists in memory took when it was counted.
+    counted: u64,
     /// Whether less may be kept now: something has come since, or gone.
     is_more: bool,
 }
@@ -52,6 +54,9 @@ impl ListsCore {
     /// Buckets whose times are less than this apart are read together.
     pub(super) fn fold_at_once(&mut self, span: i128) {
         self.span = span.max(1);
+        if let Some(packed) = &mut self.packed {
+            packed.count_loaded(self.span);
+        }
         self.kept = None;
     }
 
@@ -64,7 +69,11 @@ impl ListsCore {
             return Ok(());
         }
         loop {
-            self.kept_now();
+            let counted = self.kept_now().counted;
+            if self.elastic_bytes() > counted + self.growth_bytes() {
+                self.kept = None;
+                self.kept_now();
+            }
             let elastic = self.elastic_bytes() + self.kept_now().elastic;
             let room = self.account.available() + elastic;
             let most = needed + self.run_bytes() + self.free_for_plenty();
@@ -113,8 +122,10 @@ impl ListsCore {
 
     fn begin_run(&self, kept: &mut Kept, time: Time) {
         kept.is_more = true;
-        let is_small = self.buckets.get(&time).is_none_or(|bucket| bucket.runs.is_empty());
-        if self.packs() && is_small {
+        if !self.is_read_alone(time) {
+            kept.reading_most += self.run_bytes();
+        }
+        if self.begins_packable(time) {
             kept.naming += NAMED_BYTES + RUN_BYTES;
             kept.elastic += BUCKET_BYTES;
             return;
@@ -149,6 +160,16 @@ impl ListsCore {
         kinds.into_iter().map(|kind| self.account.used_for(kind)).sum()
     }
 
+    /// After so much more of lists in memory it is counted again what they may become.
+    pub(super) fn growth_bytes(&self) -> u64 {
+        self.account.limit() / 64
+    }
+
+    /// Whether a bucket is read without any other that is in memory.
+    fn is_read_alone(&self, time: Time) -> bool {
+        self.buckets.range(self.together_with(time)).all(|(other, _)| *other == time)
+    }
+
     /// What reading a run takes that is not written yet.
     fn run_bytes(&self) -> u64 {
         // A block is a little longer than the values in it.
@@ -160,8 +181,10 @@ impl ListsCore {
         if let Some(kept) = self.kept {
             return kept;
         }
+        let freed = self.freed_by_all();
+        let each = self.buckets.iter().zip(freed);
         let all: Vec<(Time, Runs)> =
-            self.buckets.iter().map(|(time, bucket)| (*time, self.runs_in(bucket))).collect();
+            each.map(|((time, bucket), freed)| (*time, self.runs_in(bucket, freed))).collect();
         let (mut from, mut sum, mut reading, mut reading_most) = (0, 0, 0, 0);
         for (at, (time, runs)) in all.iter().enumerate() {
             sum += runs.reading;
@@ -190,13 +213,47 @@ impl ListsCore {
             tables,
             elastic,
             each: NAMED_BYTES + RUN_BYTES + if self.packs() { 0 } else { 2 * DESCRIBED_BYTES },
+            counted: self.elastic_bytes(),
             is_more: false,
         };
         self.kept = Some(kept);
         kept
     }
 
-    fn runs_in(&self, bucket: &Bucket) -> Runs {
+    /// Of each bucket what is free once it is packed, if it will be: if it and all that may be packed and is read together
+    /// with it have room.
+    fn freed_by_all(&self) -> Vec<Option<u64>> {
+        let packs = self.packs();
+        let each = self
+            .buckets
+            .values()
+            .map(|bucket| if packs { self.freed_by_packing(bucket) } else { None });
+        let each: Vec<_> = each.collect();
+        let times: Vec<Time> = self.buckets.keys().copied().collect();
+        let (mut start, mut end) = (0, 0);
+        let (mut near, mut freed) = (0, Vec::with_capacity(each.len()));
+        let loaded = |at: usize| each[at].map_or(0, |(_, loaded)| loaded);
+        let apart = |a: Time, b: Time| i128::from(b.0) - i128::from(a.0);
+        for (at, time) in times.iter().enumerate() {
+            while end < times.len() && apart(*time, times[end]) < self.span {
+                near += loaded(end);
+                end += 1;
+            }
+            while apart(times[start], *time) >= self.span {
+                near -= loaded(start);
+                start += 1;
+            }
+            let others = near - loaded(at);
+            // They may grow until they are counted again.
+            let others = if others > 0 { others + 2 * self.growth_bytes() } else { 0 };
+            let one =
+                each[at].filter(|_| self.has_room_packed((*time, loaded(at)), &[(*time, others)]));
+            freed.push(one.map(|(freed, _)| freed));
+        }
+        freed
+    }
+
+    fn runs_in(&self, bucket: &Bucket, freed: Option<u64>) -> Runs {
         let mut all = Runs::default();
         let mut add = |stored: Option<&StoredRun>| {
             all.naming += NAMED_BYTES;
@@ -213,7 +270,7 @@ impl ListsCore {
                 }
             }
         };
-        if let Some(elastic) = self.freed_by_packing(bucket) {
+        if let Some(elastic) = freed {
             all.naming += 2 * NAMED_BYTES + RUN_BYTES;
             all.elastic += elastic;
             return all;
@@ -259,7 +316,7 @@ impl ListsCore {
     fn merge_what_takes_most(&mut self) {
         let several = self.buckets.iter().filter(|(_, bucket)| bucket.runs.len() > 1);
         let mut all: Vec<_> =
-            several.map(|(time, bucket)| (self.runs_in(bucket).reading, *time)).collect();
+            several.map(|(time, bucket)| (self.runs_in(bucket, None).reading, *time)).collect();
         all.sort_unstable_by_key(|most| std::cmp::Reverse(*most));
         for (_, time) in all {
             if let Some(whole) = self.is_crowded(time)

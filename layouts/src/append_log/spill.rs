@@ -377,7 +377,9 @@ impl ListsCore {
     }
 
     pub(super) fn drop_run(&mut self, run: Run) {
-        self.kept = None;
+        if run.number != PACKED {
+            self.kept = None;
+        }
         self.elements -= run.elements;
         self.account.release(MemoryKind::Tables, RUN_BYTES);
         if let Some(cached) = run.cached {

@@ -5,7 +5,7 @@ use alluvium_pagestore::{MemoryKind, Result, RunId};
 use super::{Capture, Named, Step};
 use crate::append_log::core::ListsCore;
 use crate::append_log::jobs::RunName;
-use crate::append_log::packed::PackedSlice;
+use crate::append_log::packed::{PackedAtBarrier, PackedSlice};
 
 impl Capture {
     /// Whether it waits for a run to be written.
@@ -17,26 +17,35 @@ impl Capture {
 impl ListsCore {
     /// Has synced what is packed.
     pub(super) fn sync_captured(&mut self, capture: &mut Capture) -> Result<()> {
-        if let Some(error) = self.failed.take() {
+        if let Some(error) = capture.sync_failed.take() {
             return Err(error);
         }
-        let files = capture.packed.as_mut().map_or(Vec::new(), |packed| packed.take_unsynced());
-        if !files.is_empty() {
-            self.writing += 1;
-            self.jobs.sync(files);
-        } else if self.writing == 0 {
+        let files = capture.packed.as_ref().map_or(&[][..], PackedAtBarrier::unsynced);
+        if files.is_empty() {
             capture.step = Step::Naming(0);
+        } else if !capture.is_syncing {
+            self.jobs.sync(files.to_vec());
+            capture.is_syncing = true;
         }
         Ok(())
     }
 
-    /// What is packed was synced.
+    /// What is packed was synced, or some of it could not be: then the checkpoint that waits for it has failed.
     pub(in crate::append_log) fn take_synced(&mut self, result: Result<Vec<RunId>>) {
-        self.writing -= 1;
-        match (result, &mut self.packed) {
-            (Ok(files), Some(packed)) => packed.are_synced(&files),
-            (Ok(_), None) => {}
-            (Err(error), _) => self.failed = Some(error),
+        if let Some(capture) = &mut self.capture {
+            capture.is_syncing = false;
+        }
+        match result {
+            Ok(files) => {
+                let at_barrier = self.capture.as_mut().and_then(|capture| capture.packed.as_mut());
+                at_barrier.into_iter().for_each(|packed| packed.are_synced(&files));
+                self.packed.iter_mut().for_each(|packed| packed.are_synced(&files));
+            }
+            Err(error) => {
+                if let Some(capture) = &mut self.capture {
+                    capture.sync_failed = Some(error);
+                }
+            }
         }
     }
 

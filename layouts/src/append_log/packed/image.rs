@@ -5,7 +5,7 @@ use alluvium_pagestore::{
     Error, ErrorKind, ImagePart, RUNS, Result, RunId, RunInfo, SegmentStore, StateImage, Time,
 };
 
-use super::{Packed, PackedSlice, SliceDirectory};
+use super::{ORDER_BYTES, Packed, PackedSlice, SliceDirectory};
 use crate::append_log::LAYOUT;
 use crate::append_log::checkpoint::{RunKey, RunValue};
 use crate::append_log::core::ListsCore;
@@ -49,8 +49,13 @@ impl PackedAtBarrier {
     }
 
     /// Files that the device may not keep yet.
-    pub fn take_unsynced(&mut self) -> Vec<UnsyncedRun> {
-        std::mem::take(&mut self.unsynced)
+    pub fn unsynced(&self) -> &[UnsyncedRun] {
+        &self.unsynced
+    }
+
+    /// The device keeps these files now.
+    pub fn are_synced(&mut self, files: &[RunId]) {
+        self.unsynced.retain(|file| !files.contains(&file.id()));
     }
 
     /// Pages of the directory.
@@ -136,8 +141,17 @@ impl Packed {
 
     fn restore(&mut self, part: &ImagePart) -> Result<()> {
         for level in part.levels.iter().rev() {
+            if let Some(other) = level.iter().find(|run| run.order_bytes as usize != ORDER_BYTES) {
+                let what = "a run of packed slices has another order of records";
+                let error = Error::new(ErrorKind::Corrupt, what);
+                return Err(error.with("file", other.id.file_name()));
+            }
+            self.has_chunks_of(level);
             self.levels.add(level)?;
         }
+        // Merges have to write what is there, whatever the sizes were.
+        let longest = self.longest_chunk as usize;
+        self.runs.payload_bytes_max = self.runs.payload_bytes_max.max(longest);
         self.named.restored(&self.store, names_of(&part.levels));
         Ok(())
     }

@@ -4,13 +4,17 @@
 //! a move or an import, has the run stay: what the level has of it does not count then.
 
 use std::collections::BTreeSet;
+use std::ops::RangeInclusive;
 use std::sync::Arc;
 
 use alluvium_pagestore::{Result, Time};
 
 use super::packing::{PackOrder, PackedRuns};
 use super::slices::PackedSlice;
-use super::{BUCKETS_SHARE, LOADED_BYTES, LOADED_SHARE, PACKED, Packed, REST, is_plain};
+use super::{
+    BUCKETS_SHARE, LEVELS_MAX, LOADED_BYTES, LOADED_SHARE, PACKED, REST, SLICE_SHARE, is_plain,
+    loaded_most,
+};
 use crate::append_log::bucket::{BUCKET_BYTES, Bucket};
 use crate::append_log::core::ListsCore;
 use crate::append_log::frozen::Frozen;
@@ -33,20 +37,25 @@ impl ListsCore {
         if packed.rest > 0 && !packed.levels.is_behind() {
             packed.rest -= 1;
         }
-        if packed.rest > 0 {
-            return (Vec::new(), batch);
-        }
-        if !self.packs() {
+        // Levels that cannot be merged are not to become more and more.
+        if packed.rest > 0 || packed.levels.len() > 2 * LEVELS_MAX || !self.packs() {
             return (Vec::new(), batch);
         }
         let imported = self.imported();
-        let (small, others): (Vec<_>, Vec<_>) =
-            batch.into_iter().partition(|frozen| self.is_packable(frozen, &imported));
+        let mut taken = Vec::new();
+        let (small, others): (Vec<_>, Vec<_>) = batch.into_iter().partition(|frozen| {
+            let is_packable = self.is_packable(frozen, &imported, &taken);
+            if is_packable {
+                taken.push((frozen.bucket, loaded_most(frozen.booked.total())));
+            }
+            is_packable
+        });
         let packed = self.packed.as_mut().expect("looked at above");
         if small.is_empty() || !packed.begin_writing() {
             return (Vec::new(), small.into_iter().chain(others).collect());
         }
         packed.catch_up();
+        packed.going.extend(taken);
         let mut small = small;
         small.sort_by_key(|frozen| (frozen.bucket, frozen.number));
         (small, others)
@@ -56,9 +65,10 @@ impl ListsCore {
     pub(in crate::append_log) fn packs(&self) -> bool {
         let share = self.account.limit() / BUCKETS_SHARE;
         self.packed.as_ref().is_some_and(|packed| {
-            self.sizes.packs_all
-                || !packed.directory.is_empty()
-                || self.buckets.len() as u64 * (BUCKET_BYTES + RUN_BYTES) > share
+            self.sizes.packs_slices
+                && (self.sizes.packs_all
+                    || !packed.directory.is_empty()
+                    || self.buckets.len() as u64 * (BUCKET_BYTES + RUN_BYTES) > share)
         })
     }
 
@@ -67,48 +77,89 @@ impl ListsCore {
         self.buckets.values().flat_map(|bucket| bucket.sources.keys().copied()).collect()
     }
 
-    /// Bytes that a bucket takes beside its elements, if all of it is to be packed, or is being packed. They are free then.
-    /// Whether there is room where it is read, and storage takes it, is known later.
-    pub(in crate::append_log) fn freed_by_packing(&self, bucket: &Bucket) -> Option<u64> {
-        let packed = self.packed.as_ref().filter(|_| is_plain(bucket) && self.packs())?;
-        let frozen = match &bucket.runs[..] {
-            [] => 0,
+    /// What a bucket takes beside its elements, which is free once it is packed, and what it takes once it is loaded. None,
+    /// if not all of it is small, or something is noted of it.
+    pub(in crate::append_log) fn freed_by_packing(&self, bucket: &Bucket) -> Option<(u64, u64)> {
+        let packed = self.packed.as_ref().filter(|packed| packed.rest == 0 && is_plain(bucket))?;
+        let (index, bytes) = match &bucket.runs[..] {
+            [] => (0, 0),
             [run] if run.stored.is_none() => {
                 let is_refused = packed.refused.contains(&(bucket.time, run.number));
                 let booked = run.memory.as_ref().filter(|_| !is_refused)?.booked;
-                (booked.total() <= packed.small_bytes).then_some(booked.index + RUN_BYTES)?
+                (booked.index + RUN_BYTES, booked.total())
             }
             _ => return None,
         };
-        let is_small = bucket.live_bytes() <= packed.small_bytes;
-        is_small.then(|| BUCKET_BYTES + frozen + bucket.live.memory_bytes())
+        let live = bucket.live_bytes();
+        let is_small = bytes.max(live) <= packed.small_bytes;
+        let freed = BUCKET_BYTES + index + bucket.live.memory_bytes();
+        is_small.then(|| (freed, loaded_most(bytes + live)))
     }
 
-    fn is_packable(&self, frozen: &Frozen, imported: &BTreeSet<Time>) -> bool {
+    /// Whether the first element of a bucket is of a bucket that will be packed, whatever is packed before.
+    pub(in crate::append_log) fn begins_packable(&self, time: Time) -> bool {
+        if !self.packs() || self.buckets.get(&time).is_some_and(|bucket| !bucket.runs.is_empty()) {
+            return false;
+        }
+        let near = self.buckets.range(self.together_with(time));
+        let near = near.map(|(time, bucket)| {
+            let loaded = self.freed_by_packing(bucket).map_or(0, |(_, loaded)| loaded);
+            (*time, loaded)
+        });
+        let mut near: Vec<_> = near.collect();
+        if near.iter().any(|(other, _)| *other != time) {
+            // They may grow until they are counted again.
+            near.push((time, 2 * self.growth_bytes()));
+        }
+        self.has_room_packed((time, loaded_most(BUCKET_BYTES)), &near)
+    }
+
+    /// The slices that may be read together with one.
+    pub(in crate::append_log) fn together_with(&self, time: Time) -> RangeInclusive<Time> {
+        let span = i64::try_from(self.span - 1).unwrap_or(i64::MAX);
+        Time(time.0.saturating_sub(span))..=Time(time.0.saturating_add(span))
+    }
+
+    fn is_packable(
+        &self,
+        frozen: &Frozen,
+        imported: &BTreeSet<Time>,
+        taken: &[(Time, u64)],
+    ) -> bool {
         let (Some(packed), time) = (&self.packed, frozen.bucket) else { return false };
         let Some(bucket) = self.buckets.get(&time) else { return false };
         let own = bucket.runs.iter().find(|run| run.number != PACKED);
+        let loaded = loaded_most(frozen.booked.total());
         frozen.booked.total() <= packed.small_bytes
             && !packed.refused.contains(&(time, frozen.number))
             && own.is_some_and(|run| run.number == frozen.number)
             && is_plain(bucket)
             && !imported.contains(&time)
-            && self.has_room_packed(packed, (time, frozen.booked.total()))
+            && self.has_room_packed((time, loaded), taken)
     }
 
-    /// Whether what is packed of all slices that are read together has room in memory with this one.
-    fn has_room_packed(&self, packed: &Packed, (time, more): (Time, u64)) -> bool {
-        let (span, most) =
-            (i64::try_from(self.span - 1).unwrap_or(i64::MAX), self.account.limit() / LOADED_SHARE);
-        let times = Time(time.0.saturating_sub(span))..=Time(time.0.saturating_add(span));
-        let mut bytes = LOADED_BYTES + 2 * more;
-        for (_, slice) in packed.directory.within(times) {
+    /// Whether what is packed of all slices that are read together has room in memory with so much more of one, beside what
+    /// is `taken` already and what is being packed; and whether the slice itself is small enough to be unpacked.
+    pub(in crate::append_log) fn has_room_packed(
+        &self,
+        (time, more): (Time, u64),
+        taken: &[(Time, u64)],
+    ) -> bool {
+        let Some(packed) = &self.packed else { return false };
+        let times = self.together_with(time);
+        let limit = self.account.limit();
+        let coming = taken.iter().chain(&packed.going).filter(|(at, _)| times.contains(at));
+        let mut bytes = more + coming.map(|(_, bytes)| bytes).sum::<u64>();
+        for (at, slice) in packed.directory.within(times.clone()) {
+            if at == time && slice.bytes + more > limit / SLICE_SHARE {
+                return false;
+            }
             bytes += slice.bytes + LOADED_BYTES;
-            if bytes > most {
+            if bytes > limit / LOADED_SHARE {
                 return false;
             }
         }
-        bytes <= most
+        more <= limit / SLICE_SHARE && bytes <= limit / LOADED_SHARE
     }
 
     /// Has small buckets packed.
@@ -132,6 +183,10 @@ impl ListsCore {
         result: Result<PackedRuns>,
     ) {
         self.writing -= 1;
+        if let Some(packed) = &mut self.packed {
+            // Batches come back in the order in which they went.
+            packed.going.drain(..runs.len());
+        }
         let installed = result.and_then(|level| self.install_level(level));
         let packed = self.packed.as_mut().expect("who packs has it");
         match installed {
@@ -143,6 +198,7 @@ impl ListsCore {
             }
             Err(error) => {
                 packed.rest = REST;
+                self.kept = None;
                 for name in runs {
                     self.not_captured(name);
                     if let Some(run) = self.run_mut(name.0, name.1) {
@@ -169,6 +225,7 @@ impl ListsCore {
             packed.remove_runs(&sealed);
             return Err(error);
         }
+        packed.has_chunks_of(&sealed);
         self.stats.flushed_bytes += sealed.iter().map(|run| run.bytes).sum::<u64>();
         self.stats.pages_flushed += slices.len() as u64;
         if is_named && let Some(at_barrier) = self.capture.as_mut().and_then(|c| c.packed.as_mut())
@@ -195,10 +252,11 @@ impl ListsCore {
         packed.directory.add(time, PackedSlice { elements: run.elements, ..slice });
         packed.book_directory();
         let is_loaded = packed.loaded.contains(&time);
+        // A fold that goes on may have seen it in memory.
+        self.resume = None;
         self.drop_run(run);
         if is_loaded {
             // It has more now than was loaded.
-            self.resume = None;
             self.unload(time);
         }
         self.drop_if_vacant(time);
@@ -209,6 +267,7 @@ impl ListsCore {
         if let Some(run) = self.run_mut(name.0, name.1) {
             run.busy = false;
             self.packed.as_mut().expect("who packs has it").refused.insert(name);
+            self.kept = None;
         }
         self.not_captured(name);
     }

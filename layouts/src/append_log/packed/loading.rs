@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use alluvium_pagestore::block::AlignedVec;
-use alluvium_pagestore::{FooterEntry, MemoryKind, Result, Time};
+use alluvium_pagestore::{Error, ErrorKind, FooterEntry, MemoryKind, Result, Time};
 
 use super::packing::loaded_bytes;
 use super::{LOADED_BYTES, PACKED, PackedSlice, hash_of, is_loaded, number_in, place_in};
@@ -18,6 +18,7 @@ pub(super) struct Records {
     pub blocks: Vec<BlockAt>,
     pub payloads: Vec<AlignedVec>,
     pub bytes: u64,
+    pub elements: u64,
 }
 
 impl ListsCore {
@@ -49,7 +50,7 @@ impl ListsCore {
             let bucket = self.new_bucket((time, slice.since))?;
             self.buckets.insert(time, bucket);
         }
-        let Records { mut blocks, payloads, bytes } = records;
+        let Records { mut blocks, payloads, bytes, .. } = records;
         blocks.shrink_to_fit();
         let stored = StoredRun { files: Vec::new(), blocks };
         self.account.charge(MemoryKind::Tables, stored.memory_bytes() + RUN_BYTES);
@@ -110,6 +111,7 @@ impl ListsCore {
                     .blocks
                     .push(BlockAt { file: 0, record: FooterEntry { hash, grain: 0, len } });
                 records.bytes += loaded_bytes(payload.len());
+                records.elements += u64::from(record.mark);
                 records.payloads.push(payload);
             }
             Ok(true)
@@ -118,6 +120,12 @@ impl ListsCore {
         self.book_left();
         scanned.map_err(|error| error.with("state", &self.context.name))?;
         self.stats.cold_reads += 1;
+        if records.elements != slice.elements {
+            let (found, told) = (records.elements, slice.elements);
+            let what = format!("a packed slice has {found} elements in runs, {told} are told");
+            let error = Error::new(ErrorKind::Corrupt, what);
+            return Err(error.with("state", &self.context.name).with("slice", time.0));
+        }
         Ok(records)
     }
 

@@ -50,6 +50,8 @@ const LOADED_BYTES: u64 = BUCKET_BYTES + RUN_BYTES + 256;
 const LOADED_SHARE: u64 = 8;
 /// Small buckets are packed once buckets with runs of their own would take more than one part in so many of the memory.
 const BUCKETS_SHARE: u64 = 64;
+/// What one slice has packed takes one part in so many of the memory at most, since unpacking it takes much more.
+const SLICE_SHARE: u64 = 32;
 /// Hashes, which are slices here, of a partition: what is read before a slice is a part of it.
 const PARTITION_SLICES: usize = 128;
 /// Bytes of records that a step of a merge looks at.
@@ -88,6 +90,17 @@ pub struct Packed {
     loaded: Vec<Time>,
     /// Runs that are in levels, where they do not count: they are in memory still, and are not packed again.
     refused: BTreeSet<RunName>,
+    /// What is being packed, in the order of its batches, and what it takes once it is loaded, at most.
+    going: Vec<(Time, u64)>,
+    /// Bytes of the longest chunk of any level.
+    longest_chunk: u64,
+    /// What slices that are read together take once they are loaded, at most.
+    loaded_most: u64,
+}
+
+/// What a bucket of so many bytes in memory takes once it is packed and loaded, at most.
+fn loaded_most(bytes: u64) -> u64 {
+    LOADED_BYTES + 2 * bytes
 }
 
 /// The hash that a slice has in runs.
@@ -186,6 +199,9 @@ impl Packed {
             rest: 0,
             loaded: Vec::new(),
             refused: BTreeSet::new(),
+            going: Vec::new(),
+            longest_chunk: 4 * KIB,
+            loaded_most: memory / LOADED_SHARE,
             store: store.clone(),
             account,
         })
@@ -232,7 +248,7 @@ impl Packed {
     pub fn reading_bytes(&self) -> (u64, u64) {
         match self.directory.is_empty() && !self.writes {
             true => (0, 0),
-            false => (self.account.limit() / LOADED_SHARE, self.scan_bytes_most()),
+            false => (self.loaded_most, self.scan_bytes_most()),
         }
     }
 
@@ -267,14 +283,36 @@ impl Packed {
 
     /// What a merge takes.
     fn merge_bytes(&self) -> u64 {
-        let longest = (self.runs.payload_bytes_max + 4096) as u64;
-        self.runs.memory_bytes() + self.scan_bytes_most() + longest
+        self.runs.memory_bytes() + self.scan_bytes_most() + 2 * self.longest_chunk
     }
 
     /// What reading all levels side by side takes, as a rule.
     fn scan_bytes_most(&self) -> u64 {
         let group = MergeSizes::group_bytes_each() + RunSizes::directory_bytes_max();
-        MERGED_MAX as u64 * (self.read_bytes as u64 + group + (8 << 10))
+        let read = (self.read_bytes as u64).max(self.longest_chunk) + (2 << 10);
+        self.levels.len().max(MERGED_MAX) as u64 * (read + self.longest_chunk + group)
+    }
+
+    /// Levels have these runs.
+    fn has_chunks_of(&mut self, runs: &[RunInfo]) {
+        let longest = runs.iter().map(|run| u64::from(run.longest_chunk)).max();
+        self.longest_chunk = self.longest_chunk.max(longest.unwrap_or(0));
+    }
+
+    /// Slices that are less than this apart are read together: counts what they take then.
+    pub fn count_loaded(&mut self, span: i128) {
+        let mut most = self.account.limit() / LOADED_SHARE;
+        let (mut from, mut sum) = (0, 0);
+        let all: Vec<_> = self.directory.within(Time::MIN..=Time::MAX).collect();
+        for (time, slice) in &all {
+            sum += slice.bytes + LOADED_BYTES;
+            while i128::from(time.0) - i128::from(all[from].0.0) >= span {
+                sum -= all[from].1.bytes + LOADED_BYTES;
+                from += 1;
+            }
+            most = most.max(sum);
+        }
+        self.loaded_most = most;
     }
 
     /// Takes the memory for writing and merging. Says whether there is some.

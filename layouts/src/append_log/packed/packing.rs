@@ -118,7 +118,8 @@ impl Records<'_> {
         }
         let order = order_of(place, entry.rank, self.run.number, self.nth);
         let hash = hash_of(self.run.bucket);
-        self.writer.push(RecordView { hash, mark: 0, order: &order, payload: scratch })?;
+        let mark = u32::try_from(entry.elements.len()).expect("few elements fit a record");
+        self.writer.push(RecordView { hash, mark, order: &order, payload: scratch })?;
         self.nth += 1;
         self.bytes += loaded_bytes(scratch.len());
         Ok(())
