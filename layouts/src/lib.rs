@@ -20,7 +20,9 @@ mod window_segments;
 #[doc(hidden)]
 pub use tracing;
 
-pub use append_log::{AppendLog, AppendLogLists, BLOCK_BYTES_MAX, LIST_PATIENCE, RUNS_MAX};
+pub use append_log::{
+    AppendLog, AppendLogLists, BLOCK_BYTES_MAX, LIST_PATIENCE, PACKS_SLICES, RUNS_MAX,
+};
 pub use checkpoint::{Recording, Remembered};
 pub use contract::by_hash::{ByHash, VisitRun};
 pub use contract::expiry::{ExpiryPass, Touched};

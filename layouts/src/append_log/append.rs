@@ -151,7 +151,7 @@ impl ListsCore {
 
     /// Makes room for one more element: a bucket, a head with a chunk, and its heap.
     fn prepare(&mut self, time: Time, (hash, key): (u64, KeyRef<'_>), heap: u64) -> Result<()> {
-        self.resume = None;
+        self.leave_fold();
         self.poll()?;
         self.spill_ahead();
         self.check_kept(time, heap)?;
@@ -160,7 +160,7 @@ impl ListsCore {
             match self.try_prepare(time, (hash, key), heap) {
                 Ok(()) => {
                     if is_first {
-                        self.has_first();
+                        self.has_first(time);
                     }
                     return Ok(());
                 }

@@ -12,7 +12,7 @@ use std::ops::Range;
 use alluvium_pagestore::block::{self, AlignedVec, BlockEntry, BorrowedEntry};
 use alluvium_pagestore::{HeapSize, Key, Result, State, Trials, codec, rounded};
 
-use super::chain_unsafe::{Chunks, Iter};
+use super::chain_unsafe::{Chain, Chunks, Iter};
 use super::checkpoint::NoteValue;
 use super::element_type_unsafe::{ElementSlice, ElementType};
 use super::heads_unsafe::HeadType;
@@ -61,6 +61,8 @@ pub trait Block: Send {
     /// # Panics
     /// If the other is of other types.
     fn take(&mut self, from: &mut dyn Block, at: usize, to: Target<'_>);
+    /// Takes the elements of an entry out, as a chain, which `grow` gives chunks.
+    fn pour(&mut self, at: usize, grow: &mut dyn FnMut(&mut Chain)) -> Chain;
     /// Forgets all entries.
     fn clear(&mut self);
     fn as_any(&mut self) -> &mut dyn Any;
@@ -320,6 +322,17 @@ impl<K: Key, E: State> Block for Entries<K, E> {
                 self.0.push(BlockEntry { key, rank, elements });
             }
         }
+    }
+
+    fn pour(&mut self, at: usize, grow: &mut dyn FnMut(&mut Chain)) -> Chain {
+        let mut chain = Chain::default();
+        for element in std::mem::take(&mut self.0[at].elements) {
+            if !chain.has_room() {
+                grow(&mut chain);
+            }
+            chain.push_checked(element);
+        }
+        chain
     }
 
     fn clear(&mut self) {

@@ -10,6 +10,8 @@
 //! - The image has every element that was appended before the barrier, and none after.
 //! - What it names stays, and what it waits for is written, also if its bucket is purged meanwhile.
 
+mod packed;
+
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,6 +21,7 @@ use alluvium_pagestore::{
 };
 
 use super::LAYOUT;
+use super::bucket::Bucket;
 use super::checkpoint::{CatalogHead, NoteValue, RunKey, RunValue, parts_of, record_of_gap};
 use super::config::{MERGE_CHUNK_BYTES, PAGE_BLOCKS};
 use super::core::ListsCore;
@@ -26,6 +29,7 @@ use super::frozen::{Booked, Frozen};
 use super::jobs::RunName;
 use super::key_unsafe::OwnedKey;
 use super::notes::Note;
+use super::packed::{PackedAtBarrier, is_plain};
 use super::run::{RUN_BYTES, StoredRun};
 use crate::checkpoint::InSteps;
 use crate::checkpoint::{BATCH_BYTES_MAX, Pace, Paced};
@@ -46,6 +50,8 @@ pub struct Capture {
     epoch: u64,
     notes: u64,
     gaps: Vec<(Time, Gap)>,
+    /// What was packed.
+    pub(super) packed: Option<PackedAtBarrier>,
     /// Runs at the barrier.
     runs: Vec<Named>,
     /// Those that are not written yet, and where in `runs` they are.
@@ -57,6 +63,11 @@ pub struct Capture {
     /// The first bucket whose notes were not taken.
     notes_at: Time,
     step: Step,
+    /// Whether the helper syncs what is packed, and why it could not.
+    is_syncing: bool,
+    sync_failed: Option<Error>,
+    /// Whether the catalog has its first record.
+    is_headed: bool,
     catalog: Option<Paced>,
     /// Booked for the catalog's writer, and for the runs.
     catalog_bytes: u64,
@@ -66,7 +77,10 @@ pub struct Capture {
 enum Step {
     /// Frozen lists are being written.
     Writing,
-    /// Runs before this one are in the catalog; behind the last of them come the gaps.
+    /// What is packed is being synced.
+    Syncing,
+    /// Runs before this one are in the catalog; behind the last of them come the gaps, and the directory of what is
+    /// packed.
     Naming(usize),
     /// Notes are being put there.
     Noting,
@@ -81,7 +95,11 @@ struct Named {
     name: RunName,
     elements: u64,
     purged: bool,
+    /// Unless it is packed.
     stored: Option<Arc<StoredRun>>,
+    is_packed: bool,
+    /// Whether it may be: nothing is noted of its bucket's keys.
+    may_be_packed: bool,
 }
 
 struct Orphan {
@@ -96,9 +114,17 @@ struct NotesLeft {
     snapshot: Box<Snapshot<OwnedKey, Note>>,
 }
 
+impl Capture {
+    /// The newest run at the barrier.
+    pub(super) fn epoch(&self) -> u64 {
+        self.epoch
+    }
+}
+
 impl InSteps for ListsCore {
     fn pause(&mut self) -> Result<()> {
-        if self.writing == 0 {
+        let is_syncing = self.capture.as_ref().is_some_and(|capture| capture.is_syncing);
+        if self.writing == 0 && !is_syncing {
             std::thread::yield_now();
         } else if let Some(answer) = self.jobs.wait() {
             self.take(answer);
@@ -119,7 +145,7 @@ impl ListsCore {
             // The store has not said what became of the last one, so that it may be either.
             self.decide_checkpoint(CheckpointOutcome::Unknown);
         }
-        self.resume = None;
+        self.leave_fold();
         self.poll()?;
         let runs = |lists: &Self| -> usize {
             let own = lists.buckets.values().map(|b| b.runs.len() + usize::from(b.elements > 0));
@@ -136,21 +162,31 @@ impl ListsCore {
         let gaps: Vec<(Time, Gap)> =
             self.buckets.iter().flat_map(|(t, b)| b.gaps.iter().map(|gap| (*t, *gap))).collect();
         let gap_bytes = gaps.len() as u64 * GAP_BYTES;
-        let bytes =
-            runs(self) as u64 * NAMED_BYTES + fresh * RUN_BYTES + described(self) + gap_bytes;
+        let packed_bytes = self.packed.as_ref().map_or(0, |packed| packed.naming_bytes());
+        let bytes = runs(self) as u64 * NAMED_BYTES
+            + fresh * RUN_BYTES
+            + described(self)
+            + gap_bytes
+            + packed_bytes;
         self.make_room(bytes, "what a checkpoint names")?;
         self.freeze_all();
         let count = runs(self);
-        let booked = count as u64 * NAMED_BYTES + described(self) + gap_bytes;
+        let packed_bytes = self.packed.as_ref().map_or(0, |packed| packed.naming_bytes());
+        let booked = count as u64 * NAMED_BYTES + described(self) + gap_bytes + packed_bytes;
         self.account.charge(MemoryKind::Buffers, booked);
         let mut all = Vec::with_capacity(count);
-        let own = self.buckets.iter().map(|(time, b)| (*time, false, &b.runs));
-        for (time, purged, runs) in own.chain(self.graves.iter().map(|(t, r)| (*t, true, r))) {
+        let imported = self.imported();
+        let is_free = |time: &Time, b: &Bucket| is_plain(b) && !imported.contains(time);
+        let own = self.buckets.iter().map(|(time, b)| (*time, false, is_free(time, b), &b.runs));
+        let graves = self.graves.iter().map(|(time, runs)| (*time, true, false, runs));
+        for (time, purged, may_be_packed, runs) in own.chain(graves) {
             all.extend(runs.iter().map(|run| Named {
                 name: (time, run.number),
                 elements: run.elements,
                 purged,
                 stored: run.stored.clone(),
+                is_packed: false,
+                may_be_packed,
             }));
         }
         let waiting = all.iter().enumerate().filter(|(_, run)| run.stored.is_none());
@@ -163,12 +199,16 @@ impl ListsCore {
             epoch: self.epoch,
             notes: self.buckets.values().map(|bucket| bucket.notes()).sum(),
             gaps,
+            packed: self.packed.as_mut().map(|packed| packed.at_barrier()),
             runs: all,
             waiting,
             orphans: Vec::new(),
             notes_left: Vec::new(),
             notes_at: Time::MIN,
             step: Step::Writing,
+            is_syncing: false,
+            sync_failed: None,
+            is_headed: false,
             catalog: None,
             catalog_bytes: 0,
             booked,
@@ -191,10 +231,11 @@ impl ListsCore {
                 capture = self.capture.take().expect("put there above");
                 done.map(|done| {
                     if done {
-                        capture.step = Step::Naming(0);
+                        capture.step = Step::Syncing;
                     }
                 })
             }
+            Step::Syncing => self.sync_captured(&mut capture),
             _ => self.write_catalog(&mut capture),
         };
         let image = match (&stepped, &capture.step) {
@@ -240,6 +281,12 @@ impl ListsCore {
         capture.booked += stored.memory_bytes();
         self.account.charge(MemoryKind::Buffers, stored.memory_bytes());
         self.files.name(stored);
+        self.forget_orphan(name);
+    }
+
+    /// Lists that only the checkpoint had are on storage.
+    fn forget_orphan(&mut self, name: RunName) {
+        let Some(capture) = &mut self.capture else { return };
         let orphan =
             capture.orphans.iter().position(|o| (o.frozen.bucket, o.frozen.number) == name);
         if let Some(at) = orphan {
@@ -323,18 +370,23 @@ impl ListsCore {
         }
         match capture.step {
             Step::Naming(mut at) => {
-                if at == 0 {
-                    let told = (capture.runs.len() + capture.gaps.len()) as u64;
+                if !std::mem::replace(&mut capture.is_headed, true) {
+                    let pages = capture.packed.as_ref().map_or(0, PackedAtBarrier::pages);
+                    let named = capture.runs.iter().filter(|run| !run.is_packed).count();
+                    let told = (named + capture.gaps.len() + pages) as u64;
                     let head: CatalogHead = (capture.epoch, told, capture.notes);
                     catalog.push(0, &(), &head)?;
                 }
                 while at < capture.runs.len() && catalog.has_room() {
                     let run = &capture.runs[at];
+                    at += 1;
+                    if run.is_packed {
+                        continue;
+                    }
                     let stored = run.stored.as_ref().expect("all were written");
                     let value: RunValue = (run.elements, run.purged, parts_of(stored));
                     let key: RunKey = (run.name.0.0, run.name.1);
                     catalog.push(0, &key, &value)?;
-                    at += 1;
                 }
                 capture.step = Step::Naming(at);
                 while at == capture.runs.len()
@@ -344,7 +396,18 @@ impl ListsCore {
                     let (key, value) = record_of_gap(time, gap);
                     catalog.push(0, &key, &value)?;
                 }
-                if at == capture.runs.len() && capture.gaps.is_empty() {
+                let mut page = None;
+                while at == capture.runs.len()
+                    && capture.gaps.is_empty()
+                    && catalog.has_room()
+                    && let Some(packed) = &mut capture.packed
+                {
+                    page = packed.next_page();
+                    let Some((key, value)) = &page else { break };
+                    catalog.push(0, key, value)?;
+                }
+                let is_full = page.is_some() || !catalog.has_room();
+                if at == capture.runs.len() && capture.gaps.is_empty() && !is_full {
                     capture.step = Step::Noting;
                 }
                 catalog.submit();
@@ -363,7 +426,7 @@ impl ListsCore {
                 }
             }
             Step::Ending => capture.step = Step::Done,
-            Step::Writing | Step::Done => {}
+            Step::Writing | Step::Syncing | Step::Done => {}
         }
         Ok(())
     }
@@ -415,12 +478,15 @@ impl ListsCore {
         self.account.release(MemoryKind::Buffers, bytes);
         let mut files: BTreeMap<SegmentId, &SegmentInfo> = BTreeMap::new();
         for run in &capture.runs {
-            let stored = run.stored.as_ref().expect("all were written");
+            let Some(stored) = &run.stored else { continue };
             files.extend(stored.files.iter().map(|info| (info.id, info)));
         }
         let named = sealed.iter().chain(files.into_values()).map(SegmentInfo::all_live);
         let part = ImagePart::new(LAYOUT, named.collect(), Vec::new());
-        let image = StateImage::of(capture.elements, part);
+        let mut image = StateImage::of(capture.elements, part);
+        if let Some(packed) = capture.packed.as_mut().and_then(PackedAtBarrier::part) {
+            image = image.with(packed);
+        }
         self.files.take(&sealed, image.segments().map(|segment| segment.id));
         self.forget_captured(capture);
         image
@@ -430,6 +496,7 @@ impl ListsCore {
     /// helper.
     fn forget_captured(&mut self, capture: &mut Capture) {
         capture.catalog = None;
+        capture.packed = None;
         capture.runs = Vec::new();
         let booked = std::mem::take(&mut capture.booked);
         let bytes = booked + std::mem::take(&mut capture.catalog_bytes);
@@ -466,6 +533,9 @@ impl ListsCore {
     pub(super) fn decide_checkpoint(&mut self, outcome: CheckpointOutcome) {
         if let Some(mut capture) = self.capture.take() {
             self.forget_captured(&mut capture);
+        }
+        if let Some(packed) = &mut self.packed {
+            packed.decide(outcome);
         }
         let useless = self.files.decide(outcome);
         if !useless.is_empty() {

@@ -183,7 +183,9 @@ impl Chain {
     }
 
     /// The same after a look at the type.
-    #[cfg(test)]
+    ///
+    /// # Panics
+    /// If it is another one, or if there is no room.
     pub fn push_checked<E: 'static>(&mut self, new: E) {
         assert!(self.elements().is_some_and(ElementType::is::<E>), "another type");
         // SAFETY: looked at above.

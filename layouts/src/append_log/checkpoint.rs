@@ -11,10 +11,10 @@ use alluvium_pagestore::{
     SegmentInfo, SegmentReader, StateImage, Time, codec,
 };
 
-use super::LAYOUT;
 use super::bucket::Bucket;
 use super::core::ListsCore;
 use super::notes::{Import, Note};
+use super::packed::page_of;
 use super::run::{BlockAt, RUN_BYTES, Run, StoredRun};
 use crate::checkpoint::NamedFiles;
 use crate::contract::table::{CheckpointOutcome, TableStats};
@@ -139,6 +139,8 @@ impl ListsCore {
             let what = format!("{} elements in runs, {} expected", self.elements, image.entries);
             return Err(Error::new(ErrorKind::Corrupt, what));
         }
+        let span = self.span;
+        self.packed.iter_mut().for_each(|packed| packed.count_loaded(span));
         self.files.named.restored(image.segments().map(|segment| segment.id));
         let (state, runs) = (self.context.name.as_str(), image.segments().count());
         trace_event!(DEBUG, "lists restored", state = state, files = runs);
@@ -150,7 +152,7 @@ impl ListsCore {
         let list_type = self.list_type;
         let mut head: Option<CatalogHead> = None;
         let (mut runs, mut notes) = (Vec::<(RunKey, RunValue)>::new(), Vec::new());
-        let part = image.only_part(LAYOUT)?;
+        let part = self.restore_levels(image)?;
         let mut segments = part.into_iter().flat_map(|part| &part.segments);
         // The catalog's segments come first.
         while head.is_none_or(|head| (runs.len() + notes.len()) as u64 != head.1 + head.2) {
@@ -182,12 +184,13 @@ impl ListsCore {
         self.account.release(MemoryKind::Buffers, footers);
         let blocks = blocks?;
         for (key, value) in runs {
-            match gap_of(key, &value) {
-                Some((time, gap)) => {
-                    let account = self.account.clone();
-                    self.restored_bucket(time)?.gaps.put(gap, &account)?;
-                }
-                None => self.restore_run(key, value, &blocks)?,
+            if let Some((first, coded)) = page_of(key, &value) {
+                self.restore_page(first, &coded)?;
+            } else if let Some((time, gap)) = gap_of(key, &value) {
+                let account = self.account.clone();
+                self.restored_bucket(time)?.gaps.put(gap, &account)?;
+            } else {
+                self.restore_run(key, value, &blocks)?;
             }
         }
         for (key, ((time, cut, low), imports)) in notes {

@@ -23,6 +23,7 @@ use super::fold::{Resume, Visit};
 use super::jobs::ListJobs;
 use super::kept::Kept;
 use super::key_unsafe::KeyRef;
+use super::packed::Packed;
 use super::run::{Run, RunCursor, Source};
 use crate::checkpoint::at_once;
 use crate::contract::table::{CheckpointOutcome, Cursor, StateContext, TableStats};
@@ -79,6 +80,10 @@ pub struct ListsCore {
     pub(super) kept: Option<Kept>,
     /// Runs are merged that else would not be.
     pub(super) is_tight: bool,
+    /// Whether runs may be in memory that are on storage too.
+    pub(super) may_be_clean: bool,
+    /// Small buckets that share runs.
+    pub(super) packed: Option<Box<Packed>>,
 }
 
 impl std::fmt::Debug for ListsCore {
@@ -126,6 +131,10 @@ impl ListsCore {
         };
         let reads =
             store.as_ref().map(|store| PatientReads::new(store, sizes.patience, account.clone()));
+        let has_packed = restored.as_ref().is_some_and(|(image, _)| image.runs().next().is_some());
+        let packed = reads.as_ref().and_then(|reads| {
+            Packed::new((&context, reads.store()), &sizes, has_packed).map(Box::new)
+        });
         let mut lists = ListsCore {
             list_type,
             range,
@@ -153,6 +162,8 @@ impl ListsCore {
             span: 1,
             kept: None,
             is_tight: false,
+            may_be_clean: false,
+            packed,
             context,
         };
         if let Some((image, _)) = restored {
@@ -224,6 +235,9 @@ impl ListsCore {
     ) -> Result<()> {
         let folded = self.fold_buckets(buckets, cursor, fuel, visit);
         self.book_left();
+        if self.resume.is_none() {
+            self.unload_all();
+        }
         folded
     }
 
@@ -237,9 +251,10 @@ impl ListsCore {
         key: KeyRef<'_>,
         visit: &mut dyn FnMut(Told<'_, '_>) -> Result<()>,
     ) -> Result<()> {
-        self.resume = None;
+        self.leave_fold();
         let read = self.read_key(bucket, key, visit);
         self.book_left();
+        self.unload_all();
         read
     }
 
@@ -250,7 +265,12 @@ impl ListsCore {
 
     /// The first bucket at or after a time.
     pub fn next_bucket(&self, from: Time) -> Option<Time> {
-        self.buckets.range(from..).next().map(|(time, _)| *time)
+        let own = self.buckets.range(from..).next().map(|(time, _)| *time);
+        let packed = self.packed.as_ref().and_then(|packed| packed.next(from));
+        match (own, packed) {
+            (Some(own), Some(packed)) => Some(own.min(packed)),
+            (own, packed) => own.or(packed),
+        }
     }
 
     /// Drops the buckets before a time; says whether that is done.
@@ -258,7 +278,7 @@ impl ListsCore {
     /// # Errors
     /// Those of storage.
     pub fn purge(&mut self, before: Time) -> Result<bool> {
-        self.resume = None;
+        self.leave_fold();
         self.purge_buckets(before);
         self.jobs.drive();
         self.poll()?;
@@ -293,7 +313,7 @@ impl Upkeep for ListsCore {
     }
 
     fn reclaim(&mut self, bytes: u64) -> Result<u64> {
-        self.resume = None;
+        self.leave_fold();
         self.give_up(bytes)
     }
 
@@ -340,6 +360,7 @@ impl Drop for ListsCore {
             reads.wait_to_close();
         }
         self.capture = None;
+        self.packed = None;
         self.buckets.clear();
         self.graves.clear();
         if let Some(pool) = &self.pieces.pool {

@@ -109,7 +109,9 @@ impl ListsCore {
             let own = log.buckets.get(time).is_some_and(|bucket| bucket.first <= *number);
             own && span(buckets).contains(time)
         };
-        let mut cursors = self.open_runs(|log| log.runs_to_fold(buckets), drives, None)?;
+        let packed = |log: &Self| log.packed_within(buckets);
+        let runs = |log: &Self| log.runs_to_fold(buckets);
+        let mut cursors = self.open_runs((packed, runs), drives, None)?;
         for cursor in &mut cursors {
             cursor.drives = drives(self, &(cursor.bucket, cursor.number));
             if place > 0 && cursor.drives {
@@ -131,11 +133,17 @@ impl ListsCore {
         runs.filter(|(_, run)| run.memory.is_none()).map(|(time, run)| (time, run.number)).collect()
     }
 
-    /// Cursors on the runs that are `named`, at their start, for one key with this hash or for all. Making
+    /// The packed slices among these buckets.
+    fn packed_within(&self, buckets: &Range<Time>) -> Vec<Time> {
+        let packed = self.packed.iter();
+        packed.flat_map(|packed| packed.within(span(buckets))).collect()
+    }
+
+    /// Loads the `packed` slices. Cursors on the runs that are `named`, at their start, for one key with this hash or for all. Making
     /// room for them may drop other runs from memory, which are to be read then too.
     fn open_runs(
         &mut self,
-        named: impl Fn(&Self) -> Vec<(Time, u64)>,
+        (packed, named): (impl Fn(&Self) -> Vec<Time>, impl Fn(&Self) -> Vec<(Time, u64)>),
         driven: impl Fn(&Self, &(Time, u64)) -> bool,
         of_key: Option<u64>,
     ) -> Result<Vec<RunCursor>> {
@@ -144,6 +152,10 @@ impl ListsCore {
         }
         let stored = |run: &Run| run.stored.clone().expect("a run is somewhere");
         let names = loop {
+            // Making room may pack more of these slices, or drop other runs from memory.
+            if self.load_packed(&packed(self))? {
+                continue;
+            }
             let names = named(self);
             self.wait_for_left(&names)?;
             let least = |(time, number): &(Time, u64)| {
@@ -266,6 +278,8 @@ impl ListsCore {
     ) -> Result<()> {
         self.poll()?;
         let hash = key.key_hash();
+        let packed = |log: &Self| if log.is_packed(bucket) { vec![bucket] } else { Vec::new() };
+        self.load_packed(&packed(self))?;
         let Some(found) = self.buckets.get_mut(&bucket) else { return Ok(()) };
         if !found.is_read_singly {
             found.is_read_singly = true;
@@ -274,7 +288,8 @@ impl ListsCore {
         let mut seen = Vec::new();
         views(found, 0, hash, key, &mut seen);
         let place = self.range.place(hash);
-        let mut cursors = self.open_runs(|log| log.runs_to_read(&seen), |_, _| true, Some(hash))?;
+        let runs = |log: &Self| log.runs_to_read(&seen);
+        let mut cursors = self.open_runs((packed, runs), |_, _| true, Some(hash))?;
         let read = self.read_from(bucket, key, (hash, place), &seen, &mut cursors, visit);
         self.count_reads(&mut cursors);
         read

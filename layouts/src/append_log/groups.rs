@@ -2,7 +2,8 @@
 //!
 //! A bucket's tables and runs are all in the order of hashes, so that the lists asked for are found without
 //! a look at the others: of tables the parts with their prefixes, of runs the blocks with their hashes. To
-//! remove them reads nothing: what runs have of them is behind a [gap](crate::support::gaps), until they are merged.
+//! remove them reads nothing, unless the bucket is [packed](super::packed): what runs have of them is behind a
+//! [gap](crate::support::gaps), until they are merged.
 //!
 //! A list that is longer than the fuel is left in the middle. As long as the cursors are kept it goes on
 //! there; after that it is read again from its start, and what was told is passed over. A cursor's position
@@ -42,6 +43,9 @@ impl ListsCore {
     ) -> Result<()> {
         let visited = self.visit_lists(bucket, hashes, cursor, fuel, visit);
         self.book_left();
+        if self.resume.is_none() {
+            self.unload_all();
+        }
         visited
     }
 
@@ -52,7 +56,7 @@ impl ListsCore {
         cursor: &mut Cursor,
         fuel: usize,
     ) -> Result<usize> {
-        self.resume = None;
+        self.leave_fold();
         self.poll()?;
         let (first, last) = (self.range.place(*hashes.start()), self.range.place(*hashes.end()));
         let mut removed = 0;
@@ -98,7 +102,7 @@ impl ListsCore {
         visit: VisitSlices<'_>,
     ) -> Result<()> {
         self.poll()?;
-        if cursor.done || !self.buckets.contains_key(&bucket) {
+        if cursor.done || !self.buckets.contains_key(&bucket) && !self.is_packed(bucket) {
             cursor.done = true;
             return Ok(());
         }
@@ -144,8 +148,9 @@ impl ListsCore {
     /// Hides what the runs of a bucket have of keys with these hashes; says whether there is such a bucket.
     /// Done at each step, as lists that are still in memory may have become a run since the last one.
     fn leave_gap(&mut self, bucket: Time, hashes: &RangeInclusive<u64>) -> Result<bool> {
+        self.unpack_for(&[bucket], 0, "")?;
         if self.buckets.get(&bucket).is_some_and(|found| !found.runs.is_empty()) {
-            self.make_room(GAP_BYTES, "a range of removed keys")?;
+            self.unpack_for(&[bucket], GAP_BYTES, "a range of removed keys")?;
         }
         let next = self.epoch + 1;
         let Some(found) = self.buckets.get_mut(&bucket) else { return Ok(false) };

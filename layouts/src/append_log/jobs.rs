@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex};
 
 use alluvium_pagestore::block::AlignedVec;
 use alluvium_pagestore::{
-    Error, ErrorKind, FooterEntry, Helper, RECORD_BYTES_MAX, Result, SegmentId, SegmentInfo,
+    Error, ErrorKind, FooterEntry, Helper, RECORD_BYTES_MAX, Result, RunId, SegmentId, SegmentInfo,
     SegmentReader, SegmentStore, SegmentWriter, Time,
 };
 
@@ -18,8 +18,10 @@ use super::chain_unsafe::Chunks;
 use super::config::{PAGE_BLOCKS, PAGE_BYTES};
 use super::frozen::{Booked, Frozen};
 use super::key_unsafe::KeyRef;
+use super::packed::{PackOrder, PackedRuns, sync_all};
 use super::run::{BlockAt, StoredRun};
 use crate::checkpoint::Jobs;
+use crate::runs::UnsyncedRun;
 use crate::trace_span;
 
 /// What names a run: its bucket and number.
@@ -35,6 +37,10 @@ pub enum Answer {
     ReadAhead { run: RunName, booked: (u64, u64), result: Result<Vec<AlignedVec>> },
     /// A merge went on.
     Merged(Box<Merging>),
+    /// Buckets were packed together, or none of them could be.
+    Packed { runs: Vec<RunName>, result: Result<PackedRuns> },
+    /// The device keeps these files, or may not keep some of them.
+    Synced(Result<Vec<RunId>>),
     /// Files were removed; those that could not be are removed at the next open.
     Removed,
 }
@@ -118,6 +124,23 @@ impl ListJobs {
             }
             let names = runs.iter().map(|run| (run.bucket, run.number)).collect();
             Answer::Written { runs: names, result: written }
+        });
+    }
+
+    /// Has buckets packed.
+    pub fn pack(&mut self, order: PackOrder) {
+        self.submit(move |_| {
+            trace_span!(DEBUG, "pack", runs = order.runs.len());
+            let names = order.runs.iter().map(|run| (run.bucket, run.number)).collect();
+            Answer::Packed { runs: names, result: order.write() }
+        });
+    }
+
+    /// Has the device keep files of runs.
+    pub fn sync(&mut self, files: Vec<UnsyncedRun>) {
+        self.submit(move |store| {
+            let store = store.expect("runs are where there is storage");
+            Answer::Synced(sync_all(store, &files))
         });
     }
 

@@ -7,9 +7,9 @@
 
 use std::time::Instant;
 
-use alluvium_pagestore::{MemoryKind, Result, Time};
+use alluvium_pagestore::{ErrorKind, MemoryKind, Result, Time};
 
-use super::bucket::Bucket;
+use super::bucket::{BUCKET_BYTES, Bucket};
 use super::capture::NAMED_BYTES;
 use super::core::ListsCore;
 use super::run::{RUN_BYTES, StoredRun};
@@ -28,6 +28,7 @@ struct Runs {
     once: u64,
     naming: u64,
     tables: u64,
+    elastic: u64,
 }
 
 /// What reading and naming all runs takes.
@@ -39,12 +40,23 @@ pub struct Kept {
     reading_most: u64,
     /// What becomes known of runs that are not written yet.
     tables: u64,
+    /// What buckets take beside elements that are to be packed, which is free then.
+    elastic: u64,
+    /// What each bucket's elements in memory may become takes.
+    each: u64,
+    /// What lists in memory took when it was counted.
+    counted: u64,
+    /// Whether less may be kept now: something has come since, or gone.
+    is_more: bool,
 }
 
 impl ListsCore {
     /// Buckets whose times are less than this apart are read together.
     pub(super) fn fold_at_once(&mut self, span: i128) {
         self.span = span.max(1);
+        if let Some(packed) = &mut self.packed {
+            packed.count_loaded(self.span);
+        }
         self.kept = None;
     }
 
@@ -57,27 +69,41 @@ impl ListsCore {
             return Ok(());
         }
         loop {
-            self.kept_now();
-            let room = self.account.available() + self.elastic_bytes();
+            let counted = self.kept_now().counted;
+            if self.elastic_bytes() > counted + self.growth_bytes() {
+                self.kept = None;
+                self.kept_now();
+            }
+            let elastic = self.elastic_bytes() + self.kept_now().elastic;
+            let room = self.account.available() + elastic;
             let most = needed + self.run_bytes() + self.free_for_plenty();
             if room >= most {
                 return Ok(());
             }
-            // Buckets may have got their first elements while memory was plentiful.
-            self.kept = None;
             let mut kept = self.kept_now();
             if self.is_first(time) {
-                self.begin_run(&mut kept);
+                self.begin_run(&mut kept, time);
             }
             let wanted = needed + self.wanted(&kept);
-            let elastic = self.elastic_bytes();
+            let elastic = self.elastic_bytes() + kept.elastic;
             if self.account.available() + elastic >= wanted {
                 return Ok(());
+            }
+            if self.kept.is_some_and(|kept| kept.is_more) {
+                self.kept = None;
+                continue;
             }
             if !self.merge_for_room()? {
                 let what = "an element, and reading what is there,";
                 return Err(self.account.over_budget(wanted - elastic.min(wanted), what));
             }
+        }
+    }
+
+    /// What is kept may be less than what is known of it.
+    pub(super) fn keeps_less(&mut self) {
+        if let Some(kept) = &mut self.kept {
+            kept.is_more = true;
         }
     }
 
@@ -87,14 +113,23 @@ impl ListsCore {
     }
 
     /// A bucket has its first element in memory.
-    pub(super) fn has_first(&mut self) {
+    pub(super) fn has_first(&mut self, time: Time) {
         if let Some(mut kept) = self.kept.take() {
-            self.begin_run(&mut kept);
+            self.begin_run(&mut kept, time);
             self.kept = Some(kept);
         }
     }
 
-    fn begin_run(&self, kept: &mut Kept) {
+    fn begin_run(&self, kept: &mut Kept, time: Time) {
+        kept.is_more = true;
+        if !self.is_read_alone(time) {
+            kept.reading_most += self.run_bytes();
+        }
+        if self.begins_packable(time) {
+            kept.naming += NAMED_BYTES + RUN_BYTES;
+            kept.elastic += BUCKET_BYTES;
+            return;
+        }
         let one = self.run_bytes();
         // It may be of those that take most together.
         kept.reading += one;
@@ -113,8 +148,7 @@ impl ListsCore {
     /// that is in memory now, and a little more.
     pub(super) fn free_for_plenty(&self) -> u64 {
         let Some(kept) = &self.kept else { return u64::MAX / 4 };
-        let each = NAMED_BYTES + RUN_BYTES + 2 * DESCRIBED_BYTES;
-        let more = self.buckets.len() as u64 * each;
+        let more = self.buckets.len() as u64 * kept.each;
         more + (kept.tables + kept.reading_most)
             .max(kept.naming + self.catalog_bytes() + NOTED_BYTES)
     }
@@ -124,6 +158,16 @@ impl ListsCore {
         // Not the index, of which notes are a part.
         let kinds = [MemoryKind::Pages, MemoryKind::Values];
         kinds.into_iter().map(|kind| self.account.used_for(kind)).sum()
+    }
+
+    /// After so much more of lists in memory it is counted again what they may become.
+    pub(super) fn growth_bytes(&self) -> u64 {
+        self.account.limit() / 64
+    }
+
+    /// Whether a bucket is read without any other that is in memory.
+    fn is_read_alone(&self, time: Time) -> bool {
+        self.buckets.range(self.together_with(time)).all(|(other, _)| *other == time)
     }
 
     /// What reading a run takes that is not written yet.
@@ -137,8 +181,10 @@ impl ListsCore {
         if let Some(kept) = self.kept {
             return kept;
         }
+        let freed = self.freed_by_all();
+        let each = self.buckets.iter().zip(freed);
         let all: Vec<(Time, Runs)> =
-            self.buckets.iter().map(|(time, bucket)| (*time, self.runs_in(bucket))).collect();
+            each.map(|((time, bucket), freed)| (*time, self.runs_in(bucket, freed))).collect();
         let (mut from, mut sum, mut reading, mut reading_most) = (0, 0, 0, 0);
         for (at, (time, runs)) in all.iter().enumerate() {
             sum += runs.reading;
@@ -152,14 +198,62 @@ impl ListsCore {
             reading = reading.max(sum + once);
             reading_most = reading_most.max(sum + once + together.len() as u64 * self.run_bytes());
         }
-        let naming = all.iter().map(|(_, runs)| runs.naming).sum();
+        let naming: u64 = all.iter().map(|(_, runs)| runs.naming).sum();
         let tables = all.iter().map(|(_, runs)| runs.tables).sum();
-        let kept = Kept { reading, naming, reading_most, tables };
+        let elastic: u64 = all.iter().map(|(_, runs)| runs.elastic).sum();
+        // What is packed is read beside that, and named.
+        let packed = self.packed.as_ref();
+        let (loaded, loading) = packed.map_or((0, 0), |packed| packed.reading_bytes());
+        let named = packed.map_or(0, |packed| packed.naming_bytes());
+        let elastic = elastic + packed.map_or(0, |packed| packed.merging_bytes());
+        let kept = Kept {
+            reading: loaded + reading.max(loading),
+            naming: naming + named,
+            reading_most: loaded + reading_most.max(loading),
+            tables,
+            elastic,
+            each: NAMED_BYTES + RUN_BYTES + if self.packs() { 0 } else { 2 * DESCRIBED_BYTES },
+            counted: self.elastic_bytes(),
+            is_more: false,
+        };
         self.kept = Some(kept);
         kept
     }
 
-    fn runs_in(&self, bucket: &Bucket) -> Runs {
+    /// Of each bucket what is free once it is packed, if it will be: if it and all that may be packed and is read together
+    /// with it have room.
+    fn freed_by_all(&self) -> Vec<Option<u64>> {
+        let packs = self.packs();
+        let each = self
+            .buckets
+            .values()
+            .map(|bucket| if packs { self.freed_by_packing(bucket) } else { None });
+        let each: Vec<_> = each.collect();
+        let times: Vec<Time> = self.buckets.keys().copied().collect();
+        let (mut start, mut end) = (0, 0);
+        let (mut near, mut freed) = (0, Vec::with_capacity(each.len()));
+        let loaded = |at: usize| each[at].map_or(0, |(_, loaded)| loaded);
+        let apart = |a: Time, b: Time| i128::from(b.0) - i128::from(a.0);
+        for (at, time) in times.iter().enumerate() {
+            while end < times.len() && apart(*time, times[end]) < self.span {
+                near += loaded(end);
+                end += 1;
+            }
+            while apart(times[start], *time) >= self.span {
+                near -= loaded(start);
+                start += 1;
+            }
+            let others = near - loaded(at);
+            // They may grow until they are counted again.
+            let others = if others > 0 { others + 2 * self.growth_bytes() } else { 0 };
+            let one =
+                each[at].filter(|_| self.has_room_packed((*time, loaded(at)), &[(*time, others)]));
+            freed.push(one.map(|(freed, _)| freed));
+        }
+        freed
+    }
+
+    fn runs_in(&self, bucket: &Bucket, freed: Option<u64>) -> Runs {
         let mut all = Runs::default();
         let mut add = |stored: Option<&StoredRun>| {
             all.naming += NAMED_BYTES;
@@ -176,6 +270,11 @@ impl ListsCore {
                 }
             }
         };
+        if let Some(elastic) = freed {
+            all.naming += 2 * NAMED_BYTES + RUN_BYTES;
+            all.elastic += elastic;
+            return all;
+        }
         bucket.runs.iter().for_each(|run| add(run.stored.as_deref()));
         if bucket.elements > 0 {
             add(None);
@@ -192,11 +291,17 @@ impl ListsCore {
     #[cold]
     fn merge_for_room(&mut self) -> Result<bool> {
         let count = |lists: &Self| lists.buckets.values().map(|b| b.runs.len()).sum::<usize>();
+        // What is free once it is written is not free yet.
+        if let Err(error) = self.make_room(self.account.limit() / 8, "merging runs")
+            && error.kind() != ErrorKind::OverBudget
+        {
+            return Err(error);
+        }
         let (before, since) = (count(self), Instant::now());
-        let several = self.buckets.values().filter(|bucket| bucket.runs.len() > 1);
-        self.crowded.extend(several.map(|bucket| bucket.time).collect::<Vec<_>>());
         self.is_tight = true;
-        self.merge_crowded();
+        if !self.merging {
+            self.merge_what_takes_most();
+        }
         while self.merging && since.elapsed() < self.sizes.patience {
             if let Some(answer) = self.jobs.wait() {
                 self.take(answer);
@@ -205,5 +310,21 @@ impl ListsCore {
         self.is_tight = false;
         self.poll()?;
         Ok(count(self) < before)
+    }
+
+    /// Begins to merge runs of the bucket whose runs take most to read, of those that can be merged.
+    fn merge_what_takes_most(&mut self) {
+        let several = self.buckets.iter().filter(|(_, bucket)| bucket.runs.len() > 1);
+        let mut all: Vec<_> =
+            several.map(|(time, bucket)| (self.runs_in(bucket, None).reading, *time)).collect();
+        all.sort_unstable_by_key(|most| std::cmp::Reverse(*most));
+        for (_, time) in all {
+            if let Some(whole) = self.is_crowded(time)
+                && let Some((group, bytes)) = self.choose(time, whole)
+                && self.begin_merge(time, group, bytes)
+            {
+                return;
+            }
+        }
     }
 }

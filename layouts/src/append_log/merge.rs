@@ -59,7 +59,7 @@ impl ListsCore {
     }
 
     /// Whether all runs of a bucket are to be merged, or some; `None` if nothing is.
-    fn is_crowded(&self, time: Time) -> Option<bool> {
+    pub(super) fn is_crowded(&self, time: Time) -> Option<bool> {
         let bucket = self.buckets.get(&time)?;
         let imported = self.buckets.values().any(|other| other.sources.contains_key(&time));
         let many = self.has_many_runs(bucket);
@@ -98,9 +98,13 @@ impl ListsCore {
 
     /// The neighbours to merge, and the memory that takes: half of the runs, those that are least
     /// in sum, or all; fewer if memory is small.
-    fn choose(&self, time: Time, all: bool) -> Option<(Range<usize>, u64)> {
+    pub(super) fn choose(&self, time: Time, all: bool) -> Option<(Range<usize>, u64)> {
         let runs = &self.buckets.get(&time)?.runs;
         let mut count = if all { runs.len() } else { (runs.len() / 2).max(2) };
+        let mut most = self.account.limit() / 2;
+        if self.is_tight {
+            most = most.min(self.account.available().saturating_sub(self.sizes.slack) * 7 / 8);
+        }
         while count >= 2 || all && count == 1 {
             let candidates = (0..=runs.len() - count).map(|start| start..start + count);
             let ready = candidates.filter(|group| {
@@ -113,7 +117,7 @@ impl ListsCore {
             let group = ready.min_by_key(size);
             let bytes = group.as_ref().map(|group| self.merge_memory(&runs[group.clone()]));
             match (group, bytes) {
-                (Some(group), Some(bytes)) if bytes <= self.account.limit() / 2 => {
+                (Some(group), Some(bytes)) if bytes <= most => {
                     return Some((group, bytes));
                 }
                 _ => count -= 1,
@@ -137,7 +141,7 @@ impl ListsCore {
     }
 
     /// Begins to merge, if there is the memory.
-    fn begin_merge(&mut self, time: Time, group: Range<usize>, bytes: u64) -> bool {
+    pub(super) fn begin_merge(&mut self, time: Time, group: Range<usize>, bytes: u64) -> bool {
         let source = self.source.clone().expect("stored runs have a source");
         let bucket = self.buckets.get_mut(&time).expect("chosen from a bucket");
         let notes = bucket.notes() * size_of::<(OwnedKey, u64)>() as u64 + bucket.notes_bytes();

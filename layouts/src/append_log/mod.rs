@@ -29,6 +29,7 @@ mod kept;
 mod key_unsafe;
 mod merge;
 mod notes;
+mod packed;
 mod relocate;
 mod run;
 mod spill;
@@ -39,6 +40,6 @@ mod typed_unsafe;
 /// The name of the layout, and that of the files of its checkpoints.
 const LAYOUT: &str = "append-log";
 
-pub use config::{AppendLog, BLOCK_BYTES_MAX, LIST_PATIENCE, RUNS_MAX};
+pub use config::{AppendLog, BLOCK_BYTES_MAX, LIST_PATIENCE, PACKS_SLICES, RUNS_MAX};
 pub use table::AppendLogLists;
 pub(crate) use taking::for_each_list;

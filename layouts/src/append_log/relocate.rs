@@ -1,4 +1,4 @@
-//! Clearing a list, and moving it to another bucket, without reading storage.
+//! Clearing a list, and moving it to another bucket, without reading storage, unless the bucket is [packed](super::packed).
 //!
 //! What is in memory is dropped or copied. Of what is on storage it is noted that it is not the
 //! key's any more, or where it belongs now. Moved elements get ranks below all that their target
@@ -28,10 +28,11 @@ impl ListsCore {
     }
 
     pub(super) fn clear_list(&mut self, time: Time, key: KeyRef<'_>) -> Result<()> {
-        self.resume = None;
+        self.leave_fold();
         self.poll()?;
+        self.unpack_for(&[time], 0, "")?;
         if self.has_runs(time) {
-            self.make_room(self.room_to_note(), "a cleared list")?;
+            self.unpack_for(&[time], self.room_to_note(), "a cleared list")?;
         }
         let (hash, cut) = (key.key_hash(), self.epoch + 1);
         let Some(bucket) = self.buckets.get_mut(&time) else { return Ok(()) };
@@ -56,19 +57,25 @@ impl ListsCore {
     }
 
     pub(super) fn relocate_list(&mut self, from: Time, to: Time, key: KeyRef<'_>) -> Result<()> {
-        self.resume = None;
+        self.leave_fold();
         self.poll()?;
         let hash = key.key_hash();
-        if from == to || !self.buckets.get(&from).is_some_and(|b| may_have(b, hash, key)) {
+        if from == to {
+            return Ok(());
+        }
+        self.unpack_for(&[from], 0, "")?;
+        if !self.buckets.get(&from).is_some_and(|b| may_have(b, hash, key)) {
             return Ok(());
         }
         let moved = self.buckets[&from].bytes_to_move(hash, key);
-        self.make_room(2 * self.room_to_note() + moved, "a list that moves")?;
+        let room = 2 * self.room_to_note() + moved;
+        self.unpack_for(&[from, to], room, "a list that moves")?;
         let next = self.epoch + 1;
         if !self.buckets.contains_key(&to) {
             let bucket = self.new_bucket((to, next))?;
             self.buckets.insert(to, bucket);
         }
+        self.kept = None;
         let moved = self.move_list((from, to), (hash, &key.to_owned()), next);
         self.drop_if_vacant(from);
         self.drop_if_vacant(to);

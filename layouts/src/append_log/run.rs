@@ -422,7 +422,7 @@ impl<B: Booking> RunCursor<B> {
             self.booking.adjust(ahead.bytes, 0);
         }
         let BlockAt { file, record } = self.run.blocks[block];
-        let info = &self.run.files[file as usize];
+        let info = self.run.files.get(file as usize);
         let blocks = self.source.list_type;
         let entries = match &self.cached {
             Some(cached) => blocks.decode(&cached[block]),
@@ -437,10 +437,14 @@ impl<B: Booking> RunCursor<B> {
                         self.reader.insert(SegmentReader::new(store, state, window))
                     }
                 };
+                let info = info.expect("a block on storage is in a file");
                 blocks.decode(reader.record(info, &record)?.payload)
             }
         }
-        .map_err(|e| e.with("file", info.file.name()).with("offset", record.offset()))?;
+        .map_err(|e| match info {
+            Some(info) => e.with("file", info.file.name()).with("offset", record.offset()),
+            None => e,
+        })?;
         if self.is_long && self.reader.take().is_some() {
             // Others have long blocks too, and read one after the other.
             self.booking.adjust(self.window_bytes, 0);

@@ -17,6 +17,7 @@ use super::bucket::Bucket;
 use super::core::ListsCore;
 use super::frozen::{Booked, Frozen};
 use super::jobs::Answer;
+use super::packed::PACKED;
 use super::run::{Cached, RUN_BYTES, Run, StoredRun, window_bytes_min};
 use crate::contract::table::TableStats;
 use crate::trace_event;
@@ -31,11 +32,17 @@ impl ListsCore {
             self.take(answer);
         }
         self.merge_crowded();
+        self.step_packed();
         Ok(())
     }
 
     pub(super) fn take(&mut self, answer: Answer) {
-        self.kept = None;
+        match answer {
+            Answer::Written { .. } | Answer::Merged(_) | Answer::ReadAhead { .. } => {
+                self.kept = None;
+            }
+            _ => self.keeps_less(),
+        }
         match answer {
             Answer::Written { runs, result: Ok(stored) } => {
                 self.writing -= 1;
@@ -68,6 +75,8 @@ impl ListsCore {
                 self.take_read_ahead(run, booked, result);
             }
             Answer::Merged(merging) => self.take_merging(*merging),
+            Answer::Packed { runs, result } => self.take_packed(runs, result),
+            Answer::Synced(result) => self.take_synced(result),
             Answer::Removed => {}
         }
     }
@@ -81,6 +90,7 @@ impl ListsCore {
                 run.busy = false;
                 let bytes = stored.memory_bytes();
                 run.stored = Some(stored);
+                self.may_be_clean = true;
                 self.account.charge(MemoryKind::Tables, bytes);
                 self.crowded.insert(time);
             }
@@ -124,6 +134,14 @@ impl ListsCore {
 
     /// Sees to it that `bytes` are free, and what writing takes. May wait for storage.
     pub(super) fn make_room(&mut self, bytes: u64, what: &str) -> Result<()> {
+        let made = self.free_some(bytes, what);
+        if let Some(packed) = &mut self.packed {
+            packed.end_lending();
+        }
+        made
+    }
+
+    fn free_some(&mut self, bytes: u64, what: &str) -> Result<()> {
         let (start, wanted) = (Instant::now(), bytes.saturating_add(self.sizes.slack));
         self.failed = None;
         self.book_left();
@@ -138,6 +156,9 @@ impl ListsCore {
             self.drop_clean(wanted);
             let idle = self.writing == 0 && self.reaping == 0;
             if idle && !self.write_step() && self.jobs.pending() == 0 {
+                if self.packed.as_mut().is_some_and(|packed| packed.lend()) {
+                    continue;
+                }
                 return self.account.ensure(bytes, what);
             }
             if start.elapsed() > self.sizes.patience {
@@ -155,11 +176,17 @@ impl ListsCore {
     /// Drops what is in memory and on storage, and what was read ahead, until `wanted` bytes are
     /// free or will be; of the last buckets first.
     fn drop_clean(&mut self, wanted: u64) {
+        if !self.may_be_clean {
+            return;
+        }
+        self.may_be_clean = false;
         let mut found = Vec::new();
         let mut free = self.account.available() + self.reaping;
         for bucket in self.buckets.values_mut().rev() {
-            for run in bucket.runs.iter_mut().rev().filter(|run| run.stored.is_some()) {
+            let is_clean = |run: &&mut Run| run.stored.is_some() && run.number != PACKED;
+            for run in bucket.runs.iter_mut().rev().filter(is_clean) {
                 if free >= wanted {
+                    self.may_be_clean = true;
                     break;
                 }
                 if let Some(cached) = run.cached.take() {
@@ -214,9 +241,25 @@ impl ListsCore {
                 run.busy = true;
             }
         }
-        self.writing += 1;
-        self.jobs.write(self.list_type, batch, self.sizes.block_bytes);
+        for batch in self.by_barrier(batch) {
+            let (small, others) = self.split_packable(batch);
+            if !small.is_empty() {
+                self.pack(small);
+            }
+            if !others.is_empty() {
+                self.writing += 1;
+                self.jobs.write(self.list_type, others, self.sizes.block_bytes);
+            }
+        }
         true
+    }
+
+    /// What was frozen before the barrier of a checkpoint is not written to the same files as what was after it.
+    fn by_barrier(&self, batch: Vec<Arc<Frozen>>) -> Vec<Vec<Arc<Frozen>>> {
+        let barrier = self.capture.as_ref().map_or(u64::MAX, |capture| capture.epoch());
+        let (before, after): (Vec<_>, Vec<_>) =
+            batch.into_iter().partition(|frozen| frozen.number <= barrier);
+        [before, after].into_iter().filter(|part| !part.is_empty()).collect()
     }
 
     /// Runs that are nowhere but in memory and are not being written.
@@ -287,6 +330,9 @@ impl ListsCore {
     pub(super) fn purge_buckets(&mut self, before: Time) {
         let rest = self.buckets.split_off(&before);
         let gone = std::mem::replace(&mut self.buckets, rest);
+        if let Some(packed) = &mut self.packed {
+            self.elements -= packed.purge(before);
+        }
         if gone.is_empty() {
             return;
         }
@@ -331,7 +377,9 @@ impl ListsCore {
     }
 
     pub(super) fn drop_run(&mut self, run: Run) {
-        self.kept = None;
+        if run.number != PACKED {
+            self.kept = None;
+        }
         self.elements -= run.elements;
         self.account.release(MemoryKind::Tables, RUN_BYTES);
         if let Some(cached) = run.cached {
@@ -389,6 +437,7 @@ impl ListsCore {
             (Some(run), Some(cached)) => {
                 run.busy = false;
                 run.cached = Some(cached);
+                self.may_be_clean = true;
             }
             (Some(run), None) => {
                 run.busy = false;
@@ -422,6 +471,12 @@ impl ListsCore {
             ..self.stats
         };
         self.files.describe(&mut stats);
+        if let Some(packed) = &self.packed {
+            let bytes = packed.stored_bytes();
+            stats.disk_bytes += bytes;
+            stats.live_disk_bytes += bytes;
+            stats.flushed_bytes += packed.merged_bytes();
+        }
         let cut: u64 = self.buckets.values().map(Bucket::cut_bytes).sum();
         stats.live_disk_bytes = stats.live_disk_bytes.saturating_sub(cut);
         stats

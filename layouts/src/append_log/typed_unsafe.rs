@@ -167,7 +167,8 @@ impl<K: Key, E: State> TypedBucket<'_, K, E> {
         let heap = heap_of(&element);
         let (live, arena, account, values, elements) = self.parts();
         let missing = arena.missing(Self::ELEMENT, Chain::default().next_capacity(Self::ELEMENT));
-        if account.available() < plenty.want_free + heap + NEW_BYTES + missing {
+        // The first element of a bucket is counted by what appends leave.
+        if *elements == 0 || account.available() < plenty.want_free + heap + NEW_BYTES + missing {
             return Err(element);
         }
         let key = key.to_owned();

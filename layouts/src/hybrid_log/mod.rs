@@ -38,7 +38,7 @@ mod typed_unsafe;
 mod writers;
 
 use address::Address;
-pub(crate) use cold::TOMBSTONE;
+pub(crate) use cold::{NamedRuns, TOMBSTONE};
 pub use config::{
     CHECKPOINT_PACE, COLD_RUNS, COLD_RUNS_MEMORY_MIN, COOLING_PERCENT, FRAMES_MIN, GENERATIONS,
     HybridLog, PAGE_BYTES_MAX, PAGE_BYTES_MIN, PATIENCE, QUEUE_DEPTH,

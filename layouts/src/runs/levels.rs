@@ -343,6 +343,11 @@ impl Levels {
         self.levels.iter().map(Level::records).sum()
     }
 
+    /// How many there are.
+    pub fn len(&self) -> usize {
+        self.levels.len()
+    }
+
     /// Whether there are none.
     pub fn is_empty(&self) -> bool {
         self.levels.is_empty()
@@ -399,6 +404,14 @@ impl Levels {
     pub fn infos(&self) -> Vec<Vec<RunInfo>> {
         let infos = |level: &Level| level.runs.iter().map(|run| run.info().clone()).collect();
         self.levels.iter().map(infos).collect()
+    }
+
+    /// The runs of each level that may have a hash, the newest level first; levels without one are left out.
+    pub fn infos_of(&self, hash: u64) -> Vec<Vec<RunInfo>> {
+        let infos = |level: &Level| -> Vec<RunInfo> {
+            level.runs[level.runs_of(hash)].iter().map(|run| run.info().clone()).collect()
+        };
+        self.levels.iter().map(infos).filter(|runs| !runs.is_empty()).collect()
     }
 
     /// Bytes of guides in memory. Cost: O(runs).

@@ -43,6 +43,7 @@ impl Ground {
             let named = |name: &String| {
                 self.committed.as_ref().is_some_and(|image| {
                     image.segments().any(|s| s.id.file_name() == *name)
+                        || image.runs().any(|run| run.id.file_name() == *name)
                         || image.blob_files().any(|number| blobs_name(number) == *name)
                 })
             };

@@ -172,7 +172,8 @@ fn history<
                 let meanwhile: Meanwhile<'_, K, E, L::Lists> = &mut change;
                 fold_group(&mut lists, &mut model, (time, &hashes), &mut dice, meanwhile, &when);
                 if dice.below(2) == 0 {
-                    remove_group(&mut lists, &mut model, (time, &hashes), &mut dice, meanwhile);
+                    let asked = (time, &hashes, if seed % 3 < 2 { 3 } else { 0 });
+                    remove_group(&mut lists, &mut model, asked, &mut dice, meanwhile);
                 }
             }
             _ => {}
@@ -229,7 +230,9 @@ fn history<
 
 fn simulated(seed: u64) -> Ground {
     let device = Simulated::new(seed, Faults::late(2));
-    Ground::new(Some(Arc::new(device)), 768 << 10, seed % 2 == 0)
+    // Packing takes some memory.
+    let memory = if seed % 3 < 2 { 1 << 20 } else { 768 << 10 };
+    Ground::new(Some(Arc::new(device)), memory, seed % 2 == 0)
 }
 
 const KIND: Kind = Kind {
@@ -239,6 +242,11 @@ const KIND: Kind = Kind {
     checkpoints: true,
     groups: 0,
 };
+
+/// An append log that packs whatever it can, or only what it has to.
+fn packing(seed: u64) -> AppendLog {
+    if seed % 3 < 2 { AppendLog::new().pack_all() } else { AppendLog::new() }
+}
 
 fn words(n: u64) -> String {
     format!("{n} ").repeat(1 + n as usize % 5)
@@ -269,7 +277,7 @@ fn append_log_in_memory() {
 #[test]
 fn append_log_in_little_memory_on_a_simulated_device() {
     for seed in 0..12 {
-        history(&AppendLog::new(), &mut simulated(seed), &KIND, seed, |k| k, |e| e);
+        history(&packing(seed), &mut simulated(seed), &KIND, seed, |k| k, |e| e);
     }
 }
 
@@ -278,7 +286,7 @@ fn append_log_of_values_with_heap_in_little_memory() {
     // Odd seeds have a helper inline: one with a thread has Miri wait for it.
     for seed in if cfg!(miri) { 1..2 } else { 0..8 } {
         let kind = Kind { steps: KIND.steps.min(2_000), ..KIND };
-        history(&AppendLog::new(), &mut simulated(seed), &kind, seed, words, words);
+        history(&packing(seed), &mut simulated(seed), &kind, seed, words, words);
     }
 }
 
@@ -293,10 +301,10 @@ struct Lined(u64);
 fn append_log_of_elements_of_any_size_in_little_memory() {
     fn plays<E: State + PartialEq + std::fmt::Debug>(seed: u64, element: impl Fn(u64) -> E) {
         let kind = Kind { steps: KIND.steps.min(1_500), ..KIND };
-        history(&AppendLog::new(), &mut simulated(seed), &kind, seed, |k| k, &element);
+        history(&packing(seed), &mut simulated(seed), &kind, seed, |k| k, &element);
         let mut ground = simulated(seed);
         ground.movable = true;
-        history(&AppendLog::new(), &mut ground, &leaving(kind), seed, words, element);
+        history(&packing(seed), &mut ground, &leaving(kind), seed, words, element);
     }
     for seed in 0..2 {
         plays(seed, |_| ());
@@ -314,8 +322,8 @@ fn append_log_of_elements_of_any_size_in_little_memory() {
 fn append_log_in_little_memory_in_a_directory() {
     let directory = tempfile::tempdir().unwrap();
     let device = open_device(directory.path(), &IoOptions::default()).unwrap();
-    let mut ground = Ground::new(Some(device), 768 << 10, true);
-    history(&AppendLog::new(), &mut ground, &KIND, 77, |k| k, |e| e);
+    let mut ground = Ground::new(Some(device), 1 << 20, true);
+    history(&packing(78), &mut ground, &KIND, 77, |k| k, |e| e);
 }
 
 /// A key whose hash is that of few.
@@ -333,7 +341,7 @@ impl alluvium_pagestore::KeyHash for Colliding {
 #[test]
 fn keys_of_equal_hashes_never_mix() {
     for seed in 0..6 {
-        history(&AppendLog::new(), &mut simulated(seed), &KIND, seed, Colliding, |e| e);
+        history(&packing(seed), &mut simulated(seed), &KIND, seed, Colliding, |e| e);
     }
 }
 
@@ -359,13 +367,13 @@ fn key_groups_leave_an_append_log() {
     for seed in 0..8 {
         let mut ground = simulated(seed);
         ground.movable = true;
-        history(&AppendLog::new(), &mut ground, &leaving(KIND), seed, |k| k, |e| e);
+        history(&packing(seed), &mut ground, &leaving(KIND), seed, |k| k, |e| e);
         let mut ground = simulated(seed);
         ground.movable = true;
         let kind = Kind { steps: 2_000, ..leaving(KIND) };
-        history(&AppendLog::new(), &mut ground, &kind, seed, words, words);
+        history(&packing(seed), &mut ground, &kind, seed, words, words);
         let mut ground = simulated(seed);
         ground.movable = true;
-        history(&AppendLog::new(), &mut ground, &leaving(KIND), seed, Colliding, |e| e);
+        history(&packing(seed), &mut ground, &leaving(KIND), seed, Colliding, |e| e);
     }
 }

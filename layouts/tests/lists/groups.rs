@@ -87,11 +87,11 @@ pub fn fold_group<K, E, L>(
     assert_eq!(found.len(), wanted.len(), "{when}");
 }
 
-/// Removes a group from a bucket, in steps. Says how many records were read meanwhile.
+/// Removes a group from a bucket, in steps, of which each makes so many reads at most: what is packed is read.
 pub fn remove_group<K: Key + Ord, E: State, L: Lists<K, E>>(
     lists: &mut L,
     model: &mut Model<K, E>,
-    (bucket, hashes): (Time, &RangeInclusive<u64>),
+    (bucket, hashes, reads_most): (Time, &RangeInclusive<u64>, u64),
     dice: &mut Dice,
     meanwhile: Meanwhile<'_, K, E, L>,
 ) {
@@ -100,7 +100,7 @@ pub fn remove_group<K: Key + Ord, E: State, L: Lists<K, E>>(
         let fuel = 1 + dice.below(80) as usize;
         let reads = lists.stats().cold_reads;
         in_order(lists).remove_hashes(bucket, hashes, &mut cursor, fuel).unwrap();
-        assert_eq!(lists.stats().cold_reads, reads, "removing reads");
+        assert!(lists.stats().cold_reads - reads <= reads_most, "removing reads");
         if dice.below(3) == 0 {
             meanwhile(lists, model);
         }
@@ -174,7 +174,7 @@ fn a_group_that_has_left_comes_back_alone() {
     for round in 0..12 {
         (0..20).for_each(|n| append(&mut lists, &mut model, round * 100 + n));
         let hashes = hashes_of((round % 4) as u16, 4);
-        let asked = (Time::MAX, &hashes);
+        let asked = (Time::MAX, &hashes, 0);
         remove_group(&mut lists, &mut model, asked, &mut dice, &mut |_, _| {});
         lists.reclaim(u64::MAX).unwrap();
         (0..50).for_each(|_| assert!(lists.tick(10).is_ok()));

@@ -10,6 +10,7 @@ mod every_layout_answers_like_a_map;
 mod groups;
 mod heap_lists_are_read_in_steps;
 mod heap_lists_write_what_has_come;
+mod many_slices;
 #[path = "../common/retained.rs"]
 mod retained;
 mod what_is_given_up_is_dropped_in_parts;

@@ -53,7 +53,7 @@ use crate::support::patient_reads::PatientReads;
 use crate::support::record_type_unsafe::{ErasedTouched, RecordType};
 
 pub(super) use image::{RunsAtBarrier, RunsWritten, let_go, names_of};
-pub(super) use naming::NamedRuns;
+pub(crate) use naming::NamedRuns;
 pub(super) use paying::RECORDS_TICK;
 
 /// The mark of a tombstone.

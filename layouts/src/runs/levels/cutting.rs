@@ -1,6 +1,6 @@
 //! Ranges of hashes that are cut out of levels: those of key groups that have left.
 
-use alluvium_pagestore::Result;
+use alluvium_pagestore::{Result, RunInfo};
 
 use super::Levels;
 
@@ -26,12 +26,22 @@ impl Levels {
         Ok(())
     }
 
+    /// Removes runs whose hashes are all below this one, unless they are being merged. For an owner to whom no record of
+    /// such a hash counts.
+    pub fn remove_below(&mut self, hash: u64) {
+        self.remove_runs(|info| info.last_hash < hash);
+    }
+
     /// Removes runs of which no record counts, unless they are being merged.
     pub(super) fn remove_what_is_cut(&mut self) {
+        self.remove_runs(RunInfo::is_cut_whole);
+    }
+
+    fn remove_runs(&mut self, mut is_over: impl FnMut(&RunInfo) -> bool) {
         let merging: &[u64] = self.merging.as_ref().map_or(&[], |merging| &merging.numbers);
         let mut removed = Vec::new();
         for level in self.levels.iter_mut().filter(|level| !merging.contains(&level.number)) {
-            removed.extend(level.runs.extract_if(.., |run| run.info().is_cut_whole()));
+            removed.extend(level.runs.extract_if(.., |run| is_over(run.info())));
         }
         self.levels.retain(|level| !level.runs.is_empty());
         // What cannot be removed is left over until the next open.

@@ -1,0 +1,288 @@
+//! Which buckets are packed, and what becomes of them: they leave memory when the level is there that has their lists.
+//!
+//! What it keeps true: a run counts in one place only. What was noted of a bucket while its run was packed, by a clearing,
+//! a move or an import, has the run stay: what the level has of it does not count then.
+
+use std::collections::BTreeSet;
+use std::ops::RangeInclusive;
+use std::sync::Arc;
+
+use alluvium_pagestore::{Result, Time};
+
+use super::packing::{PackOrder, PackedRuns};
+use super::slices::PackedSlice;
+use super::{
+    BUCKETS_SHARE, LEVELS_MAX, LOADED_BYTES, LOADED_SHARE, PACKED, REST, SLICE_SHARE, is_plain,
+    loaded_most,
+};
+use crate::append_log::bucket::{BUCKET_BYTES, Bucket};
+use crate::append_log::core::ListsCore;
+use crate::append_log::frozen::Frozen;
+use crate::append_log::jobs::RunName;
+use crate::append_log::run::RUN_BYTES;
+use crate::trace_event;
+
+impl ListsCore {
+    /// Whether something of a bucket is packed.
+    pub(in crate::append_log) fn is_packed(&self, time: Time) -> bool {
+        self.packed.as_ref().is_some_and(|packed| packed.has(time))
+    }
+
+    /// Of frozen lists those that are to be packed, in the order of their slices, and the others. Takes the memory for it.
+    pub(in crate::append_log) fn split_packable(
+        &mut self,
+        batch: Vec<Arc<Frozen>>,
+    ) -> (Vec<Arc<Frozen>>, Vec<Arc<Frozen>>) {
+        let Some(packed) = self.packed.as_mut() else { return (Vec::new(), batch) };
+        if packed.rest > 0 && !packed.levels.is_behind() {
+            packed.rest -= 1;
+        }
+        // Levels that cannot be merged are not to become more and more.
+        if packed.rest > 0 || packed.levels.len() > 2 * LEVELS_MAX || !self.packs() {
+            return (Vec::new(), batch);
+        }
+        let imported = self.imported();
+        let mut taken = Vec::new();
+        let (small, others): (Vec<_>, Vec<_>) = batch.into_iter().partition(|frozen| {
+            let is_packable = self.is_packable(frozen, &imported, &taken);
+            if is_packable {
+                taken.push((frozen.bucket, loaded_most(frozen.booked.total())));
+            }
+            is_packable
+        });
+        let packed = self.packed.as_mut().expect("looked at above");
+        if small.is_empty() || !packed.begin_writing() {
+            return (Vec::new(), small.into_iter().chain(others).collect());
+        }
+        packed.catch_up();
+        packed.going.extend(taken);
+        let mut small = small;
+        small.sort_by_key(|frozen| (frozen.bucket, frozen.number));
+        (small, others)
+    }
+
+    /// Whether small buckets are packed: runs of their own would take too much of the memory.
+    pub(in crate::append_log) fn packs(&self) -> bool {
+        let share = self.account.limit() / BUCKETS_SHARE;
+        self.packed.as_ref().is_some_and(|packed| {
+            self.sizes.packs_slices
+                && (self.sizes.packs_all
+                    || !packed.directory.is_empty()
+                    || self.buckets.len() as u64 * (BUCKET_BYTES + RUN_BYTES) > share)
+        })
+    }
+
+    /// The buckets that others import from.
+    pub(in crate::append_log) fn imported(&self) -> BTreeSet<Time> {
+        self.buckets.values().flat_map(|bucket| bucket.sources.keys().copied()).collect()
+    }
+
+    /// What a bucket takes beside its elements, which is free once it is packed, and what it takes once it is loaded. None,
+    /// if not all of it is small, or something is noted of it.
+    pub(in crate::append_log) fn freed_by_packing(&self, bucket: &Bucket) -> Option<(u64, u64)> {
+        let packed = self.packed.as_ref().filter(|packed| packed.rest == 0 && is_plain(bucket))?;
+        let (index, bytes) = match &bucket.runs[..] {
+            [] => (0, 0),
+            [run] if run.stored.is_none() => {
+                let is_refused = packed.refused.contains(&(bucket.time, run.number));
+                let booked = run.memory.as_ref().filter(|_| !is_refused)?.booked;
+                (booked.index + RUN_BYTES, booked.total())
+            }
+            _ => return None,
+        };
+        let live = bucket.live_bytes();
+        let is_small = bytes.max(live) <= packed.small_bytes;
+        let freed = BUCKET_BYTES + index + bucket.live.memory_bytes();
+        is_small.then(|| (freed, loaded_most(bytes + live)))
+    }
+
+    /// Whether the first element of a bucket is of a bucket that will be packed, whatever is packed before.
+    pub(in crate::append_log) fn begins_packable(&self, time: Time) -> bool {
+        if !self.packs() || self.buckets.get(&time).is_some_and(|bucket| !bucket.runs.is_empty()) {
+            return false;
+        }
+        let near = self.buckets.range(self.together_with(time));
+        let near = near.map(|(time, bucket)| {
+            let loaded = self.freed_by_packing(bucket).map_or(0, |(_, loaded)| loaded);
+            (*time, loaded)
+        });
+        let mut near: Vec<_> = near.collect();
+        if near.iter().any(|(other, _)| *other != time) {
+            // They may grow until they are counted again.
+            near.push((time, 2 * self.growth_bytes()));
+        }
+        self.has_room_packed((time, loaded_most(BUCKET_BYTES)), &near)
+    }
+
+    /// The slices that may be read together with one.
+    pub(in crate::append_log) fn together_with(&self, time: Time) -> RangeInclusive<Time> {
+        let span = i64::try_from(self.span - 1).unwrap_or(i64::MAX);
+        Time(time.0.saturating_sub(span))..=Time(time.0.saturating_add(span))
+    }
+
+    fn is_packable(
+        &self,
+        frozen: &Frozen,
+        imported: &BTreeSet<Time>,
+        taken: &[(Time, u64)],
+    ) -> bool {
+        let (Some(packed), time) = (&self.packed, frozen.bucket) else { return false };
+        let Some(bucket) = self.buckets.get(&time) else { return false };
+        let own = bucket.runs.iter().find(|run| run.number != PACKED);
+        let loaded = loaded_most(frozen.booked.total());
+        frozen.booked.total() <= packed.small_bytes
+            && !packed.refused.contains(&(time, frozen.number))
+            && own.is_some_and(|run| run.number == frozen.number)
+            && is_plain(bucket)
+            && !imported.contains(&time)
+            && self.has_room_packed((time, loaded), taken)
+    }
+
+    /// Whether what is packed of all slices that are read together has room in memory with so much more of one, beside what
+    /// is `taken` already and what is being packed; and whether the slice itself is small enough to be unpacked.
+    pub(in crate::append_log) fn has_room_packed(
+        &self,
+        (time, more): (Time, u64),
+        taken: &[(Time, u64)],
+    ) -> bool {
+        let Some(packed) = &self.packed else { return false };
+        let times = self.together_with(time);
+        let limit = self.account.limit();
+        let coming = taken.iter().chain(&packed.going).filter(|(at, _)| times.contains(at));
+        let mut bytes = more + coming.map(|(_, bytes)| bytes).sum::<u64>();
+        for (at, slice) in packed.directory.within(times.clone()) {
+            if at == time && slice.bytes + more > limit / SLICE_SHARE {
+                return false;
+            }
+            bytes += slice.bytes + LOADED_BYTES;
+            if bytes > limit / LOADED_SHARE {
+                return false;
+            }
+        }
+        more <= limit / SLICE_SHARE && bytes <= limit / LOADED_SHARE
+    }
+
+    /// Has small buckets packed.
+    pub(in crate::append_log) fn pack(&mut self, batch: Vec<Arc<Frozen>>) {
+        let packed = self.packed.as_ref().expect("what is packable was looked at");
+        let order = PackOrder {
+            list_type: self.list_type,
+            runs: batch,
+            sizes: packed.runs,
+            store: self.context.segments.clone().expect("there is storage"),
+            state: packed.state,
+        };
+        self.writing += 1;
+        self.jobs.pack(order);
+    }
+
+    /// A batch was packed, or could not be: then its buckets get runs of their own.
+    pub(in crate::append_log) fn take_packed(
+        &mut self,
+        runs: Vec<RunName>,
+        result: Result<PackedRuns>,
+    ) {
+        self.writing -= 1;
+        if let Some(packed) = &mut self.packed {
+            // Batches come back in the order in which they went.
+            packed.going.drain(..runs.len());
+        }
+        let installed = result.and_then(|level| self.install_level(level));
+        let packed = self.packed.as_mut().expect("who packs has it");
+        match installed {
+            Ok(slices) => {
+                let imported = self.imported();
+                for (name, slice) in runs.into_iter().zip(slices) {
+                    self.install_packed(name, slice, &imported);
+                }
+            }
+            Err(error) => {
+                packed.rest = REST;
+                self.kept = None;
+                for name in runs {
+                    self.not_captured(name);
+                    if let Some(run) = self.run_mut(name.0, name.1) {
+                        run.busy = false;
+                    }
+                }
+                let (state, why) = (self.context.name.as_str(), error.message());
+                trace_event!(WARN, "slices could not be packed", state = state, error = why);
+            }
+        }
+    }
+
+    /// A level was written: it is there, and a checkpoint that waits for some of it names it.
+    fn install_level(&mut self, level: PackedRuns) -> Result<Vec<PackedSlice>> {
+        let packed = self.packed.as_mut().expect("who packs has it");
+        let PackedRuns { sealed, unsynced, slices } = level;
+        let is_named = self
+            .capture
+            .as_ref()
+            .is_some_and(|capture| slices.iter().any(|(name, _)| capture.waits_for(name)));
+        if !sealed.is_empty()
+            && let Err(error) = packed.levels.add_unsynced(&sealed, &unsynced)
+        {
+            packed.remove_runs(&sealed);
+            return Err(error);
+        }
+        packed.has_chunks_of(&sealed);
+        self.stats.flushed_bytes += sealed.iter().map(|run| run.bytes).sum::<u64>();
+        self.stats.pages_flushed += slices.len() as u64;
+        if is_named && let Some(at_barrier) = self.capture.as_mut().and_then(|c| c.packed.as_mut())
+        {
+            at_barrier.add_level(packed, sealed, unsynced);
+        }
+        Ok(slices.into_iter().map(|(_, slice)| slice).collect())
+    }
+
+    /// What a bucket had frozen is packed: it leaves memory, unless something was noted of it meanwhile.
+    fn install_packed(&mut self, name: RunName, slice: PackedSlice, imported: &BTreeSet<Time>) {
+        let (time, number) = name;
+        let is_free = self.captured_packed(name, slice)
+            && !imported.contains(&time)
+            && self.buckets.get(&time).is_some_and(is_plain);
+        let bucket = self.buckets.get_mut(&time).filter(|_| is_free);
+        let left = bucket.and_then(|bucket| {
+            let at = bucket.runs.iter().position(|run| run.number == number)?;
+            Some(bucket.runs.remove(at))
+        });
+        let Some(run) = left else { return self.refuse_packed(name) };
+        self.elements += run.elements;
+        let packed = self.packed.as_mut().expect("who packs has it");
+        packed.directory.add(time, PackedSlice { elements: run.elements, ..slice });
+        packed.book_directory();
+        let is_loaded = packed.loaded.contains(&time);
+        // A fold that goes on may have seen it in memory.
+        self.resume = None;
+        self.drop_run(run);
+        if is_loaded {
+            // It has more now than was loaded.
+            self.unload(time);
+        }
+        self.drop_if_vacant(time);
+    }
+
+    /// What is packed of a run does not count. If the run is there still, it becomes one of its own.
+    fn refuse_packed(&mut self, name: RunName) {
+        if let Some(run) = self.run_mut(name.0, name.1) {
+            run.busy = false;
+            self.packed.as_mut().expect("who packs has it").refused.insert(name);
+            self.kept = None;
+        }
+        self.not_captured(name);
+    }
+
+    /// Does a step of a merge of levels, if one is due.
+    pub(in crate::append_log) fn step_packed(&mut self) {
+        let may_begin = self.packed.as_ref().is_some_and(|packed| !packed.writes) && self.packs();
+        let Some(packed) = self.packed.as_mut() else { return };
+        if may_begin {
+            // Before memory is short.
+            packed.begin_writing();
+        }
+        if let Err(error) = packed.step() {
+            let (state, why) = (self.context.name.as_str(), error.message());
+            trace_event!(WARN, "packed slices could not be merged", state = state, error = why);
+        }
+    }
+}

@@ -1,0 +1,417 @@
+//! Packed slices: small buckets whose lists are on storage, in runs that many of them share. In memory there is a line of
+//! a [directory](slices) for each, and nothing else.
+//!
+//! Memory that gets short freezes buckets. One that is small, of which nothing is noted and that has no run of its own, is
+//! packed: its lists become records of a level of [sorted runs](crate::runs), in the order of slice, place of the key, and
+//! rank, and the bucket goes. Levels are merged in steps. What is read is [loaded](loading): a run of the bucket, for as
+//! long as a fold goes on. What is to be cleared or moved is [unpacked](unpacking) before.
+//!
+//! What it keeps true:
+//! - A record counts if the directory has its slice and it is not of an older run than the slice. So purging reads nothing.
+//! - What a bucket has packed is older than its own runs and than what it has in memory. Of its keys nothing is noted.
+//! - What is packed of slices that are read together has room in an eighth of the memory.
+
+mod image;
+mod leaving;
+mod loading;
+mod packing;
+mod slices;
+mod unpacking;
+
+use std::collections::BTreeSet;
+use std::ops::Bound;
+use std::rc::Rc;
+
+use alluvium_pagestore::{
+    Account, KIB, MIB, MemoryKind, Result, RunInfo, SegmentStore, Time, fingerprint,
+};
+
+use super::bucket::{BUCKET_BYTES, Bucket};
+use super::config::Sizes;
+use super::frozen::LIVE;
+use super::jobs::RunName;
+use super::run::{RUN_BYTES, Run};
+use crate::contract::table::StateContext;
+use crate::hybrid_log::NamedRuns;
+use crate::runs::{Judge, Levels, MERGED_MAX, MergeSizes, RecordView, RunSizes};
+use crate::support::booked::Booked;
+
+pub use image::{PackedAtBarrier, page_of, sync_all};
+pub use packing::{PackOrder, PackedRuns};
+pub use slices::{PackedSlice, SliceDirectory};
+
+/// The number of the run that a bucket has while what it has packed is loaded.
+pub const PACKED: u64 = LIVE - 1;
+/// Less memory has no room for packing.
+pub const PACKED_MEMORY_MIN: u64 = MIB;
+/// Bytes of a bucket in memory beside what it has packed, while that is loaded.
+const LOADED_BYTES: u64 = BUCKET_BYTES + RUN_BYTES + 256;
+/// What slices that are read together have packed takes one part in so many of the memory at most.
+const LOADED_SHARE: u64 = 8;
+/// Small buckets are packed once buckets with runs of their own would take more than one part in so many of the memory.
+const BUCKETS_SHARE: u64 = 64;
+/// What one slice has packed takes one part in so many of the memory at most, since unpacking it takes much more.
+const SLICE_SHARE: u64 = 32;
+/// Hashes, which are slices here, of a partition: what is read before a slice is a part of it.
+const PARTITION_SLICES: usize = 128;
+/// Bytes of records that a step of a merge looks at.
+const STEP_BYTES: u64 = 64 << 10;
+/// With more levels than these a batch does so many steps of merges.
+const LEVELS_MAX: usize = 12;
+const STEPS_MAX: usize = 16;
+/// Batches that are not packed after one that could not be.
+const REST: u32 = 16;
+
+/// What is packed of a state, if it can be.
+#[derive(Debug)]
+pub struct Packed {
+    account: Rc<Account>,
+    store: SegmentStore,
+    state: u64,
+    pub(super) directory: SliceDirectory,
+    directory_memory: Booked,
+    levels: Levels,
+    pub(super) named: NamedRuns,
+    runs: RunSizes,
+    /// Read at once from each level.
+    read_bytes: usize,
+    /// A bucket is small up to so many bytes in memory.
+    small_bytes: u64,
+    /// What a batch takes that is written, once one was.
+    writer_memory: Booked,
+    /// Saved up for merges, and lent to who reads.
+    purse: Booked,
+    is_lent: bool,
+    /// Whether this instance writes: one that only reads another store's checkpoint changes nothing.
+    writes: bool,
+    /// Batches that are yet not to be packed, and steps of merges not to be done.
+    rest: u32,
+    /// Slices that are loaded.
+    loaded: Vec<Time>,
+    /// Runs that are in levels, where they do not count: they are in memory still, and are not packed again.
+    refused: BTreeSet<RunName>,
+    /// What is being packed, in the order of its batches, and what it takes once it is loaded, at most.
+    going: Vec<(Time, u64)>,
+    /// Bytes of the longest chunk of any level.
+    longest_chunk: u64,
+    /// What slices that are read together take once they are loaded, at most.
+    loaded_most: u64,
+}
+
+/// What a bucket of so many bytes in memory takes once it is packed and loaded, at most.
+fn loaded_most(bytes: u64) -> u64 {
+    LOADED_BYTES + 2 * bytes
+}
+
+/// The hash that a slice has in runs.
+fn hash_of(time: Time) -> u64 {
+    time.0 as u64 ^ 1 << 63
+}
+
+/// The slice of a hash.
+fn time_of(hash: u64) -> Time {
+    Time((hash ^ 1 << 63) as i64)
+}
+
+/// Bytes of an [`order_of`].
+const ORDER_BYTES: usize = 28;
+
+/// What stands after the slice in the order of a record: the place of its key, its rank, the number of the run that it was
+/// frozen as, and its number among that run's records.
+fn order_of(place: u64, rank: i64, number: u64, nth: u32) -> [u8; ORDER_BYTES] {
+    let mut order = [0; ORDER_BYTES];
+    order[..8].copy_from_slice(&place.to_be_bytes());
+    order[8..16].copy_from_slice(&(rank as u64 ^ 1 << 63).to_be_bytes());
+    order[16..24].copy_from_slice(&number.to_be_bytes());
+    order[24..].copy_from_slice(&nth.to_be_bytes());
+    order
+}
+
+/// The place of a record's key.
+fn place_in(order: &[u8]) -> u64 {
+    u64::from_be_bytes(order[..8].try_into().expect("eight bytes"))
+}
+
+/// The number of the run that a record was frozen as.
+fn number_in(order: &[u8]) -> u64 {
+    u64::from_be_bytes(order[16..24].try_into().expect("eight bytes"))
+}
+
+/// Keeps the records that count.
+struct Counting<'d> {
+    directory: &'d SliceDirectory,
+    /// The slice that was asked for last, and since when it counts.
+    last: Option<(u64, Option<u64>)>,
+}
+
+impl Judge for Counting<'_> {
+    fn judge(&mut self, group: &[RecordView<'_>], stays: &mut [bool]) -> Result<()> {
+        let hash = group[0].hash;
+        let since = match self.last {
+            Some((known, since)) if known == hash => since,
+            _ => self.directory.get(time_of(hash)).map(|slice| slice.since),
+        };
+        self.last = Some((hash, since));
+        for (record, stays) in group.iter().zip(stays) {
+            *stays = since.is_some_and(|since| number_in(record.order) >= since);
+        }
+        Ok(())
+    }
+}
+
+impl Packed {
+    /// What is packed of a state: nothing yet. None: the state has too little memory, and was not restored from a
+    /// checkpoint that has something packed.
+    pub fn new(
+        (context, store): (&StateContext, &SegmentStore),
+        sizes: &Sizes,
+        is_restored: bool,
+    ) -> Option<Self> {
+        let (account, memory) = (context.account.clone(), context.account.limit());
+        if memory < PACKED_MEMORY_MIN && !is_restored {
+            return None;
+        }
+        let state = fingerprint(&context.name);
+        let none = |kind| Booked::none(account.clone(), kind);
+        let levels = Levels::new(store.clone(), account.clone(), state);
+        Some(Self {
+            state,
+            directory: SliceDirectory::default(),
+            directory_memory: none(MemoryKind::Tables),
+            levels: levels.keeping_free(u64::MAX).synced_by_owner(),
+            named: NamedRuns::default(),
+            runs: RunSizes {
+                partition_hashes: PARTITION_SLICES,
+                write_bytes: 16 << 10,
+                file_bytes: 8 * MIB,
+                payload_bytes_max: 2 * sizes.block_bytes + 1024,
+                order_bytes: ORDER_BYTES,
+                key_groups: 1,
+                groups_each: 1,
+                syncs: false,
+            },
+            read_bytes: (memory / 256).clamp(4 * KIB, 16 * KIB) as usize,
+            small_bytes: (memory / 64).clamp(8 * KIB, 64 * KIB),
+            writer_memory: none(MemoryKind::Buffers),
+            purse: none(MemoryKind::Buffers),
+            is_lent: false,
+            writes: false,
+            rest: 0,
+            loaded: Vec::new(),
+            refused: BTreeSet::new(),
+            going: Vec::new(),
+            longest_chunk: 4 * KIB,
+            loaded_most: memory / LOADED_SHARE,
+            store: store.clone(),
+            account,
+        })
+    }
+
+    /// Whether a slice has something packed.
+    pub fn has(&self, time: Time) -> bool {
+        self.directory.get(time).is_some()
+    }
+
+    /// The first packed slice at or after a time.
+    pub fn next(&self, from: Time) -> Option<Time> {
+        self.directory.next(from)
+    }
+
+    /// The packed slices of some times.
+    pub fn within(&self, times: (Bound<Time>, Bound<Time>)) -> impl Iterator<Item = Time> + '_ {
+        let from = match times.0 {
+            Bound::Included(from) => Some(from),
+            Bound::Excluded(before) => before.0.checked_add(1).map(Time),
+            Bound::Unbounded => Some(Time::MIN),
+        };
+        let to = match times.1 {
+            Bound::Included(to) => Some(to),
+            Bound::Excluded(end) => end.0.checked_sub(1).map(Time),
+            Bound::Unbounded => Some(Time::MAX),
+        };
+        let times = from.zip(to).into_iter();
+        times.flat_map(|(from, to)| self.directory.within(from..=to)).map(|(time, _)| time)
+    }
+
+    /// Bytes of levels.
+    pub fn stored_bytes(&self) -> u64 {
+        self.levels.stats().bytes
+    }
+
+    /// Bytes that merges wrote.
+    pub fn merged_bytes(&self) -> u64 {
+        self.levels.stats().merged_bytes
+    }
+
+    /// Bytes that what is loaded of slices that are read together takes at most, and loading them. Nothing, if nothing is
+    /// packed.
+    pub fn reading_bytes(&self) -> (u64, u64) {
+        match self.directory.is_empty() && !self.writes {
+            true => (0, 0),
+            false => (self.loaded_most, self.scan_bytes_most()),
+        }
+    }
+
+    /// Bytes that are saved up or used for merges, which are given up where memory is short.
+    pub fn merging_bytes(&self) -> u64 {
+        self.purse.bytes() + self.levels.merging_bytes()
+    }
+
+    /// Gives up what merges have of the memory, until it is [back](Packed::end_lending). Says whether that was anything.
+    pub fn lend(&mut self) -> bool {
+        let held = self.merging_bytes();
+        self.levels.give_up();
+        self.purse.give_back();
+        self.is_lent = true;
+        held > 0
+    }
+
+    /// Memory for merges may be saved up again.
+    pub fn end_lending(&mut self) {
+        self.is_lent = false;
+    }
+
+    /// Bytes that a checkpoint keeps of it.
+    pub fn naming_bytes(&self) -> u64 {
+        let unsynced = self.levels.unsynced_count() * 64;
+        self.directory.memory_bytes() + self.levels.info_bytes() + unsynced as u64
+    }
+
+    fn book_directory(&mut self) {
+        self.directory_memory.adjust_to(self.directory.memory_bytes());
+    }
+
+    /// What a merge takes.
+    fn merge_bytes(&self) -> u64 {
+        self.runs.memory_bytes() + self.scan_bytes_most() + 2 * self.longest_chunk
+    }
+
+    /// What reading all levels side by side takes, as a rule.
+    fn scan_bytes_most(&self) -> u64 {
+        let group = MergeSizes::group_bytes_each() + RunSizes::directory_bytes_max();
+        let read = (self.read_bytes as u64).max(self.longest_chunk) + (2 << 10);
+        self.levels.len().max(MERGED_MAX) as u64 * (read + self.longest_chunk + group)
+    }
+
+    /// Levels have these runs.
+    fn has_chunks_of(&mut self, runs: &[RunInfo]) {
+        let longest = runs.iter().map(|run| u64::from(run.longest_chunk)).max();
+        self.longest_chunk = self.longest_chunk.max(longest.unwrap_or(0));
+    }
+
+    /// Slices that are less than this apart are read together: counts what they take then.
+    pub fn count_loaded(&mut self, span: i128) {
+        let mut most = self.account.limit() / LOADED_SHARE;
+        let (mut from, mut sum) = (0, 0);
+        let all: Vec<_> = self.directory.within(Time::MIN..=Time::MAX).collect();
+        for (time, slice) in &all {
+            sum += slice.bytes + LOADED_BYTES;
+            while i128::from(time.0) - i128::from(all[from].0.0) >= span {
+                sum -= all[from].1.bytes + LOADED_BYTES;
+                from += 1;
+            }
+            most = most.max(sum);
+        }
+        self.loaded_most = most;
+    }
+
+    /// Takes the memory for writing and merging. Says whether there is some.
+    fn begin_writing(&mut self) -> bool {
+        if self.writes {
+            return true;
+        }
+        let (writer, merge) = (self.runs.memory_bytes(), self.merge_bytes());
+        if self.account.available() < writer + merge + self.account.limit() / 64 {
+            return false;
+        }
+        self.writer_memory.charge(writer);
+        self.purse.charge(merge);
+        self.writes = true;
+        true
+    }
+
+    /// Does a step of a merge, if one is due.
+    ///
+    /// # Errors
+    /// Those of the merge, which goes on or begins anew.
+    fn step(&mut self) -> Result<()> {
+        if !self.writes || self.is_lent || !self.levels.is_behind() {
+            self.save_up();
+            return Ok(());
+        }
+        if self.rest > 0 {
+            self.rest -= 1;
+            return Ok(());
+        }
+        self.purse.give_back();
+        let Self { levels, directory, runs, read_bytes, .. } = self;
+        let directory = &*directory;
+        let judge = |_| Counting { directory, last: None };
+        let stepped = levels.step(STEP_BYTES, *runs, *read_bytes, judge);
+        self.save_up();
+        if stepped.is_err() {
+            self.rest = REST;
+        }
+        stepped.map(drop)
+    }
+
+    /// Does some steps of merges, where levels have become many: whoever packs more pays for them.
+    fn catch_up(&mut self) {
+        for _ in 0..STEPS_MAX {
+            if self.levels.len() <= LEVELS_MAX || self.step().is_err() {
+                return;
+            }
+        }
+    }
+
+    /// Takes the memory back that merges and reading need and do not have.
+    fn save_up(&mut self) {
+        if !self.writes || self.is_lent || !self.loaded.is_empty() {
+            return;
+        }
+        let held = self.levels.merging_bytes() + self.purse.bytes();
+        let wanted = self.merge_bytes().saturating_sub(held);
+        if wanted > 0 && self.account.available() >= wanted + self.account.limit() / 16 {
+            self.purse.try_reserve_more(wanted);
+        }
+    }
+
+    /// Drops the slices before a time; says how many elements they had.
+    pub fn purge(&mut self, before: Time) -> u64 {
+        let gone = self.directory.remove_before(before);
+        self.book_directory();
+        self.refused = self.refused.split_off(&(before, 0));
+        if self.directory.is_empty() && !self.levels.is_empty() {
+            // Files that cannot be removed are left over until the next open.
+            let _ = self.levels.clear();
+        }
+        self.levels.remove_below(hash_of(before));
+        gone
+    }
+
+    /// Removes the files of runs that are of no use.
+    fn remove_runs(&self, runs: &[RunInfo]) {
+        for run in runs {
+            let _ = self.store.remove_file(&run.id.file_name());
+        }
+    }
+}
+
+impl Drop for Packed {
+    fn drop(&mut self) {
+        self.levels.give_up();
+    }
+}
+
+/// Whether nothing is noted of a bucket's keys.
+pub(super) fn is_plain(bucket: &Bucket) -> bool {
+    bucket.notes() == 0
+        && bucket.gaps.is_empty()
+        && bucket.sources.is_empty()
+        && !bucket.has_snapshot()
+}
+
+/// Whether a run is what is loaded of a bucket.
+fn is_loaded(run: &Run) -> bool {
+    run.number == PACKED
+}

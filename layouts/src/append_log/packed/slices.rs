@@ -1,0 +1,348 @@
+//! Which slices are packed: their times, and of each how many elements and bytes its packed lists have.
+//!
+//! Slices stand in the order of their times in pages of some hundred, each coded in a few bytes: what differs from the
+//! slice before. Pages are shared with checkpoints that are being taken, and never changed.
+//!
+//! What it keeps true: a record of a packed slice counts if the slice is here and the record is not older than it.
+
+use std::collections::BTreeMap;
+use std::ops::RangeInclusive;
+use std::sync::Arc;
+
+use alluvium_pagestore::{Error, ErrorKind, Result, Time};
+
+/// Most slices of a page.
+const PAGE_SLICES: usize = 128;
+/// Bytes booked for a page beside what is coded.
+const PAGE_BYTES: u64 = 160;
+/// Bytes of a slice are counted in units of this.
+const UNIT_BYTES: u64 = 64;
+
+/// What is known of a packed slice.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PackedSlice {
+    pub elements: u64,
+    /// Bytes that its records take in memory when they are read, about.
+    pub bytes: u64,
+    /// Records of runs with a lower number are of a slice of the same time that is gone.
+    pub since: u64,
+}
+
+#[derive(Clone, Debug)]
+struct Page {
+    coded: Arc<[u8]>,
+    slices: u32,
+    last: Time,
+}
+
+/// The packed slices.
+#[derive(Clone, Debug, Default)]
+pub struct SliceDirectory {
+    /// By the time of the first slice.
+    pages: BTreeMap<Time, Page>,
+    elements: u64,
+    slices: u64,
+    coded_bytes: u64,
+}
+
+impl SliceDirectory {
+    pub fn is_empty(&self) -> bool {
+        self.slices == 0
+    }
+
+    /// Slices.
+    #[cfg(test)]
+    pub fn len(&self) -> u64 {
+        self.slices
+    }
+
+    /// Elements of all slices.
+    pub fn elements(&self) -> u64 {
+        self.elements
+    }
+
+    /// Bytes that are to be booked for it.
+    pub fn memory_bytes(&self) -> u64 {
+        self.coded_bytes + self.pages.len() as u64 * PAGE_BYTES
+    }
+
+    /// What is known of a slice.
+    pub fn get(&self, time: Time) -> Option<PackedSlice> {
+        let (first, page) = self.pages.range(..=time).next_back()?;
+        if page.last < time {
+            return None;
+        }
+        let found = Slices::of(*first, &page.coded).find(|(at, _)| *at >= time);
+        found.filter(|(at, _)| *at == time).map(|(_, slice)| slice)
+    }
+
+    /// The first slice at or after a time.
+    pub fn next(&self, from: Time) -> Option<Time> {
+        self.within(from..=Time::MAX).next().map(|(time, _)| time)
+    }
+
+    /// The slices of a range of times, in order.
+    pub fn within(
+        &self,
+        times: RangeInclusive<Time>,
+    ) -> impl Iterator<Item = (Time, PackedSlice)> + '_ {
+        let (from, to) = (*times.start(), *times.end());
+        let before = self.pages.range(..=from).next_back().map_or(from, |(first, _)| *first);
+        // An empty range is none of a map.
+        let pages = (from <= to).then(|| self.pages.range(before.min(from)..=to));
+        let slices = pages.into_iter().flatten().filter(move |(_, page)| page.last >= from);
+        let slices = slices.flat_map(|(first, page)| Slices::of(*first, &page.coded));
+        slices.skip_while(move |(at, _)| *at < from).take_while(move |(at, _)| *at <= to)
+    }
+
+    /// Adds elements and bytes to a slice, which is new if it is not there: then it counts from `since` on.
+    pub fn add(&mut self, time: Time, more: PackedSlice) {
+        self.change(time, |known| {
+            Some(match known {
+                Some(known) => PackedSlice {
+                    elements: known.elements + more.elements,
+                    bytes: known.bytes + more.bytes,
+                    since: known.since,
+                },
+                None => more,
+            })
+        });
+    }
+
+    /// Takes a slice out.
+    pub fn remove(&mut self, time: Time) -> Option<PackedSlice> {
+        let mut removed = None;
+        self.change(time, |known| {
+            removed = known;
+            None
+        });
+        removed
+    }
+
+    /// Takes the slices before a time out; says how many elements they had.
+    pub fn remove_before(&mut self, before: Time) -> u64 {
+        let had = self.elements;
+        while let Some(entry) = self.pages.first_entry().filter(|entry| *entry.key() < before) {
+            let (first, page) = entry.remove_entry();
+            let rest = self.forget(first, page);
+            let rest: Vec<_> = rest.into_iter().filter(|(at, _)| *at >= before).collect();
+            if !rest.is_empty() {
+                self.put(&rest);
+                break;
+            }
+        }
+        had - self.elements
+    }
+
+    /// The pages, with the time of the first slice of each.
+    pub fn pages(&self) -> impl Iterator<Item = (Time, &[u8])> {
+        self.pages.iter().map(|(first, page)| (*first, &*page.coded))
+    }
+
+    /// Adds a page that was [told](SliceDirectory::pages) before.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Corrupt`] if it is none.
+    pub fn put_page(&mut self, first: Time, coded: &[u8]) -> Result<()> {
+        let all: Vec<_> = Slices::of(first, coded).collect();
+        let is_whole = Coded::of(&all).is_some_and(|again| again.bytes == coded);
+        let is_after = self.pages.last_key_value().is_none_or(|(_, last)| last.last < first);
+        if !is_whole || !is_after {
+            return Err(Error::new(ErrorKind::Corrupt, "a page of packed slices is damaged"));
+        }
+        self.put(&all);
+        Ok(())
+    }
+
+    fn change(
+        &mut self,
+        time: Time,
+        change: impl FnOnce(Option<PackedSlice>) -> Option<PackedSlice>,
+    ) {
+        let first = self.pages.range(..=time).next_back().map(|(first, _)| *first);
+        // One before the first page belongs to it.
+        let first = first.or_else(|| self.pages.first_key_value().map(|(first, _)| *first));
+        let page = first.and_then(|first| Some((first, self.pages.remove(&first)?)));
+        let mut all = page.map_or(Vec::new(), |(first, page)| self.forget(first, page));
+        let at = all.partition_point(|(known, _)| *known < time);
+        let known = all.get(at).filter(|(known, _)| *known == time).map(|(_, slice)| *slice);
+        match (known, change(known)) {
+            (Some(_), Some(slice)) => all[at].1 = slice,
+            (Some(_), None) => drop(all.remove(at)),
+            (None, Some(slice)) => all.insert(at, (time, slice)),
+            (None, None) => {}
+        }
+        // A page that grows at its end, as time does, leaves a full one behind.
+        let at = if at + 1 == all.len() { PAGE_SLICES } else { PAGE_SLICES / 2 };
+        if all.len() > PAGE_SLICES {
+            let rest = all.split_off(at);
+            self.put(&rest);
+        }
+        self.put(&all);
+    }
+
+    /// What a page has that was taken out.
+    fn forget(&mut self, first: Time, page: Page) -> Vec<(Time, PackedSlice)> {
+        let all: Vec<_> = Slices::of(first, &page.coded).collect();
+        self.coded_bytes -= page.coded.len() as u64;
+        self.slices -= u64::from(page.slices);
+        self.elements -= all.iter().map(|(_, slice)| slice.elements).sum::<u64>();
+        all
+    }
+
+    fn put(&mut self, slices: &[(Time, PackedSlice)]) {
+        let (Some((first, _)), Some(coded)) = (slices.first(), Coded::of(slices)) else { return };
+        self.coded_bytes += coded.bytes.len() as u64;
+        self.slices += slices.len() as u64;
+        self.elements += slices.iter().map(|(_, slice)| slice.elements).sum::<u64>();
+        let (last, slices) = (slices[slices.len() - 1].0, slices.len() as u32);
+        self.pages.insert(*first, Page { coded: coded.bytes.into(), slices, last });
+    }
+}
+
+/// Codes slices: of each the difference to the one before.
+struct Coded {
+    bytes: Vec<u8>,
+}
+
+impl Coded {
+    /// None of no slices.
+    fn of(slices: &[(Time, PackedSlice)]) -> Option<Self> {
+        let mut coded = Self { bytes: Vec::new() };
+        let (mut time, mut since) = (slices.first()?.0, 0);
+        for (at, slice) in slices {
+            coded.push(at.0.wrapping_sub(time.0) as u64);
+            coded.push(slice.elements);
+            coded.push(slice.bytes.div_ceil(UNIT_BYTES));
+            coded.push(zigzag(slice.since.wrapping_sub(since) as i64));
+            (time, since) = (*at, slice.since);
+        }
+        Some(coded)
+    }
+
+    fn push(&mut self, mut value: u64) {
+        while value >= 0x80 {
+            self.bytes.push(value as u8 | 0x80);
+            value >>= 7;
+        }
+        self.bytes.push(value as u8);
+    }
+}
+
+/// The slices of a page.
+struct Slices<'p> {
+    rest: &'p [u8],
+    time: Time,
+    since: u64,
+}
+
+impl<'p> Slices<'p> {
+    fn of(first: Time, coded: &'p [u8]) -> Self {
+        Self { rest: coded, time: first, since: 0 }
+    }
+
+    /// The next number; none at the end, and of bytes that are none.
+    fn number(&mut self) -> Option<u64> {
+        let mut value = 0;
+        for shift in (0..64).step_by(7) {
+            let (byte, rest) = self.rest.split_first()?;
+            self.rest = rest;
+            value |= u64::from(byte & 0x7f) << shift;
+            if byte & 0x80 == 0 {
+                return Some(value);
+            }
+        }
+        None
+    }
+}
+
+impl Iterator for Slices<'_> {
+    type Item = (Time, PackedSlice);
+
+    fn next(&mut self) -> Option<Self::Item> {
+        let passed = self.number()?;
+        let (elements, units) = (self.number()?, self.number()?);
+        let since = self.number()?;
+        self.time = Time(self.time.0.wrapping_add(passed as i64));
+        self.since = self.since.wrapping_add(unzigzag(since) as u64);
+        let bytes = units.wrapping_mul(UNIT_BYTES);
+        Some((self.time, PackedSlice { elements, bytes, since: self.since }))
+    }
+}
+
+fn zigzag(value: i64) -> u64 {
+    (value << 1 ^ value >> 63) as u64
+}
+
+fn unzigzag(value: u64) -> i64 {
+    (value >> 1) as i64 ^ -((value & 1) as i64)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use alluvium_pagestore::hash_word;
+
+    #[test]
+    fn the_directory_answers_like_a_map() {
+        for spread in [40, 3_000, u64::MAX] {
+            let (mut directory, mut model) = (SliceDirectory::default(), BTreeMap::new());
+            let mut dice = 7;
+            for round in 0..20_000u64 {
+                dice = hash_word(dice);
+                let time = Time((dice % spread) as i64);
+                match dice >> 60 {
+                    0..=9 => {
+                        let more =
+                            PackedSlice { elements: dice >> 40 & 7, bytes: 64, since: round };
+                        directory.add(time, more);
+                        let known = model.entry(time).or_insert(PackedSlice {
+                            elements: 0,
+                            bytes: 0,
+                            since: round,
+                        });
+                        known.elements += more.elements;
+                        known.bytes += 64;
+                    }
+                    10..=14 => assert_eq!(directory.remove(time), model.remove(&time)),
+                    _ if round % 50 == 0 => {
+                        let gone: Vec<_> = model.range(..time).map(|(time, _)| *time).collect();
+                        let gone = gone.iter().filter_map(|time| model.remove(time));
+                        let elements = gone.map(|slice| slice.elements).sum::<u64>();
+                        assert_eq!(directory.remove_before(time), elements);
+                    }
+                    _ => {
+                        let next = model.range(time..).next().map(|(time, _)| *time);
+                        assert_eq!(directory.next(time), next);
+                    }
+                }
+                assert_eq!(directory.get(time), model.get(&time).copied());
+                assert_eq!(directory.len(), model.len() as u64);
+            }
+            let all = directory.within(Time::MIN..=Time::MAX);
+            assert!(all.eq(model.iter().map(|(time, slice)| (*time, *slice))));
+            let elements: u64 = model.values().map(|slice| slice.elements).sum();
+            assert_eq!(directory.elements(), elements);
+            let mut again = SliceDirectory::default();
+            for (first, page) in directory.pages() {
+                again.put_page(first, page).unwrap();
+                assert!(again.clone().put_page(first, page).is_err(), "not in order");
+                assert!(again.clone().put_page(Time::MAX, &page[1..]).is_err());
+            }
+            assert!(
+                again.within(Time::MIN..=Time::MAX).eq(directory.within(Time::MIN..=Time::MAX))
+            );
+            assert_eq!(again.memory_bytes(), directory.memory_bytes());
+        }
+    }
+
+    #[test]
+    fn a_slice_takes_few_bytes() {
+        let mut directory = SliceDirectory::default();
+        for second in 0..100_000u64 {
+            let slice = PackedSlice { elements: 100, bytes: 12_000, since: second / 300 };
+            directory.add(Time(1_700_000_000_000 + second as i64 * 1_000), slice);
+        }
+        assert!(directory.memory_bytes() <= 8 * 100_000, "{}", directory.memory_bytes());
+    }
+}
