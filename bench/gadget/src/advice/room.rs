@@ -36,7 +36,7 @@ const LIST_PLACES: f64 = 0.4;
 const BLOCKS_IN_MEMORY: u64 = 256;
 const BLOCK_BYTES_MIN: u64 = 4 << 10;
 const BLOCK_BYTES_MAX: u64 = 16 << 10;
-/// The place of a block, with its share of what is known of its run.
+/// Bytes of a block's index entry, with its share of its run's table.
 const BLOCK_PLACE_BYTES: u64 = 36;
 /// What an element takes in a run beside its bytes.
 const ELEMENT_IN_RUN_BYTES: u64 = 16;
@@ -49,7 +49,7 @@ const PARTS_OF_LIST: u64 = 8;
 const CUT_OFF: f64 = 4.0;
 /// A note that a list was cleared, in a table at its worst.
 const NOTE_BYTES: u64 = 150;
-/// Notes after which runs are merged, and those that come meanwhile.
+/// Most notes there are: those that start a merge, and those that arrive during it.
 const NOTES_MAX: u64 = 5000;
 
 /// A state at its largest.

@@ -22,7 +22,7 @@ use timely::dataflow::operators::generic::operator::Operator;
 pub use joins::{Q3Plain, Q8Plain};
 pub use windows::{Q5Plain, Q7Plain};
 
-/// A query with its name and row, and what it makes of the events. A run of one has no checkpoints.
+/// A query: its name, its row, and its results of the events. Runs of it take no checkpoints.
 macro_rules! plain_query {
     ($(#[$doc:meta])* $query:ident, $name:literal, $row:ty: |$events:ident| $build:expr) => {
         $(#[$doc])*
