@@ -25,7 +25,7 @@ use crate::cells::recording::Recorder;
 use crate::durability::moving::Groups;
 
 pub(crate) use cell_core::{Core, Kind};
-pub(crate) use contents::{Contents, Outgoing};
+pub(crate) use contents::{Contents, InGroups, Outgoing};
 pub(crate) use erased::AnyCell;
 pub(crate) use hooks::{Durable, Hooks, Movable, Portable};
 

@@ -80,7 +80,9 @@ impl Inner {
         }
         let opening = self.begin_opening(manifest.clone(), *limit, *mover)?;
         let mut frame = opening.frame(*kind)?;
-        frame.core.record_by(self.recorder_of(&manifest.name)?);
+        if *kind != Kind::Timers {
+            frame.core.record_by(self.recorder_of(&manifest.name)?);
+        }
         let Made { cell, hooks, typed } = opening.opened(make(frame))?;
         if let Some(lifetime) = open_lifetime()? {
             let now = lifetime.known().now;

@@ -14,7 +14,7 @@ use crate::api::list::List;
 use crate::api::map::Map;
 use crate::api::own_keys::{OwnKeys, RowKeys};
 use crate::api::time_map::TimeMapOf;
-use crate::api::timers::{Timers, TimersCell};
+use crate::api::timers::{TimerTable, Timers, TimersCell};
 use crate::api::value::Value;
 use crate::api::windows::{AggregatedOf, HolisticOf};
 use crate::backend::any_layout::AnyLayout;
@@ -130,14 +130,13 @@ impl Store {
     ) -> Result<Timers<K, N>> {
         let types = (description_of::<(Time, K)>(), description_of::<N>());
         let manifest = manifest(name, "timers", "timers", types);
-        if let Some(left) = self.0.left::<TimersCell<K, N>>(&manifest, mover)? {
-            return Ok(Timers::new(left));
-        }
-        let opening = self.0.begin_opening(manifest, None, mover)?;
-        let opened = TimersCell::open(opening.context().clone(), opening.groups());
-        let cell = opening.opened(opened)?;
-        opening.take_parts(0, &mut |part| part.read(|part| cell.take(part)))?;
-        Ok(Timers::new(opening.register(cell)))
+        let open_lifetime: OpenLifetime<'_> = &mut || Ok(None);
+        let mut asked = Asked { manifest, kind: Kind::Timers, limit: None, mover, open_lifetime };
+        let cell = self.0.open_cell(&mut asked, &mut |Frame { context, core, lock }| {
+            let table = TimerTable::open(context, core.shared_groups())?;
+            Ok(Made::new(TimersCell::<K, N>::new(core, table, (), lock)))
+        });
+        Ok(Timers::new(cell?))
     }
 }
 

@@ -18,8 +18,8 @@ use std::rc::Rc;
 use alluvium_layouts::{Place, Recording, Remembered};
 use alluvium_pagestore::{Account, Key, MemoryKind, Result, State};
 
-use super::heap_of;
 use super::set::{Timer, TimerSet};
+use super::table::heap_of;
 use crate::api::sorted_blocks::SortedBlocks;
 
 /// Bytes that are left free beside what is kept.

@@ -24,6 +24,8 @@ pub(crate) enum Kind {
     Lists,
     /// Accumulators in slices of time, which a user's function merges.
     Panes,
+    /// Timers, in the order of their times.
+    Timers,
 }
 
 /// A state apart from its contents.
@@ -116,6 +118,11 @@ impl Core {
         self.groups.as_deref()
     }
 
+    /// [`groups`](Core::groups), for contents that keep them.
+    pub(crate) fn shared_groups(&self) -> Option<Rc<Groups>> {
+        self.groups.clone()
+    }
+
     /// A number that is another when a key group has come or gone.
     pub(crate) fn changes(&self) -> u64 {
         self.groups().map_or(0, Groups::changes)
@@ -155,7 +162,9 @@ impl Core {
             Kind::Map => {
                 "the state is in use: a value of it is borrowed, or its own closure calls it"
             }
-            Kind::Lists | Kind::Panes => "the state is in use: its own closure calls it",
+            Kind::Lists | Kind::Panes | Kind::Timers => {
+                "the state is in use: its own closure calls it"
+            }
         };
         Error::new(ErrorKind::InUse, message).with("state", &self.name)
     }

@@ -1,14 +1,16 @@
 //! A state's contents as the store sees them between calls: their types are erased.
 
+use std::any::Any;
 use std::ops::RangeInclusive;
+use std::rc::Rc;
 
 use alluvium_layouts::{Cursor, Part, Upkeep};
-use alluvium_pagestore::{Encoded, Result, Time};
+use alluvium_pagestore::{Encoded, KeyGroup, Result, Time};
 
 use super::{Core, Portable, StateCell};
 use crate::api::expiring::Pass;
 use crate::durability::export::{Entries, Entry, Visit, each};
-use crate::durability::moving::Arriving;
+use crate::durability::moving::{Arriving, in_order};
 
 /// What a [cell](StateCell) leaves to the types of its entries.
 ///
@@ -69,25 +71,34 @@ pub(crate) trait Contents: 'static {
         None
     }
 
+    /// What has its entries by key groups, and in no order of their hashes: the two calls after this one are not for it.
+    fn in_groups(&mut self) -> Option<&mut dyn InGroups> {
+        None
+    }
+
     /// Gives about `fuel` entries of a part with these hashes from a cursor on; says how many.
     fn visit_hashes(
         &mut self,
-        part: Time,
-        hashes: &RangeInclusive<u64>,
-        cursor: &mut Cursor,
-        fuel: usize,
-        to: &mut Outgoing<'_>,
-    ) -> Result<usize>;
+        _part: Time,
+        _hashes: &RangeInclusive<u64>,
+        _cursor: &mut Cursor,
+        _fuel: usize,
+        _to: &mut Outgoing<'_>,
+    ) -> Result<usize> {
+        in_order::<()>(None).map(|()| 0)
+    }
 
     /// Removes about `fuel` entries of a part with these hashes from a cursor on; says how much of the fuel it
     /// took.
     fn remove_hashes(
         &mut self,
-        part: Time,
-        hashes: &RangeInclusive<u64>,
-        cursor: &mut Cursor,
-        fuel: usize,
-    ) -> Result<usize>;
+        _part: Time,
+        _hashes: &RangeInclusive<u64>,
+        _cursor: &mut Cursor,
+        _fuel: usize,
+    ) -> Result<usize> {
+        in_order::<()>(None).map(|()| 0)
+    }
 
     /// Puts one entry, which was exported, and counts the call.
     fn import(&mut self, core: &Core, entry: Entry<'_>) -> Result<()>;
@@ -104,6 +115,24 @@ pub(crate) trait Contents: 'static {
     {
         each(entries, &mut |entry| cell.import(entry))
     }
+}
+
+/// Entries that are kept by key groups.
+pub(crate) trait InGroups {
+    /// Gives `fuel` entries of a group after one that was given, which it notes; says whether there are no more.
+    fn visit_group(
+        &mut self,
+        group: KeyGroup,
+        after: &mut Option<Rc<dyn Any>>,
+        fuel: usize,
+        to: &mut Outgoing<'_>,
+    ) -> Result<bool>;
+
+    /// Removes `fuel` entries of a group; says whether there are no more.
+    fn remove_group(&mut self, group: KeyGroup, fuel: usize) -> Result<bool>;
+
+    /// What is due of a group may fire, or may not.
+    fn wake(&mut self, group: KeyGroup, awake: bool);
 }
 
 /// Takes the entries of a state, encoded.

@@ -171,7 +171,7 @@ impl AnyCell {
     /// order of hashes, so that all of a range of hashes come together; of many slices a range has too little of
     /// each.
     pub(super) fn has_parts(&self) -> Result<bool> {
-        if self.core.expires() || self.core.kind == Kind::Lists {
+        if self.core.expires() || matches!(self.core.kind, Kind::Lists | Kind::Timers) {
             return Ok(false);
         }
         let mut contents = self.enter()?;
@@ -184,7 +184,7 @@ impl AnyCell {
     pub(super) fn export_in_parts(&self, parts: &mut dyn Parts) -> Result<()> {
         self.call(|contents| match self.core.kind {
             Kind::Map => export_by_cursor(contents, parts),
-            Kind::Lists | Kind::Panes => export_by_ranges(contents, parts),
+            Kind::Lists | Kind::Panes | Kind::Timers => export_by_ranges(contents, parts),
         })
     }
 
@@ -201,6 +201,11 @@ impl AnyCell {
         let mut to = Outgoing::new(&mut encoded, over, visit);
         at.is_exact |= self.core.kind == Kind::Lists;
         self.call(|contents| {
+            if let Some(contents) = contents.in_groups() {
+                at.cursor.done =
+                    contents.visit_group(group, &mut at.after, fuel.max(1), &mut to)?;
+                return Ok(());
+            }
             self.each_of_group(at, fuel, contents, &mut |contents, part, cursor, fuel| {
                 contents.visit_hashes(part, &hashes, cursor, fuel, &mut to)
             })
@@ -210,6 +215,10 @@ impl AnyCell {
     pub(super) fn forget(&self, group: KeyGroup, at: &mut Place, fuel: usize) -> Result<()> {
         let hashes = Groups::hashes_of(self.core.groups(), group);
         let mut contents = self.enter()?;
+        if let Some(contents) = contents.in_groups() {
+            at.cursor.done = contents.remove_group(group, fuel.max(1))?;
+            return Ok(());
+        }
         self.each_of_group(at, fuel, &mut *contents, &mut |contents, part, cursor, fuel| {
             contents.remove_hashes(part, &hashes, cursor, fuel)
         })
@@ -225,7 +234,16 @@ impl AnyCell {
     ) -> Result<()> {
         match self.core.kind {
             Kind::Map => step(contents, Time::MIN, &mut at.cursor, fuel).map(drop),
-            Kind::Lists | Kind::Panes => part_by_part(at, fuel, contents, step),
+            Kind::Lists | Kind::Panes | Kind::Timers => part_by_part(at, fuel, contents, step),
+        }
+    }
+
+    pub(super) fn wake(&self, group: KeyGroup, awake: bool) {
+        // What has no timers is awake always, and may be in use.
+        if self.core.kind == Kind::Timers
+            && let Some(contents) = self.contents.borrow_mut().in_groups()
+        {
+            contents.wake(group, awake);
         }
     }
 }

@@ -222,4 +222,8 @@ impl<C: Contents> Movable for StateCell<C> {
     fn forget(&self, group: KeyGroup, at: &mut Place, fuel: usize) -> Result<()> {
         self.erased().forget(group, at, fuel)
     }
+
+    fn wake(&self, group: KeyGroup, awake: bool) {
+        self.erased().wake(group, awake);
+    }
 }
