@@ -23,6 +23,8 @@ mod rewrite;
 mod schema;
 mod segment;
 mod serde_codec;
+#[cfg(feature = "sim")]
+mod sim;
 mod size;
 mod state;
 mod time;

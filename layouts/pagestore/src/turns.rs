@@ -20,6 +20,7 @@ use crate::helper::Job;
 use crate::{Error, Result};
 
 /// Of so many chances the owner gives its turn away once, at a step of a device.
+#[cfg(feature = "sim")]
 const OWNER_STAYS: u64 = 4;
 /// Of so many the helper does.
 const HELPER_STAYS: u64 = 3;
@@ -88,6 +89,7 @@ impl Turns {
     }
 
     /// A step: whose turn it is may end.
+    #[cfg(feature = "sim")]
     pub(crate) fn step(&self) {
         let mut state = self.state();
         if is_helper(&state) {

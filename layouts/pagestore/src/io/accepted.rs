@@ -12,7 +12,7 @@ use crate::{Error, ErrorKind, Result};
 
 /// A request that will end with exactly one completion.
 #[derive(Debug)]
-pub(super) struct Accepted {
+pub(crate) struct Accepted {
     /// `None` once the completion is sent.
     request: Option<Request>,
     counters: Arc<Counters>,
@@ -22,7 +22,7 @@ pub(super) struct Accepted {
 
 impl Accepted {
     /// Takes `request` in; one that no engine could serve ends here, with an error.
-    pub(super) fn accept(request: Request, counters: &Arc<Counters>) -> Option<Self> {
+    pub(crate) fn accept(request: Request, counters: &Arc<Counters>) -> Option<Self> {
         let checked = check(&request);
         let covers = match (&request.file.0.descriptor, request.operation) {
             (Some(file), Operation::Sync) => file.writes(),
@@ -47,28 +47,28 @@ impl Accepted {
     }
 
     /// The file.
-    pub(super) fn file(&self) -> &FileHandle {
+    pub(crate) fn file(&self) -> &FileHandle {
         &self.request().file
     }
 
     /// What to do.
-    pub(super) fn operation(&self) -> Operation {
+    pub(crate) fn operation(&self) -> Operation {
         self.request().operation
     }
 
     /// The memory to read into or write from.
-    pub(super) fn buffer(&self) -> &IoBuffer {
+    pub(crate) fn buffer(&self) -> &IoBuffer {
         &self.request().buffer
     }
 
     /// File and buffer together, the buffer writable.
-    pub(super) fn file_and_buffer(&mut self) -> (&FileHandle, &mut IoBuffer) {
+    pub(crate) fn file_and_buffer(&mut self) -> (&FileHandle, &mut IoBuffer) {
         let request = self.request.as_mut().expect("an accepted request is there until finished");
         (&request.file, &mut request.buffer)
     }
 
     /// Ends the request. An error gets the file and the offset as context.
-    pub(super) fn finish(mut self, result: Result<()>) {
+    pub(crate) fn finish(mut self, result: Result<()>) {
         self.end(result);
     }
 
@@ -124,7 +124,7 @@ fn check(request: &Request) -> Result<()> {
 }
 
 /// The error for a read that reaches past the end of its file.
-pub(super) fn past_end(end: u64, needed: u64) -> Error {
+pub(crate) fn past_end(end: u64, needed: u64) -> Error {
     let message = format!("the file ends at byte {end}, but byte {needed} is needed");
     Error::new(ErrorKind::Corrupt, message)
 }

@@ -409,7 +409,7 @@ impl Drop for Held {
 }
 
 /// Refuses names that are not plain file names, and those the device keeps for itself.
-pub(super) fn check_name(name: &str) -> Result<()> {
+pub(crate) fn check_name(name: &str) -> Result<()> {
     let reserved = name == LOCK_NAME || name.starts_with('.');
     if name.is_empty() || reserved || name.contains(['/', '\\', '\0']) {
         let message = format!("{name:?} is not a name the device can give a file");

@@ -5,15 +5,16 @@
 //! has memory that other code can touch. All other operations (create, open, rename, remove, list)
 //! are rare and synchronous.
 //!
-//! The engines are `ThreadPool` (positioned reads and writes on helper threads), `Uring` (one
-//! io_uring owned by one thread, Linux) and `Simulated` (seeded, in memory, with faults and crash
-//! images). `open_device` picks the best one that the machine allows.
+//! The engines are `ThreadPool` (positioned reads and writes on helper threads) and `Uring` (one
+//! io_uring owned by one thread, Linux); `open_device` picks the best one that the machine allows.
+//! With the feature `sim` there is `Simulated` for tests (seeded, in memory, with faults and crash
+//! images).
 
-mod accepted;
+pub(crate) mod accepted;
 mod appended;
 mod buffer;
 mod descriptors;
-mod directory;
+pub(crate) mod directory;
 mod open;
 #[cfg(target_os = "linux")]
 mod own_ring;
@@ -24,8 +25,7 @@ mod read_only;
 mod reply;
 #[cfg(target_os = "linux")]
 mod ring_unsafe;
-mod simulated;
-mod stats;
+pub(crate) mod stats;
 mod sure_names;
 mod threads;
 #[cfg(target_os = "linux")]
@@ -41,13 +41,15 @@ pub use patience::{CLOSING_MAX, Patience};
 pub use patient::Patient;
 pub use read_only::{ReadOnly, open_device_to_read};
 pub use reply::Reply;
-pub use simulated::{CrashPolicy, Fault, Faults, Lie, Moment, Simulated};
 pub use stats::IoStats;
 pub use sure_names::{ASIDE, SureNames};
 pub use threads::{DEFAULT_THREADS, ThreadPool, ThreadPoolOptions};
 #[cfg(target_os = "linux")]
 pub use uring::{QUEUE_DEPTH_MAX, Uring, UringOptions};
 pub use wake::Waker;
+
+#[cfg(feature = "sim")]
+pub use crate::sim::{CrashPolicy, Fault, Faults, Lie, Moment, Simulated};
 
 use std::fmt;
 use std::sync::Arc;
@@ -74,6 +76,7 @@ pub(crate) struct OpenFile {
     /// The operating system's file; `None` on the simulated device.
     pub(crate) descriptor: Option<Arc<descriptors::Descriptor>>,
     /// Number of the file on the simulated device, else 0.
+    #[cfg_attr(not(feature = "sim"), expect(dead_code))]
     pub(crate) number: u64,
     /// Whether reads and writes bypass the page cache.
     pub(crate) direct: bool,

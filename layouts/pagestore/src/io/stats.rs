@@ -45,7 +45,7 @@ impl IoStats {
 
 /// The living form of [`IoStats`]. Readings are not atomic across fields.
 #[derive(Debug, Default)]
-pub(super) struct Counters {
+pub(crate) struct Counters {
     reads: AtomicU64,
     writes: AtomicU64,
     syncs: AtomicU64,
@@ -57,7 +57,7 @@ pub(super) struct Counters {
 
 impl Counters {
     /// Counts one request that ended.
-    pub(super) fn count(&self, operation: Operation, bytes: usize, succeeded: bool) {
+    pub(crate) fn count(&self, operation: Operation, bytes: usize, succeeded: bool) {
         let (operations, moved) = match operation {
             _ if !succeeded => (&self.errors, None),
             Operation::Read { .. } => (&self.reads, Some(&self.bytes_read)),
@@ -71,12 +71,12 @@ impl Counters {
     }
 
     /// Counts one operation on the directory.
-    pub(super) fn count_directory_operation(&self) {
+    pub(crate) fn count_directory_operation(&self) {
         self.directory_operations.fetch_add(1, Relaxed);
     }
 
     /// The figures as they stand.
-    pub(super) fn read(&self) -> IoStats {
+    pub(crate) fn read(&self) -> IoStats {
         IoStats {
             reads: self.reads.load(Relaxed),
             writes: self.writes.load(Relaxed),

@@ -26,10 +26,10 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use self::disk::{Change, Disk};
 use self::faults::Aim;
 use self::world::{World, disk_full, finish, simulated_error};
-use super::accepted::Accepted;
-use super::directory::check_name;
-use super::stats::Counters;
-use super::{Device, FileHandle, IoStats, Request};
+use crate::io::accepted::Accepted;
+use crate::io::directory::check_name;
+use crate::io::stats::Counters;
+use crate::io::{Device, FileHandle, IoStats, Request};
 use crate::turns::Turns;
 use crate::{Error, ErrorKind, Result};
 

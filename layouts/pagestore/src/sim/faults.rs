@@ -1,6 +1,6 @@
 //! The faults of a simulated device, by chance or by script.
 
-use super::super::Operation;
+use crate::io::Operation;
 
 /// A fault of one operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -19,7 +19,7 @@ pub enum Fault {
     Lost,
     /// The operation succeeds, but at another place of the file. Only for reads and writes.
     Misdirected {
-        /// The place, a multiple of [`BLOCK_BYTES`](super::super::BLOCK_BYTES).
+        /// The place, a multiple of [`BLOCK_BYTES`](crate::io::BLOCK_BYTES).
         offset: u64,
     },
     /// The operation succeeds, but one bit is wrong: on storage after a write, only in the
@@ -62,7 +62,7 @@ impl From<Operation> for Aim {
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Faults {
-    /// Longest latency of a request, in later submits or [`drive`](super::super::Device::drive)
+    /// Longest latency of a request, in later submits or [`drive`](crate::io::Device::drive)
     /// calls; requests overtake each other. At 0 a request ends within `submit`.
     pub latency_max: u32,
     /// Fraction of reads that fail.
@@ -116,7 +116,7 @@ impl Faults {
             Aim::Write if dice.hits(self.lost_writes) => Some(Fault::Lost),
             Aim::Write if dice.hits(self.misdirected_writes) => {
                 let block = dice.below(file_blocks + 1);
-                Some(Fault::Misdirected { offset: block * super::super::BLOCK_BYTES as u64 })
+                Some(Fault::Misdirected { offset: block * crate::io::BLOCK_BYTES as u64 })
             }
             Aim::Write if dice.hits(self.flipped_bits) => {
                 Some(Fault::FlippedBit { bit: dice.next() })

@@ -6,7 +6,7 @@
 
 use std::sync::Arc;
 
-use super::super::BLOCK_BYTES;
+use crate::io::BLOCK_BYTES;
 use super::crash::Surviving;
 use super::disk::{SECTOR_BYTES, put};
 use super::faults::Dice;

@@ -6,8 +6,8 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 
-use super::super::Operation;
-use super::super::accepted::{Accepted, past_end};
+use crate::io::Operation;
+use crate::io::accepted::{Accepted, past_end};
 use super::disk::{Change, Disk, SECTOR_BYTES};
 use super::faults::{Aim, Dice, Fault, Faults};
 use super::moment::{Moment, Watcher};
@@ -110,7 +110,7 @@ impl World {
             return vec![(accepted, Err(crash))];
         }
         let file_bytes = self.disk.live(accepted.file().0.number).map_or(0, <[u8]>::len);
-        let file_blocks = file_bytes.div_ceil(super::super::BLOCK_BYTES) as u64;
+        let file_blocks = file_bytes.div_ceil(crate::io::BLOCK_BYTES) as u64;
         let len = accepted.buffer().len();
         let fault = self.choose_fault(accepted.operation().into(), len, file_blocks);
         let latency = match self.faults.latency_max {

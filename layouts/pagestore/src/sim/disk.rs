@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Weak};
 
-use super::super::{FileHandle, OpenFile};
+use crate::io::{FileHandle, OpenFile};
 use crate::hash::{combine, hash_bytes};
 use crate::{Error, ErrorKind, Result};
 
