@@ -227,6 +227,31 @@ pub struct RmwArgs {
     pub report: ReportArgs,
 }
 
+/// `cold`: counters of 64 bytes, far more than memory holds, in a hybrid log with sorted runs.
+#[derive(Args, Clone, Debug)]
+pub struct ColdArgs {
+    /// Keys to load, a tenth of them one by one
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(10..))]
+    pub keys: u64,
+    /// Keys to read, to look for in vain, and to update
+    #[arg(long, value_name = "M", default_value_t = 1_000_000,
+          value_parser = clap::value_parser!(u64).range(1..))]
+    pub ops: u64,
+    /// Keys in a batch, and threads that read the device
+    #[arg(long, value_name = "G", default_value_t = 64,
+          value_parser = clap::value_parser!(u64).range(1..=1_024))]
+    pub batch: u64,
+    /// Memory that state may take, such as 1GiB
+    #[arg(long, value_name = "SIZE")]
+    pub memory: ByteSize,
+    /// Directory for the state (a temporary one unless given)
+    #[arg(long, value_name = "DIR")]
+    pub dir: Option<PathBuf>,
+    /// The report
+    #[command(flatten)]
+    pub report: ReportArgs,
+}
+
 /// `adapter`: counting keys straight on state, by hand in Timely, and with the adapter; or a query
 /// straight on its state and in its dataflow.
 #[derive(Args, Clone, Debug)]

@@ -4,7 +4,8 @@ use std::io::Write;
 use std::process::ExitCode;
 
 use alluvium_bench::args::{
-    AdapterArgs, CheckpointArgs, GenArgs, NexmarkArgs, ReplayArgs, ReportArgs, RmwArgs, WindowArgs,
+    AdapterArgs, CheckpointArgs, ColdArgs, GenArgs, NexmarkArgs, ReplayArgs, ReportArgs, RmwArgs,
+    WindowArgs,
 };
 use alluvium_bench::report::Report;
 use alluvium_bench::run::Scale;
@@ -35,6 +36,8 @@ enum Command {
     Nexmark(Box<NexmarkArgs>),
     /// Read-modify-write of keys from a distribution
     Rmw(RmwArgs),
+    /// State far larger than memory: load, reads, updates, a checkpoint, opening again
+    Cold(ColdArgs),
     /// What the Timely adapter costs beside an operator by hand and beside the state alone
     Adapter(AdapterArgs),
     /// A question of each window of a stream, answered by our windows, by what others would use, or both
@@ -69,6 +72,7 @@ fn execute(cli: Cli) -> Result<()> {
         Command::Gen(args) => finish(&run::generate(&args)?, &args.report),
         Command::Nexmark(args) => finish(&run::nexmark(&args)?, &args.report),
         Command::Rmw(args) => finish(&run::rmw(&args)?, &args.report),
+        Command::Cold(args) => finish(&run::cold(&args)?, &args.report),
         Command::Adapter(args) => finish(&run::adapter(&args)?, &args.report),
         Command::Window(args) => finish(&run::window(&args)?, &args.report),
         Command::Checkpoint(args) => finish(&run::checkpoint(&args)?, &args.report),

@@ -5,6 +5,7 @@
 mod adapter;
 mod checkpoint;
 mod clock_unsafe;
+mod cold;
 mod copies;
 mod generate;
 mod main_job;
@@ -16,6 +17,7 @@ mod window;
 
 pub use adapter::adapter;
 pub use checkpoint::{checkpoint, percents};
+pub use cold::cold;
 pub use generate::generate;
 pub use main_job::{Scale, main_job};
 pub use nexmark::{ClockKind, nexmark, nexmark_on};

@@ -9,8 +9,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Weak};
 
-use crate::io::{FileHandle, OpenFile};
 use crate::hash::{combine, hash_bytes};
+use crate::io::{FileHandle, OpenFile};
 use crate::{Error, ErrorKind, Result};
 
 /// Unit in which storage keeps or loses parts of a write.

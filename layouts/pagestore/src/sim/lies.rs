@@ -6,10 +6,10 @@
 
 use std::sync::Arc;
 
-use crate::io::BLOCK_BYTES;
 use super::crash::Surviving;
 use super::disk::{SECTOR_BYTES, put};
 use super::faults::Dice;
+use crate::io::BLOCK_BYTES;
 
 /// How storage mistreated a write, durable or not, without an error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

@@ -6,11 +6,11 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 
-use crate::io::Operation;
-use crate::io::accepted::{Accepted, past_end};
 use super::disk::{Change, Disk, SECTOR_BYTES};
 use super::faults::{Aim, Dice, Fault, Faults};
 use super::moment::{Moment, Watcher};
+use crate::io::Operation;
+use crate::io::accepted::{Accepted, past_end};
 use crate::turns::Turns;
 use crate::{Error, ErrorKind, Result};
 
