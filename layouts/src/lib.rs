@@ -28,6 +28,7 @@ pub use contract::by_hash::{ByHash, VisitRun};
 pub use contract::expiry::{ExpiryPass, Touched};
 pub use contract::fetch::{Fetch, Ticket};
 pub use contract::lists::{Elements, Lists, ListsLayout, VisitList, for_each_list};
+pub use contract::needs::{ContextOf, ExpectedKeys, MemoryNeeds, MemoryParts};
 pub use contract::panes::{Merge, Panes, PanesLayout, Run};
 pub use contract::table::{
     BatchError, CheckpointOutcome, Cursor, Layout, Pace, Peek, RunStats, StateContext, Table,

@@ -96,10 +96,11 @@ pub mod checkpoints {
 
 /// What the configuration of a store consists of, its defaults and lower bounds, and which layouts fit.
 pub mod config {
-    pub use alluvium_layouts::COLD_RUNS_MEMORY_MIN;
+    pub use alluvium_layouts::{COLD_RUNS_MEMORY_MIN, ExpectedKeys, MemoryNeeds, MemoryParts};
     pub use alluvium_pagestore::{ByteSize, IntoByteSize};
 
     pub use crate::api::explain::{Explanation, Fit};
+    pub use crate::api::sizing::{MemoryExplanation, MemoryRow};
     pub use crate::cells::recording::{TRACE_BUFFER_BYTES, TRACE_WAIT_MS, TraceOptions};
     pub use crate::store::Reservation;
     pub use crate::store::builder::MEMORY_BYTES_MIN;

@@ -127,7 +127,7 @@ impl HeapCore {
     }
 
     /// What a checkpoint of so many entries takes, or reading it.
-    fn kept_for(&self, entries: u64) -> u64 {
+    pub(super) fn kept_for(&self, entries: u64) -> u64 {
         if self.durability == Durability::Volatile || self.context.segments.is_none() {
             return 0;
         }

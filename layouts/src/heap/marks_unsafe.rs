@@ -18,7 +18,7 @@ use crate::heap::place::Place;
 use crate::support::prefetch_unsafe::prefetch;
 
 /// Places are noted if they take at most this part of the free memory.
-const BEGIN_SHARE: u64 = 4;
+pub(super) const BEGIN_SHARE: u64 = 4;
 
 /// Bits and place of an entry that moves.
 #[derive(Clone, Copy, Debug, Default)]

@@ -20,6 +20,7 @@ mod growing_unsafe;
 pub(crate) mod lent;
 pub(crate) mod lists;
 mod marks_unsafe;
+mod needs;
 pub(crate) mod panes;
 pub(crate) mod place;
 pub(crate) mod raw_table_unsafe;

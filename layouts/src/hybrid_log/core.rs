@@ -95,7 +95,7 @@ fn beside_others(error: Error, account: &Account, is_plain: bool) -> Error {
 }
 
 /// What the table takes beside its log.
-fn fixed_bytes() -> u64 {
+pub(super) fn fixed_bytes() -> u64 {
     (TOUCHED * 4 + GROUP * size_of::<Option<Read>>()) as u64
 }
 

@@ -24,6 +24,7 @@ mod index;
 mod leaving;
 mod log;
 mod marks;
+mod needs;
 mod passing;
 mod pool_unsafe;
 mod rewriter;

@@ -178,7 +178,17 @@ impl Stored {
     /// bytes is dead.
     pub fn tables_bytes_for(&self, records: u64, segment_bytes: u64) -> u64 {
         let each = self.live_bytes() / self.live_records.max(1);
-        2 * records * each / segment_bytes.max(1) * Self::table_bytes_each()
+        Self::tables_bytes_of(records * each, segment_bytes)
+    }
+
+    /// Bytes that the tables take for so many bytes of live records, if as many are dead.
+    pub fn tables_bytes_of(live_bytes: u64, segment_bytes: u64) -> u64 {
+        (2 * live_bytes / segment_bytes.max(1)).saturating_mul(Self::table_bytes_each())
+    }
+
+    /// Bytes of the tables without a segment.
+    pub fn tables_bytes_min() -> u64 {
+        GROWTH as u64 * Self::table_bytes_each()
     }
 
     /// A segment has grown or was sealed; `live` of its new records are live. Returns its number.

@@ -26,7 +26,7 @@ const SEGMENT_LOG_MAX: u8 = 12;
 
 impl FilterShape {
     /// That of a filter of so many hashes.
-    fn of(hashes: usize) -> Self {
+    pub fn of(hashes: usize) -> Self {
         let logarithm = (hashes.max(2) as f64).ln();
         let segment_log = (logarithm / 3.33f64.ln() + 2.25).floor() as u8;
         let segment_log = segment_log.min(SEGMENT_LOG_MAX);

@@ -44,6 +44,14 @@ pub(super) fn bytes_most(hashes: usize, chunks: usize) -> usize {
     HEADER_BYTES + shape.bytes() + FilterShape::slots_most(hashes)
 }
 
+/// Bytes that a guide of so many hashes and chunks takes in memory, all chunks of one block or all longer.
+pub(super) fn bytes_of(hashes: usize, chunks: usize, is_long: bool) -> u64 {
+    let long = if is_long { chunks as u32 } else { 0 };
+    let shape = FenceShape { chunks: chunks as u32, long, ..FenceShape::default() };
+    let bytes = HEADER_BYTES + shape.bytes() + FilterShape::of(hashes).slots();
+    (bytes + size_of::<Guide>()) as u64
+}
+
 /// Builds the guide of a run's partition that stands at an offset into `to`, which it replaces.
 ///
 /// # Errors

@@ -198,8 +198,7 @@ impl Run {
     /// does not fit; [`ErrorKind::Corrupt`](alluvium_pagestore::ErrorKind::Corrupt) if the file is not the run that
     /// `info` tells; those of the device.
     pub fn open(store: SegmentStore, info: RunInfo, account: &Rc<Account>) -> Result<Self> {
-        let each = (size_of::<PartitionPlace>() + size_of::<Option<Box<Guide>>>()) as u64;
-        let bytes = u64::from(info.partitions) * each + size_of::<Self>() as u64;
+        let bytes = Self::directory_bytes(u64::from(info.partitions), 1);
         let tables = MemoryKind::Tables;
         let tables = Booked::reserve(account.clone(), tables, bytes, "the directory of a run")?;
         let directory = directory_bytes(info.partitions as usize);
@@ -229,6 +228,12 @@ impl Run {
             unsynced: None,
             reads: RunReads::default(),
         })
+    }
+
+    /// Bytes of the directories of so many partitions in so many runs.
+    pub(super) fn directory_bytes(partitions: u64, runs: u64) -> u64 {
+        let each = size_of::<PartitionPlace>() + size_of::<Option<Box<Guide>>>();
+        partitions * each as u64 + runs * size_of::<Self>() as u64
     }
 
     /// A guide is kept in memory only if so many bytes stay free. At first none have to.

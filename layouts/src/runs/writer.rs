@@ -44,7 +44,7 @@ pub struct RunSizes {
 }
 
 /// A file ends with so many partitions: its directory is in memory while it is written.
-const PARTITIONS_MAX: usize = 64;
+pub(super) const PARTITIONS_MAX: usize = 64;
 /// Hashes of a partition for each chunk that it may have.
 const HASHES_A_CHUNK: usize = 4;
 
@@ -79,7 +79,7 @@ impl RunSizes {
         Self { groups_each, ..self }
     }
 
-    fn chunks_max(&self) -> usize {
+    pub(super) fn chunks_max(&self) -> usize {
         self.partition_hashes.div_ceil(HASHES_A_CHUNK)
     }
 

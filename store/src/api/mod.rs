@@ -9,6 +9,7 @@ pub(crate) mod fetcher;
 pub(crate) mod list;
 pub(crate) mod map;
 pub(crate) mod own_keys;
+pub(crate) mod sizing;
 pub(crate) mod sorted_blocks;
 pub(crate) mod time_map;
 pub(crate) mod timers;

@@ -148,7 +148,12 @@ impl StoreConfig {
 
     /// Returns the most heap that one value may own.
     pub fn max_value_bytes(&self) -> u64 {
-        let default = (self.memory.0 / 16).clamp(4 * KIB, MIB);
+        self.max_value_bytes_in(self.memory.0)
+    }
+
+    /// The most heap that one value may own in a store of so much memory with these options.
+    pub(crate) fn max_value_bytes_in(&self, memory: u64) -> u64 {
+        let default = (memory / 16).clamp(4 * KIB, MIB);
         self.max_value.map_or(default, |size| size.0)
     }
 }

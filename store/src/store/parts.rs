@@ -3,11 +3,13 @@
 use std::rc::Rc;
 
 use alluvium_layouts::{ListsLayout, Merge, PanesLayout, StateContext};
-use alluvium_pagestore::{Account, Error, ErrorKind, Key, Result, State, description_of};
+use alluvium_pagestore::{
+    Account, Error, ErrorKind, Key, MemoryKind, Result, State, description_of,
+};
 
-use super::Store;
 use super::being_opened::{Asked, Frame, Made};
 use super::opening::manifest;
+use super::{BLOB_CHUNK_BYTES, Inner, Store};
 use crate::api::windows::{ProgressCell, Record, Windows};
 use crate::cells::held::Held;
 use crate::cells::state_cell::{Kind, StateCell};
@@ -40,6 +42,26 @@ impl Store {
         let context = self.0.with_restored(context, &manifest(name, primitive, layout, types))?;
         // Reading what is stored would take as long as opening does.
         Ok(StateContext { restored: None, ..context })
+    }
+
+    /// The context of a state that has a store of so much memory for itself, with the options of this one.
+    pub(crate) fn context_alone(&self, name: &str, memory: u64, movable: bool) -> StateContext {
+        let Inner { config, segments, helper, owned, .. } = &*self.0;
+        let account = Account::root(memory);
+        if segments.is_some() {
+            account.charge(MemoryKind::Buffers, BLOB_CHUNK_BYTES as u64);
+        }
+        StateContext {
+            name: name.into(),
+            account,
+            segments: segments.clone(),
+            helper: helper.clone(),
+            max_value_bytes: config.max_value_bytes_in(memory),
+            key_groups: config.key_groups,
+            owned: owned.clone(),
+            movable,
+            restored: None,
+        }
     }
 
     /// Panes, as a part of windowed state.

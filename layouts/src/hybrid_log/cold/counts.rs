@@ -57,9 +57,14 @@ impl KeyCounts {
         Self { all: 0, of_groups, touches: None, restored: None, memory }
     }
 
+    /// Key groups that are counted apart.
+    pub fn groups(&self) -> usize {
+        self.of_groups.as_ref().map_or(1, |groups| groups.len())
+    }
+
     /// Bytes of counts by last touch.
     fn touches_bytes(&self) -> u64 {
-        Touches::memory_bytes(self.of_groups.as_ref().map_or(1, |groups| groups.len()))
+        Touches::memory_bytes(self.groups())
     }
 
     /// Whether entries can expire.

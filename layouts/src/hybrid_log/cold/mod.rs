@@ -24,6 +24,7 @@ mod image;
 mod judge;
 mod moving;
 mod naming;
+mod needs;
 mod paying;
 mod scanning;
 #[cfg(test)]
@@ -54,6 +55,7 @@ use crate::support::record_type_unsafe::{ErasedTouched, RecordType};
 
 pub(super) use image::{RunsAtBarrier, RunsWritten, let_go, names_of};
 pub(crate) use naming::NamedRuns;
+pub(super) use needs::IndexPart;
 pub(super) use paying::RECORDS_TICK;
 
 /// The mark of a tombstone.

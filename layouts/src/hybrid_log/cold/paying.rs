@@ -147,7 +147,7 @@ impl Log {
     fn pay_some(&mut self) {
         let (has, most) = (self.index_bytes(), self.index_bytes_max());
         let Some(cold) = &mut self.cold else { return };
-        cold.wants_move |= has > most - most / BEGIN_SHARE;
+        cold.wants_move |= has > begins_at(most);
         let steps = most.saturating_sub(has) / ENTRY_BYTES;
         match cold.entries_max {
             Some(entries) => {
@@ -358,16 +358,26 @@ impl Log {
         let beside = [MemoryKind::Buffers, MemoryKind::Tables];
         let beside: u64 = beside.map(|kind| self.account.used_for(kind)).iter().sum();
         let beside = beside.saturating_sub(held) + work;
-        // They grow while the index does not shrink.
-        let growing = limit / GROWING_SHARE;
-        let most = limit.saturating_sub(beside + growing + self.floor_bytes());
-        let most = most.min(limit / INDEX_SHARE);
+        let (most, growing) = index_share(limit, beside, self.floor_bytes());
         let tables = self.stored.as_ref().map_or(0, |stored| {
             stored.tables_bytes_for(most / ENTRY_BYTES, self.sizes.segment_bytes)
         });
         let has = self.stored.as_ref().map_or(0, Stored::tables_bytes) + growing / 2;
         most.saturating_sub(tables.saturating_sub(has))
     }
+}
+
+/// Bytes that the index may have of so many, beside so many for buffers, tables and work, and what pages have at least.
+/// And those that are left for tables, which grow while the index does not shrink.
+pub(super) fn index_share(limit: u64, beside: u64, floor: u64) -> (u64, u64) {
+    let growing = limit / GROWING_SHARE;
+    let most = limit.saturating_sub(beside + growing + floor);
+    (most.min(limit / INDEX_SHARE), growing)
+}
+
+/// Bytes of the index with which records begin to move, of the most that it may have.
+pub(super) fn begins_at(most: u64) -> u64 {
+    most - most / BEGIN_SHARE
 }
 
 /// What a step came to that saved memory up, of which so much was there before.

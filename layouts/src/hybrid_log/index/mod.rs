@@ -12,6 +12,7 @@
 mod bucket;
 mod by_prefix;
 mod growing;
+mod needs;
 mod segments_unsafe;
 mod tags_unsafe;
 #[cfg(test)]

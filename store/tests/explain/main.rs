@@ -1,5 +1,7 @@
 //! What is said of each layout before a state is opened is what opening it there does.
 
+mod memory;
+
 use alluvium::config::{Explanation, Helpers};
 use alluvium::time::nanos;
 use alluvium::{AnyLayout, Counting, Elements, KIB, MIB, SECOND, Store, Windows, process};

@@ -1,0 +1,40 @@
+//! What a tier of so many keys takes in memory, without records.
+
+use super::paying::{begins_at, index_share};
+use super::touches::Touches;
+use super::{Cold, PAYLOAD_MAX};
+use crate::runs::{RunsMemory, SHARE};
+
+/// What the index may have beside a tier.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct IndexPart {
+    /// The most bytes, which it comes to have where keys move.
+    pub most: u64,
+    /// Bytes with which records begin to move.
+    pub begins_at: u64,
+}
+
+impl Cold {
+    /// Memory of runs of so many keys, of which updates have left as many dead copies as there are at most.
+    pub fn runs_of(&self, keys: u64, payload_bytes: usize) -> RunsMemory {
+        let records = (keys as f64 * (1.0 + SHARE)) as u64;
+        self.runs.in_memory(records, payload_bytes.min(PAYLOAD_MAX))
+    }
+
+    /// Memory that moves, merges and tombstones take.
+    pub fn kept_for_work(&self) -> u64 {
+        self.work_bytes() + self.graves_lacking()
+    }
+
+    /// Memory of counts, and of what counts of expiring entries take too.
+    pub fn counts_bytes(&self, expire: bool) -> u64 {
+        let touches = if expire { Touches::memory_bytes(self.live.groups()) } else { 0 };
+        self.live.bytes() + self.levels.fetch_bytes() + touches
+    }
+
+    /// What the index may have of so many bytes, beside so many.
+    pub fn index_part(limit: u64, beside: u64, floor: u64) -> IndexPart {
+        let (most, _) = index_share(limit, beside, floor);
+        IndexPart { most, begins_at: begins_at(most) }
+    }
+}

@@ -1,0 +1,180 @@
+//! What memory a hybrid log wants for a number of keys: the sums by which an open log books, for one that has so many.
+
+use alluvium_pagestore::{Key, RECORD_HEADER_BYTES, State};
+
+use super::cold::Cold;
+use super::config::{HybridLog, Sizes};
+use super::core::fixed_bytes;
+use super::index::Index;
+use super::log::WANT_FREE_MIN;
+use super::stored::Stored;
+use crate::contract::needs::{ContextOf, ExpectedKeys, Hot, MemoryNeeds, MemoryParts};
+use crate::contract::table::StateContext;
+use crate::support::record_type_unsafe::RecordType;
+
+/// Bytes of a record's entry in a footer.
+const FOOTER_BYTES: u64 = 16;
+/// A record on storage is padded to as many bytes.
+const GRAIN_BYTES: u64 = 16;
+
+impl HybridLog {
+    /// Says what memory a log with these options wants for so many keys. None: no memory is enough. `context_of` gives
+    /// each memory that is tried. Cost: some milliseconds.
+    pub fn memory_for<K: Key, V: State>(
+        &self,
+        keys: &ExpectedKeys,
+        context_of: ContextOf<'_>,
+    ) -> Option<MemoryNeeds> {
+        memory_for(self, RecordType::of::<K, V>(), keys, context_of)
+    }
+}
+
+fn memory_for(
+    layout: &HybridLog,
+    record_type: &'static RecordType,
+    keys: &ExpectedKeys,
+    context_of: ContextOf<'_>,
+) -> Option<MemoryNeeds> {
+    let mut asked = Asked { layout, record_type, keys, index: Vec::new() };
+    MemoryNeeds::find(context_of, &mut |context, hot| asked.parts_in(context, hot))
+}
+
+/// A log that is asked for.
+struct Asked<'a> {
+    layout: &'a HybridLog,
+    record_type: &'static RecordType,
+    keys: &'a ExpectedKeys,
+    /// Bytes of an index of so many entries, in segments of so many buckets, that were found before.
+    index: Vec<(u64, usize, u64)>,
+}
+
+impl Asked<'_> {
+    fn parts_in(&mut self, context: &StateContext, hot: Hot) -> Option<MemoryParts> {
+        let (memory, stored) = (context.account.available_to_open(), context.segments.is_some());
+        let layout = self.layout;
+        let sizes = layout.sizes(self.record_type, memory, context.max_value_bytes, stored).ok()?;
+        let alone = self.alone((memory, stored), &sizes, hot);
+        if !sizes.cold_runs || !stored || alone.total() <= memory && !self.moves(context, &sizes) {
+            return Some(alone);
+        }
+        self.with_runs(context, &sizes, hot)
+    }
+
+    /// A log that has an entry of the index for each key.
+    fn alone(&mut self, (memory, stored): (u64, bool), sizes: &Sizes, hot: Hot) -> MemoryParts {
+        let ExpectedKeys { hot: hot_keys, .. } = *self.keys;
+        let all = self.keys.all();
+        let index = self.index_of(all, sizes);
+        let (segments, index) =
+            (self.segments_of(all, sizes), index + Index::growth_bytes(index, sizes.buckets));
+        let in_memory = match (stored, hot) {
+            (false, _) => self.pages_of(all, sizes),
+            (true, Hot::InMemory) => self.pages_of(hot_keys, sizes) + want_free(memory, sizes),
+            (true, Hot::Anywhere) => 0,
+        };
+        let floor = sizes.floor_bytes(if stored { segments } else { 0 });
+        MemoryParts {
+            index,
+            records: in_memory.max(floor),
+            directories: if stored { segments } else { 0 },
+            buffers: fixed_bytes() + sizes.buffer_bytes(stored) + sizes.tables_bytes,
+            ..MemoryParts::default()
+        }
+    }
+
+    /// A log whose cold keys are in runs.
+    fn with_runs(
+        &mut self,
+        context: &StateContext,
+        sizes: &Sizes,
+        hot: Hot,
+    ) -> Option<MemoryParts> {
+        let (memory, expire) = (context.account.available_to_open(), self.keys.expire);
+        Cold::check(context, sizes).ok()?;
+        let cold = Cold::new(context, self.record_type, sizes)?;
+        let part = self.index_part(context, sizes, &cold);
+        let of_hot = self.index_of(self.keys.hot, sizes);
+        if of_hot > part.begins_at {
+            return None;
+        }
+        // As many as the index has an entry for are in the log.
+        let all = self.keys.all();
+        let in_log = (u128::from(all) * u128::from(part.begins_at)
+            / u128::from(self.index_of(all, sizes).max(1))) as u64;
+        let runs = cold.runs_of(all.saturating_sub(in_log), self.payload_bytes());
+        let segments = self.segments_of(in_log.max(self.keys.hot).min(all), sizes);
+        let floor = sizes.floor_bytes(segments);
+        let (records, filters) = match hot {
+            Hot::InMemory => {
+                (self.pages_of(self.keys.hot, sizes) + want_free(memory, sizes), runs.guides)
+            }
+            Hot::Anywhere => (0, 0),
+        };
+        Some(MemoryParts {
+            index: part.most,
+            records: records.max(floor),
+            filters,
+            directories: segments + runs.directories,
+            buffers: fixed_bytes()
+                + sizes.buffer_bytes(true)
+                + sizes.tables_bytes
+                + cold.counts_bytes(expire),
+            work: cold.kept_for_work(),
+        })
+    }
+
+    /// Whether records move, since the index of all keys takes too much.
+    fn moves(&mut self, context: &StateContext, sizes: &Sizes) -> bool {
+        let Some(cold) = Cold::new(context, self.record_type, sizes) else { return false };
+        self.index_of(self.keys.all(), sizes) > self.index_part(context, sizes, &cold).begins_at
+    }
+
+    fn index_part(
+        &self,
+        context: &StateContext,
+        sizes: &Sizes,
+        cold: &Cold,
+    ) -> super::cold::IndexPart {
+        let beside = fixed_bytes()
+            + sizes.buffer_bytes(true)
+            + sizes.tables_bytes
+            + Stored::tables_bytes_min()
+            + cold.counts_bytes(self.keys.expire)
+            + cold.kept_for_work();
+        Cold::index_part(context.account.limit(), beside, sizes.floor_bytes(0))
+    }
+
+    fn index_of(&mut self, entries: u64, sizes: &Sizes) -> u64 {
+        let known = |&&(of, buckets, _): &&_| of == entries && buckets == sizes.buckets;
+        if let Some((_, _, bytes)) = self.index.iter().find(known) {
+            return *bytes;
+        }
+        let bytes = Index::bytes_for(entries, sizes.buckets);
+        self.index.push((entries, sizes.buckets, bytes));
+        bytes
+    }
+
+    /// Bytes of an encoded record. What owns heap is about as long encoded.
+    fn payload_bytes(&self) -> usize {
+        self.record_type.layout().size() + self.keys.owned_bytes as usize
+    }
+
+    /// The table of the segments that so many records fill.
+    fn segments_of(&self, records: u64, sizes: &Sizes) -> u64 {
+        let record = (RECORD_HEADER_BYTES + self.payload_bytes()) as u64;
+        let record = record.next_multiple_of(GRAIN_BYTES) + FOOTER_BYTES;
+        let bytes = records.saturating_mul(record);
+        Stored::tables_bytes_min() + Stored::tables_bytes_of(bytes, sizes.segment_bytes)
+    }
+
+    /// Pages of so many records, and the heap that they own.
+    fn pages_of(&self, records: u64, sizes: &Sizes) -> u64 {
+        let pages = records.div_ceil(sizes.slots.into()) * sizes.frame_bytes;
+        pages + records.saturating_mul(self.keys.owned_bytes)
+    }
+}
+
+/// What the log wants to be free, so that no page leaves.
+fn want_free(memory: u64, sizes: &Sizes) -> u64 {
+    sizes.headroom_bytes + (2 * sizes.frame_bytes).max(memory / 32).max(WANT_FREE_MIN)
+}

@@ -1,0 +1,127 @@
+//! What is said of the memory that keys want holds: stores are filled until they refuse, and opened with what is said.
+//!
+//! The margin is [`MARGIN`] percent of the memory, as indexes and hash tables grow in steps; with sorted runs
+//! [`MARGIN_OF_RUNS`], as runs are counted with the dead copies that updates leave, of which a store that was only filled
+//! has none.
+
+use std::sync::Arc;
+
+use alluvium::config::{ExpectedKeys, Helpers, MemoryNeeds};
+use alluvium::io::{Faults, Simulated};
+use alluvium::{AnyLayout, ErrorKind, Heap, HybridLog, KIB, MIB, Map, Store};
+
+/// In percent of the memory.
+const MARGIN: u64 = 15;
+const MARGIN_OF_RUNS: u64 = 30;
+
+fn store(memory: u64) -> Store {
+    let device = Arc::new(Simulated::new(1, Faults::none()));
+    let builder = Store::builder("unused").device(device).memory(memory).max_value(4 * KIB);
+    builder.helpers(Helpers::Inline).open().unwrap()
+}
+
+/// The memory that is said to be wanted with a layout and its options.
+fn said(layout: &str, options: &str, keys: ExpectedKeys) -> MemoryNeeds {
+    let explained = store(MIB).map::<u64, u64>("map").explain_memory(keys);
+    let is_it = |row: &&alluvium::config::MemoryRow| (row.layout, row.options) == (layout, options);
+    let row = explained.rows.iter().find(is_it).unwrap_or_else(|| panic!("{explained}"));
+    let needs = row.needs.unwrap_or_else(|| panic!("{explained}"));
+    assert!(needs.smallest <= needs.wanted && needs.parts.total() <= needs.wanted, "{needs:?}");
+    needs
+}
+
+/// Puts new keys until memory has no room for another.
+fn fill(map: &mut Map<u64, u64>) -> u64 {
+    for key in 0.. {
+        if let Err(rejected) = map.put(key, key) {
+            assert_eq!(rejected.error.kind(), ErrorKind::OverBudget, "{}", rejected.error);
+            return key;
+        }
+    }
+    unreachable!()
+}
+
+#[track_caller]
+fn assert_near(said: u64, memory: u64, margin: u64, what: &str) {
+    let percent = said as f64 * 100.0 / memory as f64 - 100.0;
+    println!("{what} in {memory} bytes: {said} said, {percent:+.1} %");
+    assert!(said.abs_diff(memory) * 100 <= margin * memory, "{what}: {said} said, {memory} there");
+}
+
+#[test]
+fn a_store_refuses_about_where_it_is_said() {
+    let heap = || AnyLayout::from(Heap::new());
+    let log = || AnyLayout::from(HybridLog::new().cold_runs(false));
+    for memory in [512 * KIB, 768 * KIB, 3 * MIB, 6 * MIB] {
+        for (name, layout) in [("heap", heap()), ("hybrid-log", log())] {
+            let store = store(memory);
+            let keys = fill(&mut store.map("map").layout(layout).open().unwrap());
+            let needs = said(name, "", ExpectedKeys::new(0, keys));
+            assert_near(needs.smallest, memory, MARGIN, &format!("{name}, {keys} keys"));
+        }
+    }
+}
+
+#[test]
+fn a_store_with_runs_refuses_about_where_it_is_said() {
+    for memory in [MIB, MIB + 256 * KIB, MIB + 512 * KIB] {
+        let store = store(memory);
+        let log = HybridLog::new().cold_runs(true);
+        let keys = fill(&mut store.map("map").layout(AnyLayout::from(log)).open().unwrap());
+        let needs = said("hybrid-log", "cold-runs = true", ExpectedKeys::new(0, keys));
+        assert_near(needs.smallest, memory, MARGIN_OF_RUNS, &format!("with runs, {keys} keys"));
+    }
+}
+
+#[test]
+fn hot_keys_stay_in_memory_in_what_is_wanted() {
+    let asked = [("", 10_000, 60_000), ("", 40_000, 40_000), ("cold-runs = true", 5_000, 200_000)];
+    for (options, hot, cold) in asked {
+        let needs = said("hybrid-log", options, ExpectedKeys::new(hot, cold));
+        let store = store(needs.wanted);
+        let log = HybridLog::new().cold_runs(!options.is_empty());
+        let mut map = store.map("map").layout(AnyLayout::from(log)).open().unwrap();
+        for key in 0..hot + cold {
+            map.put(key, key).map_err(|rejected| rejected.error).unwrap();
+        }
+        let mut reads = Vec::new();
+        for round in 0..4 {
+            let before = map.stats().unwrap().cold_reads;
+            for key in 0..hot {
+                map.update(&key, || 0, |count| *count += 1).unwrap();
+            }
+            reads.push(map.stats().unwrap().cold_reads - before);
+            assert_eq!(map.read(&7, |found| found.copied()).unwrap(), Some(8 + round));
+        }
+        println!("{options}, {hot} hot keys of {}: {reads:?} reads in {needs:?}", hot + cold);
+        assert!(reads[3] * 50 <= hot, "{options}: {reads:?} reads of {hot} keys in {needs:?}");
+    }
+}
+
+#[test]
+fn it_is_a_table_of_all_layouts_and_options() {
+    let keys = ExpectedKeys::new(100_000, 10_000_000);
+    let said = store(MIB).map::<u64, u64>("counts").explain_memory(keys).to_string();
+    println!("{said}");
+    let lines: Vec<_> = said.lines().collect();
+    assert_eq!(lines[0], "counts: 100000 hot keys, 10000000 cold keys");
+    let heads: Vec<_> = lines[2..].iter().map(|line| line[..30].trim_end()).collect();
+    // The page has such a table.
+    let page = include_str!("../../../docs/src/sizing.md");
+    for head in heads.iter().chain([&lines[1]]) {
+        assert!(page.lines().any(|line| line.starts_with(head)), "{head}");
+    }
+    assert_eq!(heads.len(), 4, "{said}");
+    // Entries that expire are longer, and counted.
+    let expiring = store(MIB).expiring_map::<u64, u64>("counts").explain_memory(keys);
+    let plain = store(MIB).map::<u64, u64>("counts").explain_memory(keys);
+    for (expiring, plain) in expiring.rows.iter().zip(&plain.rows) {
+        assert!(expiring.needs.unwrap().wanted > plain.needs.unwrap().wanted, "{expiring:?}");
+    }
+    // Values that own heap take it, and what reading one takes.
+    let owning = store(MIB).map::<u64, String>("counts").explain_memory(keys.owning(64));
+    for (owning, plain) in owning.rows.iter().zip(&plain.rows) {
+        let more = owning.needs.unwrap().parts.records - plain.needs.unwrap().parts.records;
+        assert!(more >= 64 * 100_000, "{owning:?}");
+    }
+}
