@@ -14,8 +14,9 @@ use super::heads_unsafe::Heads;
 use super::key_unsafe::{KeyRef, OwnedKey};
 use super::notes::{Import, Note};
 use super::run::Run;
+use crate::heap::entry_table_unsafe::{EntryTable, FrozenTable, Keyed};
+use crate::heap::hash_range::HashRange;
 use crate::heap::snapshot::Snapshot;
-use crate::heap::split_table::{FrozenTable, HashRange, SplitTable};
 use crate::support::gaps::Gaps;
 
 /// Bytes booked for a bucket without lists.
@@ -36,8 +37,8 @@ pub struct Bucket {
     pub range: HashRange,
     pub(super) account: Rc<Account>,
     pub live: Heads,
-    pub early: SplitTable<Early>,
-    notes: SplitTable<Note>,
+    pub early: EntryTable<Early>,
+    notes: EntryTable<Note>,
     notes_bytes: u64,
     /// Notes that were left when all runs were merged last: merging once more would leave them too.
     notes_left: u64,
@@ -77,8 +78,8 @@ impl Bucket {
             range,
             account: account.clone(),
             live: Heads::new(list_type.heads, account, range, few_of),
-            early: SplitTable::maybe_few_of(account.clone(), range, few_of),
-            notes: SplitTable::maybe_few_of(account.clone(), range, few_of),
+            early: EntryTable::maybe_few_of(account.clone(), range, few_of),
+            notes: EntryTable::maybe_few_of(account.clone(), range, few_of),
             notes_bytes: 0,
             notes_left: 0,
             cut_bytes: 0,
@@ -209,7 +210,7 @@ impl Bucket {
         if self.early.find(hash, |early| early.rank == rank && early.key == *key).is_none() {
             self.account.ensure(key.heap_bytes() as u64, "a key")?;
             let make = || Early { key: key.clone(), rank, chain: Chain::default() };
-            let early = self.early.insert(hash, hash_of_early, make)?;
+            let early = self.early.insert(hash, make)?;
             let bytes = early.key.heap_bytes() as u64;
             self.add_key(bytes);
         }
@@ -254,7 +255,7 @@ impl Bucket {
     /// Ranks and number of the early parts of a key.
     pub fn early_of<'a>(&'a self, hash: u64, key: KeyRef<'a>) -> impl Iterator<Item = &'a Early> {
         let part = self.early.part_at(self.range.place(hash)).0;
-        part.filter(move |early| early.key.get() == key)
+        part.iter().filter(move |early| early.key.get() == key)
     }
 
     /// Memory that another bucket may need for what this one has of a key in memory.
@@ -275,8 +276,8 @@ impl Bucket {
     /// to `last`, as far as the next part of a table; and where that begins, unless it is after `last`.
     pub fn hashes_at(&self, place: u64, last: u64) -> (Vec<u64>, Option<u64>) {
         let (mut hashes, mut next) = self.live.hashes_at(place, last);
-        let (early, early_next) = self.early.hashes_at(place, last, hash_of_early);
-        let (notes, notes_next) = self.notes.hashes_at(place, last, |note| note.key.key_hash());
+        let (early, early_next) = self.early.hashes_at(place, last);
+        let (notes, notes_next) = self.notes.hashes_at(place, last);
         next = sooner(next, sooner(early_next, notes_next));
         hashes.extend(early.into_iter().chain(notes));
         hashes.retain(|hash| next.is_none_or(|next| self.range.place(*hash) < next));
@@ -304,12 +305,11 @@ impl Bucket {
             let chain = self.take_live(hash, key.get()).expect("found above");
             self.recycle(chain.drain());
         }
-        while let Some(key) = first_of(&self.early, hash, hash_of_early, |early| &early.key) {
+        while let Some(key) = first_of(&self.early, hash, |early| &early.key) {
             let early = self.take_early(hash, key.get()).expect("found above");
             self.recycle(early.chain.drain());
         }
-        let hash_of_note = |note: &Note| note.key.key_hash();
-        while let Some(key) = first_of(&self.notes, hash, hash_of_note, |note| &note.key) {
+        while let Some(key) = first_of(&self.notes, hash, |note| &note.key) {
             self.take_note(hash, key.get());
         }
         before - self.elements
@@ -443,7 +443,8 @@ impl Bucket {
         let mut from = Some(0);
         while let Some(place) = from {
             let (notes, end) = self.notes.part_at(place);
-            let told = notes.filter(|n| n.cut <= number && n.imports.is_empty() && n.low >= 0);
+            let told =
+                notes.iter().filter(|n| n.cut <= number && n.imports.is_empty() && n.low >= 0);
             let told: Vec<OwnedKey> = told.map(|note| note.key.clone()).collect();
             for key in told {
                 self.take_note(key.key_hash(), key.get());
@@ -483,7 +484,7 @@ impl Bucket {
             self.count_imports(&old.imports, &imports);
             return Ok(Some(old));
         }
-        self.notes.insert(hash, |note| note.key.key_hash(), || note)?;
+        self.notes.insert(hash, || note)?;
         self.book_note(0, bytes);
         self.count_imports(&[], &imports);
         Ok(None)
@@ -514,10 +515,11 @@ impl Bucket {
             out.push(Piece::of_head((self.range.place(hash), source), key, chain));
         });
         let (early, early_end) = self.early.part_at(place);
-        out.extend(early.map(|early| early.piece(self.range, source)));
+        out.extend(early.iter().map(|early| early.piece(self.range, source)));
         let (notes, notes_end) = self.notes.part_at(place);
         // A note only tells where else to look.
-        out.extend(notes.filter(|note| !note.imports.is_empty()).map(|note| Piece {
+        let imported = notes.iter().filter(|note| !note.imports.is_empty());
+        out.extend(imported.map(|note| Piece {
             place: self.range.place(note.key.key_hash()),
             source,
             key: note.key.get(),
@@ -537,7 +539,7 @@ impl Bucket {
         let source = (self.time, LIVE);
         if !self.early.is_empty() {
             let part = self.early.part_at(self.range.place(hash)).0;
-            let early = part.filter(|early| early.key.get() == key);
+            let early = part.iter().filter(|early| early.key.get() == key);
             out.extend(early.map(|early| early.piece(self.range, source)));
         }
         let head = self.live.find(hash, key);
@@ -558,15 +560,21 @@ impl Bucket {
 
 /// The key of some entry with this hash.
 fn first_of<T>(
-    table: &SplitTable<T>,
+    table: &EntryTable<T>,
     hash: u64,
-    hash_of: impl Fn(&T) -> u64,
     key: impl Fn(&T) -> &OwnedKey,
 ) -> Option<OwnedKey> {
-    table.of_hash(hash, hash_of).next().map(|entry| key(entry).clone())
+    table.of_hash(hash).next().map(|entry| key(entry).clone())
 }
 
-/// The hash of an early part's key.
-pub fn hash_of_early(early: &Early) -> u64 {
-    early.key.key_hash()
+impl Keyed for Early {
+    fn hash_of_key(&self) -> u64 {
+        self.key.key_hash()
+    }
+}
+
+impl Keyed for Note {
+    fn hash_of_key(&self) -> u64 {
+        self.key.key_hash()
+    }
 }

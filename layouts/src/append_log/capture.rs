@@ -34,8 +34,8 @@ use super::run::{RUN_BYTES, StoredRun};
 use crate::checkpoint::InSteps;
 use crate::checkpoint::{BATCH_BYTES_MAX, Pace, Paced};
 use crate::contract::table::CheckpointOutcome;
+use crate::heap::entry_table_unsafe::FrozenTable;
 use crate::heap::snapshot::Snapshot;
-use crate::heap::split_table::FrozenTable;
 use crate::support::gaps::{GAP_BYTES, Gap};
 
 /// Bytes booked for a run that a checkpoint names.

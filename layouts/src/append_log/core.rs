@@ -28,7 +28,7 @@ use super::run::{Run, RunCursor, Source};
 use crate::checkpoint::at_once;
 use crate::contract::table::{CheckpointOutcome, Cursor, StateContext, TableStats};
 use crate::contract::upkeep::Upkeep;
-use crate::heap::split_table::HashRange;
+use crate::heap::hash_range::HashRange;
 use crate::hybrid_log::Pool;
 use crate::support::oversize::Oversize;
 use crate::support::patient_reads::PatientReads;

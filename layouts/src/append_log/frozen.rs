@@ -6,7 +6,8 @@ use alluvium_pagestore::{KeyHash, Time};
 use super::chain_unsafe::Chain;
 use super::heads_unsafe::FrozenHeads;
 use super::key_unsafe::{KeyRef, OwnedKey};
-use crate::heap::split_table::{FrozenTable, HashRange};
+use crate::heap::entry_table_unsafe::FrozenTable;
+use crate::heap::hash_range::HashRange;
 
 /// Elements that stand before others of their key which are on storage.
 #[derive(Debug)]
@@ -66,7 +67,7 @@ impl Frozen {
             out.push(Piece::of_head((self.range.place(hash), source), key, chain));
         });
         let (early, early_end) = self.early.part_at(place);
-        out.extend(early.map(|early| early.piece(self.range, source)));
+        out.extend(early.iter().map(|early| early.piece(self.range, source)));
         *end = sooner(*end, sooner(heads_end, early_end));
     }
 
@@ -74,7 +75,7 @@ impl Frozen {
     pub fn find<'a>(&'a self, hash: u64, key: KeyRef<'_>, out: &mut Vec<Piece<'a>>) {
         let source = (self.bucket, self.number);
         let place = self.range.place(hash);
-        let early = self.early.part_at(place).0.filter(|early| early.key.get() == key);
+        let early = self.early.part_at(place).0.iter().filter(|early| early.key.get() == key);
         out.extend(early.map(|early| early.piece(self.range, source)));
         let head = self.heads.find(hash, key);
         out.extend(head.map(|(key, chain)| Piece::of_head((place, source), key, chain)));

@@ -20,7 +20,7 @@ use super::frozen::{rank_of, sooner};
 use super::jobs::{ENTRY_BYTES, Merge, MergeName, MergedRun, Merging, Output, Pages, resolve};
 use super::key_unsafe::{OwnedKey, has};
 use super::run::{Prepaid, RUN_BYTES, Run, RunCursor, StoredRun, is_long};
-use crate::heap::split_table::HashRange;
+use crate::heap::hash_range::HashRange;
 use crate::support::gaps::Gaps;
 use crate::trace_event;
 

@@ -19,7 +19,7 @@ use super::config::BLOCK_BYTES_MAX;
 use super::element_type_unsafe::ElementSlice;
 use super::frozen::Frozen;
 use super::key_unsafe::{KeyRef, OwnedKey, has};
-use crate::heap::split_table::HashRange;
+use crate::heap::hash_range::HashRange;
 
 /// Where a block is.
 #[derive(Clone, Copy, Debug)]

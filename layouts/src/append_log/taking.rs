@@ -7,7 +7,7 @@ use alluvium_pagestore::{BlobReader, ErrorKind, Key, Result, State, Time};
 use super::config::{AppendLog, LIST_PATIENCE};
 use crate::contract::lists::{Lists, ListsLayout, VisitList, span_of};
 use crate::contract::table::{Cursor, StateContext};
-use crate::heap::split_table::HashRange;
+use crate::heap::hash_range::HashRange;
 use crate::restore::parts::Part;
 
 /// Elements looked at between two steps.

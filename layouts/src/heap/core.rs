@@ -14,7 +14,7 @@ use crate::contract::table::{CheckpointOutcome, Cursor, StateContext, TableStats
 use crate::contract::upkeep::Upkeep;
 use crate::heap::lent::check_not_overdrawn;
 use crate::heap::place::Place;
-use crate::heap::split_table::HashRange;
+use crate::heap::hash_range::HashRange;
 use crate::restore::full_image::{kept_free, pace_of};
 use crate::support::first_panic::FirstPanic;
 use crate::support::oversize::Oversize;

@@ -60,6 +60,11 @@ impl Shape {
         Self { align, size: entry.size(), groups_max }
     }
 
+    /// Returns the size of an entry.
+    pub const fn size(self) -> usize {
+        self.size
+    }
+
     /// Returns the bytes before the head of a block: the entries of `groups` groups.
     fn entries_bytes(self, groups: usize) -> usize {
         (groups * SLOTS * self.size).next_multiple_of(self.align)
@@ -197,6 +202,12 @@ impl Block {
             block.0.add(TAGS).write_bytes(0, layout.size() - entries - TAGS);
             block
         }
+    }
+
+    /// Returns the address of the head, to be prefetched.
+    #[inline(always)]
+    pub fn as_ptr(self) -> *const u8 {
+        self.0.as_ptr()
     }
 
     // SAFETY: as said above, here and below.

@@ -131,12 +131,18 @@ impl RawTable {
         if !self.directory.is_empty() || blocks < 2 {
             return;
         }
-        let depth = blocks.ilog2();
+        self.expect_prefixes(blocks.ilog2());
+    }
+
+    /// Makes a block for each prefix of `depth` bits of an empty table. Makes none if they take more than half of the
+    /// free memory. Returns whether it did. Cost: in the number of blocks.
+    pub fn expect_prefixes(&mut self, depth: u32) -> bool {
+        let groups = self.shape.groups_max;
         let bytes = (self.shape.block_bytes(groups) + 8).saturating_mul(1 << depth.min(40));
-        if bytes <= self.account().available() / 2 {
-            // Without the memory they are made as entries come.
-            let _ = self.begin(groups, depth);
-        }
+        // Without the memory they are made as entries come.
+        self.directory.is_empty()
+            && bytes <= self.account().available() / 2
+            && self.begin(groups, depth).is_ok()
     }
 
     /// Moves the entries of the only block to a block of twice as many groups.

@@ -23,8 +23,8 @@ use std::rc::Rc;
 use alluvium_pagestore::{Account, MemoryKind, rounded};
 
 use super::group_unsafe::{Block, GroupBits, SLOTS, Shape, entries_max, tag_of};
+use crate::heap::hash_range::HashRange;
 use crate::heap::place::Place;
-use crate::heap::split_table::HashRange;
 use crate::support::prefetch_unsafe::prefetch;
 use crate::support::record_type_unsafe::{Entry, RecordRef, RecordType};
 
@@ -551,8 +551,7 @@ impl RawTable {
             return (None, None);
         }
         let index = (place >> (u64::BITS - self.depth())) as usize;
-        // SAFETY: as said above.
-        let depth = u32::from(unsafe { self.directory[index].head() }.depth);
+        let depth = self.depth_at(index);
         let size = if depth == 0 { 0 } else { 1u64 << (u64::BITS - depth) };
         let end = if depth == 0 { None } else { (place & !(size - 1)).checked_add(size) };
         (Some(index), end)
@@ -627,31 +626,70 @@ impl RawTable {
         rounded(index.map_or(0, |index| self.len_at(index)) * size_of::<u64>()) as u64
     }
 
-    /// Drops the entries of one prefix of a table that is not used any more, and frees its blocks. Returns whether there
-    /// was one. Keeps the first panic of a drop.
-    pub fn drop_step(&mut self, panicked: &mut Option<Box<dyn Any + Send>>) -> bool {
-        let Some(first) = self.directory.pop() else { return false };
+    /// Returns the number of groups of a block.
+    pub(super) fn groups(&self) -> usize {
+        self.mask + 1
+    }
+
+    /// Returns the first block at an index of the directory.
+    #[inline]
+    pub(super) fn block_at(&self, index: usize) -> Block {
+        self.directory[index]
+    }
+
+    /// Returns the bits of the prefix that all hashes at an index share.
+    #[inline]
+    pub(super) fn depth_at(&self, index: usize) -> u32 {
+        // SAFETY: as said above.
+        u32::from(unsafe { self.directory[index].head() }.depth)
+    }
+
+    /// Takes the blocks of the last prefix out, which the caller [frees](RawTable::free_chain). `None` in an empty table.
+    pub(super) fn pop_chain(&mut self) -> Option<Block> {
+        let first = self.directory.pop()?;
         while self.directory.last() == Some(&first) {
             self.directory.pop();
         }
+        self.blocks -= 1;
+        let mut next = Some(first);
+        while let Some(block) = next {
+            // SAFETY: as said above.
+            let head = unsafe { block.head() };
+            (next, self.len) = (head.next, self.len - u64::from(head.len));
+        }
+        Some(first)
+    }
+
+    /// Frees blocks that were taken out, without dropping entries.
+    pub(super) fn free_chain(&mut self, first: Block) {
+        let mut next = Some(first);
+        while let Some(block) = next {
+            // SAFETY: as said above.
+            next = unsafe { block.head() }.next;
+            self.free_block(block, self.mask + 1);
+        }
+        if self.directory.is_empty() {
+            self.directory = Vec::new();
+            self.marked = 0;
+            self.book(0);
+        }
+    }
+
+    /// Drops the entries of one prefix of a table that is not used any more, and frees its blocks. Returns whether there
+    /// was one. Keeps the first panic of a drop.
+    pub fn drop_step(&mut self, panicked: &mut Option<Box<dyn Any + Send>>) -> bool {
+        let Some(first) = self.pop_chain() else { return false };
         let mut next = Some(first);
         while let Some(block) = next {
             // SAFETY: as said above.
             next = unsafe { block.head() }.next;
             self.drop_entries(block, panicked);
-            self.free_block(block, self.mask + 1);
         }
-        self.blocks -= 1;
-        if self.directory.is_empty() {
-            self.directory = Vec::new();
-            self.book(0);
-        }
+        self.free_chain(first);
         true
     }
 
     fn drop_entries(&mut self, block: Block, panicked: &mut Option<Box<dyn Any + Send>>) {
-        // SAFETY: as said above.
-        self.len -= u64::from(unsafe { block.head() }.len);
         if !self.record_type.needs_drop() {
             return;
         }

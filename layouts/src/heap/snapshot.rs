@@ -9,7 +9,8 @@ use std::rc::Rc;
 
 use alluvium_pagestore::{Account, HeapSize, Key, KeyHash, Lookup, MemoryKind, Result, State};
 
-use crate::heap::split_table::{FrozenTable, HashRange, SplitTable};
+use crate::heap::entry_table_unsafe::{EntryTable, FrozenTable, Keyed};
+use crate::heap::hash_range::HashRange;
 
 /// Bytes that are left free beside what is kept.
 const KEPT_BYTES_MAX: u64 = 4 << 10;
@@ -39,7 +40,7 @@ pub struct Snapshot<K, T> {
     range: HashRange,
     /// The first place that was not taken; `None` if all were.
     next: Option<u64>,
-    kept: SplitTable<Kept<K, T>>,
+    kept: EntryTable<Kept<K, T>>,
     kept_bytes: u64,
     /// Whether something changed that could not be kept.
     is_lost: bool,
@@ -52,10 +53,16 @@ pub struct Kept<K, T> {
     before: Option<T>,
 }
 
-impl<K: KeyHash + HeapSize + Eq, T: Entry<K>> Snapshot<K, T> {
+impl<K: KeyHash + 'static, T: 'static> Keyed for Kept<K, T> {
+    fn hash_of_key(&self) -> u64 {
+        self.key.key_hash()
+    }
+}
+
+impl<K: KeyHash + HeapSize + Eq + 'static, T: Entry<K> + 'static> Snapshot<K, T> {
     /// Everything is to be taken. Cost: O(1).
     pub fn new(account: &Rc<Account>, range: HashRange) -> Self {
-        let kept = SplitTable::new(account.clone(), range);
+        let kept = EntryTable::new(account.clone(), range);
         Self { account: account.clone(), range, next: Some(0), kept, kept_bytes: 0, is_lost: false }
     }
 
@@ -77,7 +84,7 @@ impl<K: KeyHash + HeapSize + Eq, T: Entry<K>> Snapshot<K, T> {
         self.account.charge(MemoryKind::Buffers, bytes);
         self.kept_bytes += bytes;
         let make = || Kept { key, before: before.cloned() };
-        self.kept.insert(hash, |kept| kept.key.key_hash(), make).is_ok()
+        self.kept.insert(hash, make).is_ok()
     }
 
     /// Gives all of it up: what is read from now on is not what was there.
@@ -107,7 +114,7 @@ impl<K: KeyHash + HeapSize + Eq, T: Entry<K>> Snapshot<K, T> {
     /// its entries that have not changed to `take`.
     pub fn take<'a>(
         &mut self,
-        part: impl Iterator<Item = &'a T>,
+        part: impl IntoIterator<Item = &'a T>,
         end: Option<u64>,
         mut take: impl FnMut(&T) -> Result<()>,
     ) -> Result<()>

@@ -49,7 +49,7 @@ use super::stored::Stored;
 use super::writers::Writers;
 use crate::contract::fetch::Fetch;
 use crate::contract::table::{StateContext, TableStats};
-use crate::heap::split_table::HashRange;
+use crate::heap::hash_range::HashRange;
 use crate::support::first_panic::FirstPanic;
 use crate::support::oversize::Oversize;
 use crate::support::record_type_unsafe::RecordType;

@@ -21,6 +21,7 @@ use alluvium_pagestore::{
 };
 
 use crate::contract::expiry::Touched;
+use crate::heap::entry_table_unsafe::Keyed;
 
 /// A native record.
 #[repr(C)]
@@ -191,6 +192,32 @@ impl<K: Key, V: State> Of<K, V> {
     }
 }
 
+/// Of entries with a key inside.
+impl<T: Keyed> Of<T, ()> {
+    /// Of entries that never leave their table, which is asked for their hashes only.
+    const ENTRY: RecordType = RecordType {
+        layout: Layout::new::<Entry<T, ()>>(),
+        is_plain: false,
+        needs_drop: std::mem::needs_drop::<T>(),
+        id: TypeId::of::<(T, ())>,
+        hash: Self::hash_of_key,
+        has_same_key: |_, _| unreachable!("only the owner of an entry compares keys"),
+        heap_bytes: |_| unreachable!("only the owner of an entry measures it"),
+        key_text: |_| unreachable!("only the owner of an entry names it"),
+        clone_into: |_, _| unreachable!("an entry is not cloned"),
+        drop: Self::drop,
+        encode: |_, _| unreachable!("an entry is not stored"),
+        encode_to: |_, _, _| unreachable!("an entry is not stored"),
+        decode: |_, _, _| unreachable!("an entry is not stored"),
+        touched: |_, _| unreachable!("only the owner of an entry asks it"),
+    };
+
+    unsafe fn hash_of_key(entry: *const u8) -> u64 {
+        // SAFETY: as said above.
+        unsafe { Self::entry(entry) }.key.hash_of_key()
+    }
+}
+
 /// Of keys alone.
 impl<K: Key> Of<K, ()> {
     /// Of keys that are cloned, and encoded by others.
@@ -211,6 +238,11 @@ impl RecordType {
     /// That of keys `K` and values `V` of a table whose records never leave it.
     pub(crate) const fn volatile<K: Key, V: 'static>() -> &'static Self {
         const { &Of::<K, V>::VOLATILE }
+    }
+
+    /// That of entries of a table whose entries never leave it. It is as if they were keys without values.
+    pub(crate) const fn entry<T: Keyed>() -> &'static Self {
+        const { &Of::<T, ()>::ENTRY }
     }
 
     /// Whether its keys are `K` and its values `V`.

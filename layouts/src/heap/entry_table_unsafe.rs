@@ -1,0 +1,341 @@
+//! A table of native entries of one type: a thin shell around a [`RawTable`] whose records never leave it.
+//!
+//! It carries what layouts keep in memory beside their records: lists, keys of slices, accumulators of slices, notes of
+//! checkpoints. A look-up is typed and inlined; growing, splitting and dropping are the raw table's, compiled once.
+//!
+//! A *part* is what the table has at one prefix of the hash: a block of at most [`PART_ENTRIES_MAX`] entries, and others
+//! behind it if too many hashes agree. A walk goes from part to part in the order of hashes. Its place is a hash: it
+//! stays valid whatever is inserted, removed or split meanwhile, and places of two tables can be compared.
+//!
+//! Why it is sound: `new` makes the raw table for entries `T`, and only this file adds entries to it. A raw table that
+//! is detached has no account, so it may go to other threads if its entries may.
+
+use std::fmt;
+use std::marker::PhantomData;
+use std::ops::{Deref, RangeInclusive};
+use std::ptr::NonNull;
+use std::rc::Rc;
+
+use alluvium_pagestore::{Account, Key, Result};
+
+use super::entry_part_unsafe::{IterMut, Part, TakenPart};
+use super::group_unsafe::entries_max;
+use super::hash_range::HashRange;
+use super::raw_table_unsafe::RawTable;
+use crate::support::record_type_unsafe::{Entry, RecordRef, RecordType};
+
+/// Groups of a block: a walk reads a block at a time.
+const GROUPS_MAX: usize = 8;
+/// Most entries of a part, unless too many hashes agree.
+pub(crate) const PART_ENTRIES_MAX: usize = entries_max(GROUPS_MAX);
+/// Entries that a part is expected to have, at most: of evenly spread hashes few parts get so many more that they are
+/// split.
+const EXPECTED_MAX: u64 = 96;
+
+/// An entry that is found by a key inside.
+pub(crate) trait Keyed: 'static {
+    /// Returns the hash of the key.
+    fn hash_of_key(&self) -> u64;
+}
+
+impl<K: Key, V: 'static> Keyed for (K, V) {
+    #[inline(always)]
+    fn hash_of_key(&self) -> u64 {
+        self.0.key_hash()
+    }
+}
+
+/// The table. Callers give the hash with every call.
+pub(crate) struct EntryTable<T> {
+    table: RawTable,
+    entries: PhantomData<T>,
+}
+
+impl<T> fmt::Debug for EntryTable<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "EntryTable({} entries)", self.len())
+    }
+}
+
+/// An entry as a raw table sees it.
+pub(super) type Record<T> = Entry<T, ()>;
+
+impl<T: Keyed> EntryTable<T> {
+    /// Makes an empty table, which takes no memory.
+    pub fn new(account: Rc<Account>, range: HashRange) -> Self {
+        let table = RawTable::new(RecordType::entry::<T>(), account, range);
+        Self { table: table.with_groups_max(GROUPS_MAX), entries: PhantomData }
+    }
+
+    /// Makes an empty table, whose entries may all be of one of `groups` key groups, if that is given.
+    pub fn maybe_few_of(account: Rc<Account>, range: HashRange, groups: Option<u16>) -> Self {
+        let table = Self::new(account, range);
+        match groups {
+            Some(groups) => table.expect_few_of(groups),
+            None => table,
+        }
+    }
+}
+
+// SAFETY: in all of these the table is one of entries `T`, as said above.
+impl<T> EntryTable<T> {
+    /// Allows all entries to be of one of `groups` key groups.
+    pub fn expect_few_of(self, groups: u16) -> Self {
+        Self { table: self.table.expect_few_of(groups), entries: PhantomData }
+    }
+
+    /// Makes the parts of an empty table for so many entries, whose hashes are spread evenly. Returns whether there was
+    /// anything to do, and memory for it; if not, parts are made as entries come.
+    pub fn expect(&mut self, entries: u64) -> bool {
+        let depth = entries.div_ceil(EXPECTED_MAX).next_power_of_two().ilog2();
+        entries > EXPECTED_MAX && self.table.expect_prefixes(depth)
+    }
+
+    /// Returns the number of entries.
+    pub fn len(&self) -> u64 {
+        self.table.len()
+    }
+
+    /// Returns whether there is no entry.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Returns the bytes booked for the table itself.
+    pub fn memory_bytes(&self) -> u64 {
+        self.table.memory_bytes()
+    }
+
+    /// Finds the entry with this hash that `is` it.
+    #[inline(always)]
+    pub fn find(&self, hash: u64, is: impl FnMut(&T) -> bool) -> Option<&T> {
+        // SAFETY: as said above; the entry stays while `self` is borrowed.
+        self.at(hash, is).map(|entry| unsafe { entry.as_ref() })
+    }
+
+    /// Finds the entry with this hash that `is` it, to be changed. Its hash stays the same.
+    #[inline(always)]
+    pub fn find_mut(&mut self, hash: u64, is: impl FnMut(&T) -> bool) -> Option<&mut T> {
+        // SAFETY: as said above; the entry stays while `self` is borrowed, and nobody else has a reference to it.
+        self.at(hash, is).map(|mut entry| unsafe { entry.as_mut() })
+    }
+
+    #[inline(always)]
+    fn at(&self, hash: u64, mut is: impl FnMut(&T) -> bool) -> Option<NonNull<T>> {
+        // SAFETY: as said above; a record has its entry at the front.
+        let found = unsafe { self.table.probe(hash, |record: &Record<T>| is(&record.key)) };
+        found.map(|found| found.entry.cast())
+    }
+
+    /// Prefetches the entry that a look-up of a hash compares first.
+    #[inline]
+    pub fn look_ahead(&self, hash: u64) {
+        // SAFETY: as said above.
+        unsafe { self.table.look_ahead_native::<T, ()>(hash, false) };
+    }
+
+    /// Adds an entry that is not there yet and returns it.
+    ///
+    /// # Errors
+    /// [`ErrorKind::OverBudget`](alluvium_pagestore::ErrorKind::OverBudget) if the table cannot grow; `make` was not
+    /// called then.
+    #[inline]
+    pub fn insert(&mut self, hash: u64, make: impl FnOnce() -> T) -> Result<&mut T> {
+        self.table.make_room(hash)?;
+        Ok(self.add(hash, make))
+    }
+
+    /// Finds the entry that `is` it, or else adds what `make` returns. Returns `None` if it is not there, and adding it
+    /// takes memory.
+    #[inline(always)]
+    pub fn find_or_add(
+        &mut self,
+        hash: u64,
+        is: impl FnMut(&T) -> bool,
+        make: impl FnOnce() -> T,
+    ) -> Option<&mut T> {
+        match self.at(hash, is) {
+            // SAFETY: as said above; nobody else has a reference to it.
+            Some(mut entry) => Some(unsafe { entry.as_mut() }),
+            None => self.table.has_room(hash).then(|| self.add(hash, make)),
+        }
+    }
+
+    /// Adds an entry for which there is room.
+    #[inline]
+    fn add(&mut self, hash: u64, make: impl FnOnce() -> T) -> &mut T {
+        // Before a slot is taken: it may panic.
+        let entry = make();
+        // SAFETY: as said above; the entry is written at once.
+        unsafe {
+            let mut at: NonNull<T> = self.table.claim(hash).0.cast();
+            at.write(entry);
+            at.as_mut()
+        }
+    }
+
+    /// Returns the memory that an insert of this hash takes. It takes more only if a split leaves all entries in one
+    /// half.
+    pub fn growth_bytes(&self, hash: u64) -> u64 {
+        self.table.growth_bytes(hash)
+    }
+
+    /// Removes the entry with this hash that `is` it.
+    pub fn remove(&mut self, hash: u64, mut is: impl FnMut(&T) -> bool) -> Option<T> {
+        // SAFETY: as said above; the entry is read at once, and is the table's no more.
+        unsafe {
+            let found = self.table.probe(hash, |record: &Record<T>| is(&record.key))?;
+            let (entry, _) = self.table.remove(found.spot(), hash)?;
+            Some(entry.cast::<T>().read())
+        }
+    }
+
+    /// Iterates over the entries with this hash. Cost: two look-ups for the first, and one more for each further one
+    /// times how many there are.
+    pub fn of_hash(&self, hash: u64) -> impl Iterator<Item = &T> {
+        (0..).map_while(move |nth| self.nth_of_hash(hash, nth))
+    }
+
+    fn nth_of_hash(&self, hash: u64, nth: usize) -> Option<&T> {
+        let mut before = 0;
+        let is_it = &mut |record: RecordRef<'_>| {
+            let is_alike = record.hash() == hash;
+            before += usize::from(is_alike);
+            is_alike && before == nth + 1
+        };
+        let spot = self.table.find(hash, is_it)?;
+        // SAFETY: as said above; the entry stays while `self` is borrowed.
+        self.table.entry(spot).map(|record| unsafe { &*record.as_ptr().cast() })
+    }
+
+    /// Returns the hashes of entries from `place` to `last`, those of the part at `place`, sorted; and where the next
+    /// part begins, if that is not after `last`. The caller books what they take: see
+    /// [`hashes_bytes`](Self::hashes_bytes).
+    pub fn hashes_at(&self, place: u64, last: u64) -> (Vec<u64>, Option<u64>) {
+        self.table.hashes_at(place, last)
+    }
+
+    /// Returns the bytes of the hashes of the part at `place`.
+    pub fn hashes_bytes(&self, place: u64) -> u64 {
+        self.table.hashes_bytes(place)
+    }
+
+    /// Returns the part at `place`, and where the next one begins: `None` after the last. A walk begins at 0.
+    #[inline]
+    pub fn part_at(&self, place: u64) -> (Part<'_, T>, Option<u64>) {
+        let (index, next) = self.table.part_at(place);
+        (Part::new(&self.table, index), next)
+    }
+
+    /// Returns the entries of the part at `place`, to be changed, and where the next part begins. Their hashes stay the
+    /// same.
+    pub fn part_at_mut(&mut self, place: u64) -> (IterMut<'_, T>, Option<u64>) {
+        let (index, next) = self.table.part_at(place);
+        (IterMut::new(&mut self.table, index), next)
+    }
+
+    /// Prefetches the part at `place`. Cost: a prefetch for each cache line of its first block, 64 at most.
+    #[inline]
+    pub fn fetch_part(&self, place: u64) {
+        self.part_at(place).0.fetch();
+    }
+
+    /// Iterates over the parts that have any of `places`, in order.
+    pub fn spans(&self, places: RangeInclusive<u64>) -> impl Iterator<Item = Span<'_, T>> {
+        let (first, last) = places.into_inner();
+        let mut next = Some(first);
+        std::iter::from_fn(move || {
+            let place = next.filter(|place| *place <= last)?;
+            let (part, end) = self.part_at(place);
+            next = end;
+            let (first, last) = part.places(place)?;
+            Some(Span { part, first, last })
+        })
+    }
+
+    /// Returns the part with this hash, for several calls, and prefetches it.
+    #[inline]
+    pub fn part_mut(&mut self, hash: u64) -> Option<PartMut<'_, T>> {
+        let place = self.table.range().place(hash);
+        let part = self.part_at(place).0;
+        part.fetch();
+        let (first, last) = part.places(place)?;
+        Some(PartMut { table: self, first, last })
+    }
+
+    /// Takes some part out, in no order; `None` if the table is empty. Cost: O(1), and what the caller does with the
+    /// entries. Until all parts were taken, the table can only be taken apart further.
+    pub fn take_part(&mut self) -> Option<TakenPart<'_, T>> {
+        TakenPart::of(&mut self.table)
+    }
+
+    /// Takes all entries out, as a table that is only read and may go to another thread. Its memory stays booked, and is
+    /// the caller's to release: see [`memory_bytes`](Self::memory_bytes). Cost: O(1).
+    pub fn freeze(&mut self) -> FrozenTable<T> {
+        FrozenTable(Self { table: self.table.detach(), entries: PhantomData })
+    }
+}
+
+/// A part, and the first and the last of its places.
+#[derive(Debug)]
+pub(crate) struct Span<'a, T> {
+    pub part: Part<'a, T>,
+    pub first: u64,
+    pub last: u64,
+}
+
+/// One part of a table, to which keys may be added as long as it need not grow.
+pub(crate) struct PartMut<'a, T> {
+    table: &'a mut EntryTable<T>,
+    first: u64,
+    last: u64,
+}
+
+impl<T> PartMut<'_, T> {
+    /// Returns whether keys with this hash stand here.
+    #[inline(always)]
+    pub fn has(&self, hash: u64) -> bool {
+        let place = self.table.table.range().place(hash);
+        self.first <= place && place <= self.last
+    }
+
+    /// Finds the entry with this hash that `is` it.
+    #[inline(always)]
+    pub fn find_mut(&mut self, hash: u64, is: impl FnMut(&T) -> bool) -> Option<&mut T> {
+        self.table.find_mut(hash, is)
+    }
+
+    /// Does what [`EntryTable::find_or_add`] does, with a hash that stands here.
+    #[inline]
+    pub fn find_or_add(
+        &mut self,
+        hash: u64,
+        is: impl FnMut(&T) -> bool,
+        make: impl FnOnce() -> T,
+    ) -> Option<&mut T> {
+        self.table.find_or_add(hash, is, make)
+    }
+}
+
+/// A table that is only read, and may go to other threads. What was booked for it
+/// [stays booked](EntryTable::memory_bytes): its owner gives it back.
+#[derive(Debug)]
+pub(crate) struct FrozenTable<T>(EntryTable<T>);
+
+// SAFETY: the raw table was detached: it has no account. Entries go along.
+unsafe impl<T: Send> Send for FrozenTable<T> {}
+// SAFETY: shared access only reads entries.
+unsafe impl<T: Sync> Sync for FrozenTable<T> {}
+
+impl<T> Deref for FrozenTable<T> {
+    type Target = EntryTable<T>;
+
+    #[inline(always)]
+    fn deref(&self) -> &EntryTable<T> {
+        &self.0
+    }
+}
+
+#[cfg(test)]
+#[path = "entry_table_tests.rs"]
+mod tests;
