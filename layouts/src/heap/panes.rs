@@ -32,7 +32,8 @@ use crate::contract::table::{
 use crate::contract::upkeep::Upkeep;
 use crate::heap::GROUP;
 use crate::heap::Heap;
-use crate::heap::split_table::{HashRange, SplitTable};
+use crate::heap::entry_table_unsafe::EntryTable;
+use crate::heap::hash_range::HashRange;
 use crate::hybrid_log::HybridLog;
 
 /// Bytes of a slice beside its keys: an entry of a B-tree at its worst fill.
@@ -44,7 +45,7 @@ pub struct TablePanes<K, A, T> {
     range: HashRange,
     table: T,
     merge: Merge<A>,
-    slices: BTreeMap<Time, SplitTable<K>>,
+    slices: BTreeMap<Time, Keys<K>>,
     /// Slices that are purged: their entries are still in the table.
     dying: VecDeque<Dying<K>>,
     /// Heap that the keys of the sets own.
@@ -53,6 +54,9 @@ pub struct TablePanes<K, A, T> {
     group: Vec<Item<K>>,
     group_bytes: u64,
 }
+
+/// The keys of a slice.
+type Keys<K> = EntryTable<(K, ())>;
 
 /// A key of a slice, and where it stands there.
 #[derive(Debug)]
@@ -65,7 +69,7 @@ struct Placed<K> {
 #[derive(Debug)]
 struct Dying<K> {
     slice: Time,
-    keys: SplitTable<K>,
+    keys: Keys<K>,
     /// Keys taken out of the set.
     part: Vec<K>,
 }
@@ -135,31 +139,31 @@ impl<K: Key, A: State, T: Table<(Time, K), A>> TablePanes<K, A, T> {
     fn add_key(&mut self, slice: Time, key: K) -> Result<bool> {
         let (hash, heap) = (key.key_hash(), key.heap_bytes() as u64);
         if let Some(keys) = self.slices.get_mut(&slice) {
-            if keys.find(hash, |known| *known == key).is_some() {
+            if keys.find(hash, |known| known.0 == key).is_some() {
                 return Ok(false);
             }
             if heap == 0 && keys.growth_bytes(hash) == 0 {
                 // Takes nothing.
-                return keys.insert(hash, K::key_hash, || key).map(|_| true);
+                return keys.insert(hash, || (key, ())).map(|_| true);
             }
         }
         self.make_room(heap + SLICE_BYTES)?;
         let mut made = false;
         let keys = self.slices.entry(slice).or_insert_with(|| {
             made = true;
-            SplitTable::new(self.account.clone(), self.range)
+            EntryTable::new(self.account.clone(), self.range)
         });
         if made {
             self.account.charge(MemoryKind::Tables, SLICE_BYTES);
         }
         // Booked before the set grows into it.
         self.account.charge(MemoryKind::Values, heap);
-        let mut inserted = keys.insert(hash, K::key_hash, || key.clone()).map(drop);
+        let mut inserted = keys.insert(hash, || (key.clone(), ())).map(drop);
         if inserted.is_err() {
             // This state's own table may give up what other states are not asked for.
             inserted = self.table.reclaim(64 << 10).and_then(|_| {
                 let keys = self.slices.get_mut(&slice).expect("made above");
-                keys.insert(hash, K::key_hash, || key).map(drop)
+                keys.insert(hash, || (key, ())).map(drop)
             });
         }
         match inserted {
@@ -185,7 +189,8 @@ impl<K: Key, A: State, T: Table<(Time, K), A>> TablePanes<K, A, T> {
     /// Takes a key out of the set of its slice and says whether it was there.
     fn remove_key(&mut self, slice: Time, key: &K) -> bool {
         let Some(keys) = self.slices.get_mut(&slice) else { return false };
-        let Some(key) = keys.remove(key.key_hash(), |known| known == key) else { return false };
+        let removed = keys.remove(key.key_hash(), |known| known.0 == *key);
+        let Some((key, ())) = removed else { return false };
         self.key_gone(key.heap_bytes() as u64);
         self.forget_if_empty(slice);
         true
@@ -223,7 +228,7 @@ impl<K: Key, A: State, T: Table<(Time, K), A>> TablePanes<K, A, T> {
                 }
                 self.key_gone(heap);
             } else if let Some(part) = dying.keys.take_part() {
-                dying.part.extend(part);
+                dying.part.extend(part.map(|(key, ())| key));
             } else {
                 self.dying.remove(i);
                 self.account.release(MemoryKind::Tables, SLICE_BYTES);
@@ -235,10 +240,10 @@ impl<K: Key, A: State, T: Table<(Time, K), A>> TablePanes<K, A, T> {
     /// The keys of the part at `place` in a slice, from `place` to `last`, in the order of places,
     /// and where the next part begins.
     fn keys_at(&self, slice: Time, place: u64, last: u64) -> (Vec<Placed<K>>, Option<u64>) {
-        let (keys, next) = self.slices[&slice].table_at(place);
+        let (keys, next) = self.slices[&slice].part_at(place);
         let place_of = |key: &K| self.range.place(key.key_hash());
-        let mut placed = Vec::with_capacity(keys.map_or(0, |keys| keys.len()));
-        let all = keys.into_iter().flatten().map(|key| (place_of(key), key));
+        let mut placed = Vec::with_capacity(keys.len());
+        let all = keys.iter().map(|(key, ())| (place_of(key), key));
         let wanted = all.filter(|(at, _)| (place..=last).contains(at));
         placed.extend(wanted.map(|(place, key)| Placed { place, entry: (slice, key.clone()) }));
         placed.sort_unstable_by_key(|placed| placed.place);
@@ -254,7 +259,7 @@ impl<K: Key, A: State, T: Table<(Time, K), A>> TablePanes<K, A, T> {
         visit: &mut dyn FnMut(&K, A) -> Result<()>,
     ) -> Result<usize> {
         let hash = key.key_hash();
-        let has = |keys: &SplitTable<K>| keys.find(hash, |known| *known == key).is_some();
+        let has = |keys: &Keys<K>| keys.find(hash, |known| known.0 == key).is_some();
         if self.slices.range(slices.start..first).any(|(_, keys)| has(keys)) {
             return Ok(1);
         }

@@ -11,7 +11,7 @@ use alluvium_pagestore::{Key, MemoryKind, Result, State, Time};
 use crate::contract::by_hash::{ByHash, VisitRun};
 use crate::contract::table::Cursor;
 use crate::heap::lists::reading::record_elements;
-use crate::heap::lists::{HeapLists, List, hash_of};
+use crate::heap::lists::{HeapLists, List};
 
 impl<K: Key, E: State> ByHash<K, E, Time> for HeapLists<K, E> {
     /// Visits lists in runs of as many elements as a value may have bytes, or one.
@@ -57,7 +57,7 @@ impl<K: Key, E: State> ByHash<K, E, Time> for HeapLists<K, E> {
                     break;
                 }
                 let lists = self.buckets.get(&bucket).map(|bucket| &bucket.lists);
-                let list = lists.and_then(|lists| lists.of_hash(*hash, hash_of).next());
+                let list = lists.and_then(|lists| lists.of_hash(*hash).next());
                 let Some(list) = list else { continue };
                 removed += list.elements.len().max(1);
                 let key = list.key.clone();
@@ -93,7 +93,7 @@ impl<K: Key, E: State> HeapLists<K, E> {
                 (cursor.position, cursor.version) = (place, 0);
             }
             let mut before = 0;
-            for List { key, elements: list, .. } in bucket.lists.of_hash(hash, hash_of) {
+            for List { key, elements: list, .. } in bucket.lists.of_hash(hash) {
                 let mut from = cursor.version.saturating_sub(before) as usize;
                 while from < list.len() {
                     if *spent >= fuel {
@@ -124,7 +124,7 @@ impl<K: Key, E: State> HeapLists<K, E> {
         let place = cursor.position.max(first);
         let memory = bucket.lists.hashes_bytes(place);
         self.context.account.charge(MemoryKind::Buffers, memory);
-        let (found, next) = bucket.lists.hashes_at(place, last, hash_of);
+        let (found, next) = bucket.lists.hashes_at(place, last);
         (found, next, memory)
     }
 

@@ -26,10 +26,11 @@ use crate::contract::lists::{Elements, Lists, ListsLayout, span};
 use crate::contract::table::{CheckpointOutcome, Cursor, Layout, StateContext, TableStats};
 use crate::contract::upkeep::Upkeep;
 use crate::heap::Heap;
+use crate::heap::entry_table_unsafe::{EntryTable, Keyed};
+use crate::heap::hash_range::HashRange;
 use crate::heap::lists::reading::{Captured, Reading};
 use crate::heap::lists::records::{Record, Records};
 use crate::heap::place::Place;
-use crate::heap::split_table::{HashRange, SplitTable};
 use crate::restore::full_image::read_placed;
 use crate::support::oversize::Oversize;
 
@@ -68,7 +69,7 @@ pub(crate) struct List<K, E> {
 
 #[derive(Debug)]
 pub(crate) struct Bucket<K, E> {
-    pub(crate) lists: SplitTable<List<K, E>>,
+    pub(crate) lists: EntryTable<List<K, E>>,
     elements: u64,
     /// Bytes booked for keys and vectors, and for what lists remember.
     pub(crate) values: u64,
@@ -185,7 +186,7 @@ impl<K: Key, E: State> HeapLists<K, E> {
             Entry::Occupied(entry) => entry.into_mut(),
             Entry::Vacant(entry) => {
                 account.reserve(MemoryKind::Tables, BUCKET_BYTES, "a bucket")?;
-                let lists = SplitTable::new(account.clone(), self.range);
+                let lists = EntryTable::new(account.clone(), self.range);
                 let lists = match self.context.movable {
                     true => lists.expect_few_of(self.context.key_groups),
                     false => lists,
@@ -199,7 +200,7 @@ impl<K: Key, E: State> HeapLists<K, E> {
             let key_bytes = key.heap_bytes() as u64;
             account.reserve(MemoryKind::Values, key_bytes, "a key")?;
             let make = || List { key, elements: Vec::new(), records: Records::None };
-            if let Err(error) = lists.insert(hash, hash_of, make).map(drop) {
+            if let Err(error) = lists.insert(hash, make).map(drop) {
                 account.release(MemoryKind::Values, key_bytes);
                 return Err(error);
             }
@@ -307,7 +308,7 @@ impl<K, E> Bucket<K, E> {
         let mut next = Some(0);
         while let Some(place) = next {
             let (part, after) = self.lists.part_at(place);
-            part.for_each(|list| {
+            part.iter().for_each(|list| {
                 list.records.of(epoch).iter().for_each(|record| see(record.place))
             });
             next = after;
@@ -349,8 +350,10 @@ pub(crate) fn drop_part<K: Key, E: State>(
     Some(elements)
 }
 
-pub(crate) fn hash_of<K: Key, E>(list: &List<K, E>) -> u64 {
-    list.key.key_hash()
+impl<K: Key, E: 'static> Keyed for List<K, E> {
+    fn hash_of_key(&self) -> u64 {
+        self.key.key_hash()
+    }
 }
 
 /// Bytes that a list and its key own.
@@ -486,9 +489,9 @@ impl<K: Key, E: State> Lists<K, E> for HeapLists<K, E> {
                 cursor.done = true;
                 break;
             };
-            let (part, after) = bucket.lists.table_at(cursor.position);
+            let (part, after) = bucket.lists.part_at(cursor.position);
             let place = cursor.version as u32 as usize;
-            let Some(part) = part.filter(|part| place < part.num_buckets()) else {
+            if place >= part.slots() {
                 match after {
                     Some(after) => {
                         (cursor.version, cursor.position) = ((number as u64) << 32, after);
@@ -496,9 +499,9 @@ impl<K: Key, E: State> Lists<K, E> for HeapLists<K, E> {
                     None => (cursor.version, cursor.position) = ((number as u64 + 1) << 32, 0),
                 }
                 continue;
-            };
+            }
             spent += 1;
-            if let Some(List { key, elements, .. }) = part.get_bucket(place) {
+            if let Some(List { key, elements, .. }) = part.get(place) {
                 let hash = key.key_hash();
                 let has = |b: &&Bucket<K, E>| b.lists.find(hash, |list| list.key == *key).is_some();
                 if !folded[..number].iter().any(has) {

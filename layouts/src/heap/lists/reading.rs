@@ -20,10 +20,11 @@ use std::rc::Rc;
 use alluvium_pagestore::{Account, HeapSize, Key, Lookup, MemoryKind, Result, State, Time};
 
 use crate::checkpoint::{FREE_BYTES, Recording};
+use crate::heap::entry_table_unsafe::{EntryTable, Keyed};
+use crate::heap::hash_range::HashRange;
 use crate::heap::lists::records::{Due, Record, Records};
-use crate::heap::lists::{Bucket, List, add_record, drop_part, hash_of};
+use crate::heap::lists::{Bucket, List, add_record, drop_part};
 use crate::heap::place::Place;
-use crate::heap::split_table::{HashRange, SplitTable};
 use crate::restore::full_image::name_large;
 
 /// Most elements of a list in one record.
@@ -65,7 +66,7 @@ pub struct Captured<K, E> {
     pub next: Option<u64>,
     /// Notes of the parts before this place are written.
     pub written: u64,
-    pub notes: SplitTable<Note<K, E>>,
+    pub notes: EntryTable<Note<K, E>>,
     /// Booked for what notes own.
     pub booked: u64,
 }
@@ -86,16 +87,13 @@ pub(crate) struct Note<K, E> {
     pub is_gone: bool,
 }
 
-fn hash_of_note<K: Key, E>(note: &Note<K, E>) -> u64 {
-    note.key.key_hash()
+impl<K: Key, E: 'static> Keyed for Note<K, E> {
+    fn hash_of_key(&self) -> u64 {
+        self.key.key_hash()
+    }
 }
 
 impl<K, E> Captured<K, E> {
-    pub fn new(account: &Rc<Account>, range: HashRange) -> Self {
-        let notes = SplitTable::new(account.clone(), range);
-        Self { account: account.clone(), range, next: Some(0), written: 0, notes, booked: 0 }
-    }
-
     pub fn book(&mut self, bytes: u64) {
         self.account.charge(MemoryKind::Buffers, bytes);
         self.booked += bytes;
@@ -108,6 +106,11 @@ impl<K, E> Captured<K, E> {
 }
 
 impl<K: Key, E: State> Captured<K, E> {
+    pub fn new(account: &Rc<Account>, range: HashRange) -> Self {
+        let notes = EntryTable::new(account.clone(), range);
+        Self { account: account.clone(), range, next: Some(0), written: 0, notes, booked: 0 }
+    }
+
     /// Whether a list has to be noted before it changes.
     pub fn wants<Q: Lookup<K> + ?Sized>(&self, hash: u64, key: &Q) -> bool {
         self.next.is_some_and(|next| self.range.place(hash) >= next)
@@ -125,7 +128,7 @@ impl<K: Key, E: State> Captured<K, E> {
         let Due { from, keeps } = due;
         let (has_begun, is_gone) = (false, false);
         let make = || Note { key, from, until: len, keeps, left: None, has_begun, is_gone };
-        let is_made = self.notes.insert(hash, hash_of_note, make).is_ok();
+        let is_made = self.notes.insert(hash, make).is_ok();
         if !is_made {
             self.give_back(bytes);
         }
@@ -137,8 +140,9 @@ impl<K: Key, E: State> Captured<K, E> {
         let is_due = |place: u64| self.next.is_none_or(|next| place < next);
         let mut place = Some(self.written).filter(|place| is_due(*place));
         while let Some(at) = place {
-            let (mut part, after) = self.notes.part_at(at);
-            if let Some(note) = part.find(|note| is_due(self.range.place(hash_of_note(note)))) {
+            let (part, after) = self.notes.part_at(at);
+            let is_it = |note: &&Note<K, E>| is_due(self.range.place(note.hash_of_key()));
+            if let Some(note) = part.iter().find(is_it) {
                 return Some(note.key.clone());
             }
             place = after.filter(|after| is_due(*after));
@@ -157,11 +161,13 @@ impl<K: Key, E: State> Captured<K, E> {
     /// Of a checkpoint that was given up: drops a part of the notes; says whether there was one. What panics when it is
     /// dropped does so for nobody.
     pub fn drop_step(&mut self) -> bool {
-        let Some(part) = self.notes.take_part() else { return false };
+        let Self { notes, account, booked, .. } = self;
+        let Some(part) = notes.take_part() else { return false };
         for note in part {
             let bytes = note.heap_bytes();
             let _panic = catch_unwind(AssertUnwindSafe(|| drop(note)));
-            self.give_back(bytes);
+            account.release(MemoryKind::Buffers, bytes);
+            *booked -= bytes;
         }
         true
     }
@@ -312,10 +318,9 @@ impl<K: Key, E: State> Reading<K, E> {
             *slot = None;
             return Ok(false);
         };
-        let (part, end) = lists.buckets_at(next);
-        for at in part {
-            let Some(list) = lists.get_bucket_mut(at) else { continue };
-            let hash = hash_of(list);
+        let (part, end) = lists.part_at_mut(next);
+        for list in part {
+            let hash = list.hash_of_key();
             let is_new = self.range.place(hash) >= next;
             if !is_new || captured.notes.find(hash, |note| note.key == list.key).is_some() {
                 continue;
