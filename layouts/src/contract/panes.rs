@@ -7,11 +7,11 @@ use std::ops::Range;
 use std::rc::Rc;
 
 use alluvium_pagestore::{Error, Key, Lookup, Result, Time};
-use hashbrown::hash_table;
 
 use crate::contract::by_hash::ByHash;
 use crate::contract::table::{BatchError, Cursor, StateContext};
 use crate::contract::upkeep::Upkeep;
+use crate::heap::entry_part_unsafe::Iter;
 
 /// Merges the second accumulator into the first, which holds the earlier events. Must be
 /// associative.
@@ -24,7 +24,7 @@ pub struct Run<'a, K, A>(Entries<'a, K, A>);
 #[derive(Debug)]
 enum Entries<'a, K, A> {
     One(Option<(&'a K, &'a A)>),
-    Table(hash_table::Iter<'a, (K, A)>),
+    Table(Iter<'a, (K, A)>),
 }
 
 impl<'a, K, A> Run<'a, K, A> {
@@ -34,13 +34,13 @@ impl<'a, K, A> Run<'a, K, A> {
     }
 
     #[inline]
-    pub(crate) fn of_table(entries: hash_table::Iter<'a, (K, A)>) -> Self {
+    pub(crate) fn of_table(entries: Iter<'a, (K, A)>) -> Self {
         Self(Entries::Table(entries))
     }
 
     /// What is left of a run of a table.
     #[inline]
-    pub(crate) fn table_mut(&mut self) -> Option<&mut hash_table::Iter<'a, (K, A)>> {
+    pub(crate) fn table_mut(&mut self) -> Option<&mut Iter<'a, (K, A)>> {
         match &mut self.0 {
             Entries::Table(entries) => Some(entries),
             Entries::One(_) => None,

@@ -13,7 +13,7 @@ use super::config::Sizes;
 use super::run::Run;
 use super::writing::{Removed, Written, give_up, panicked, write_merged, write_table};
 use crate::checkpoint::Jobs;
-use crate::heap::split_table::FrozenTable;
+use crate::heap::entry_table_unsafe::FrozenTable;
 use crate::trace_span;
 
 /// A table of a slice that is only read.
@@ -121,9 +121,9 @@ fn heap_of<K: Key, A: State>(table: &FrozenTable<(K, A)>) -> u64 {
     }
     let (mut place, mut bytes) = (Some(0), 0);
     while let Some(at) = place {
-        let (entries, next) = table.table_at(at);
+        let (entries, next) = table.part_at(at);
         let heap = |(key, value): &(K, A)| (key.heap_bytes() + value.heap_bytes()) as u64;
-        bytes += entries.into_iter().flatten().map(heap).sum::<u64>();
+        bytes += entries.iter().map(heap).sum::<u64>();
         place = next;
     }
     bytes

@@ -10,14 +10,15 @@
 use std::ops::Range;
 
 use alluvium_pagestore::{Account, Error, ErrorKind, Key, Result, State, Time};
-use hashbrown::HashTable;
 
 use super::gathering::Gathering;
 use super::slice::Slice;
 use super::table::SegmentPanes;
 use crate::contract::panes::{Merge, Run};
 use crate::contract::table::Cursor;
-use crate::heap::split_table::{HashRange, PART_ENTRIES_MAX, Span};
+use crate::heap::entry_part_unsafe::Part;
+use crate::heap::entry_table_unsafe::{PART_ENTRIES_MAX, Span};
+use crate::heap::hash_range::HashRange;
 
 /// Accumulators that are gathered at once, unless there are very many slices.
 const GATHERED_MAX: u64 = 8192;
@@ -122,7 +123,7 @@ impl<K: Key, A: State> SegmentPanes<K, A> {
         slices: &Range<Time>,
         cursor: &mut Cursor,
         fuel: usize,
-        mut visit: impl FnMut(&HashTable<(K, A)>, u64) -> Visited,
+        mut visit: impl FnMut(Part<'_, (K, A)>, u64) -> Visited,
     ) -> Result<()> {
         let mut slots = self.by_time.range(slices.clone()).map(|(_, slot)| *slot as usize);
         let has_any = |slot: &usize| self.slice_at(*slot).len() > 0;
@@ -132,19 +133,17 @@ impl<K: Key, A: State> SegmentPanes<K, A> {
         while !cursor.done && spent < fuel.max(1) {
             let table = match frozen {
                 Some(part) => &**part.table,
-                None => &*found.active,
+                None => &found.active,
             };
-            let (part, next) = table.table_at(cursor.position);
+            let (part, next) = table.part_at(cursor.position);
             // What comes next is on its way while this is visited.
             next.into_iter().for_each(|next| table.fetch_part(next));
             let visited = std::mem::take(&mut cursor.version);
-            if let Some(part) = part {
-                visit(part, visited).map_err(|(n, error)| {
-                    cursor.version = n;
-                    error
-                })?;
-                spent += part.len().max(1);
-            }
+            visit(part, visited).map_err(|(n, error)| {
+                cursor.version = n;
+                error
+            })?;
+            spent += part.len().max(1);
             match next {
                 Some(place) => cursor.position = place,
                 None => cursor.done = true,
@@ -220,7 +219,7 @@ impl<K: Key, A: State> SegmentPanes<K, A> {
 
 /// Visits the entries of a part but the first `visited`; an error comes with how many were before.
 fn visit_part<K, A: Clone>(
-    part: &HashTable<(K, A)>,
+    part: Part<'_, (K, A)>,
     visited: u64,
     visit: &mut dyn FnMut(&K, A) -> Result<()>,
 ) -> Visited {
@@ -244,8 +243,8 @@ fn add_slice<K: Key, A: State>(
 ) -> bool {
     let mut add = |span: Span<'_, (K, A)>| {
         let is_whole = span.first >= places.first && span.last <= places.last;
-        *looked_at += span.entries.len();
-        span.entries.iter().all(|(key, value)| {
+        *looked_at += span.part.len();
+        span.part.iter().all(|(key, value)| {
             let hash = key.key_hash();
             let is_here = is_whole || (places.first..=places.last).contains(&range.place(hash));
             !is_here || gathering.add((hash, key, value), merge, account)

@@ -9,12 +9,17 @@ use alluvium_pagestore::{Account, Key, MemoryKind, State, rounded};
 use hashbrown::HashTable;
 
 use crate::contract::panes::Merge;
-use crate::heap::split_table::spread;
 
 /// Keys there is room for at first.
 const KEYS_MIN: usize = 128;
 /// Keys there is room for at the most: all of it stays in a second-level cache.
 const KEYS_MAX: usize = 8192;
+
+/// The hash for the index, which looks at its highest and lowest bits: not those that all keys of a range share.
+#[inline(always)]
+fn spread(hash: u64) -> u64 {
+    hash.rotate_left(32)
+}
 
 /// Keys and sums of a range of places.
 pub struct Gathering<K, A> {

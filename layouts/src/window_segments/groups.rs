@@ -74,8 +74,7 @@ impl<K: Key, A: State> ByHash<K, A, Time> for SegmentPanes<K, A> {
             let place = cursor.position.max(first);
             let memory = self.slice_at(slot).active.hashes_bytes(place);
             self.account.charge(MemoryKind::Buffers, memory);
-            let hash_of = |entry: &(K, A)| entry.0.key_hash();
-            let (found, next) = self.slice_at(slot).active.hashes_at(place, last, hash_of);
+            let (found, next) = self.slice_at(slot).active.hashes_at(place, last);
             let count = found.len().min(fuel.max(1) - removed);
             found[..count].iter().for_each(|hash| self.take_out(slot, *hash));
             let next = found.get(count).map(|hash| self.range.place(*hash)).or(next);

@@ -6,7 +6,7 @@ use alluvium_pagestore::{Key, Lookup, State, Time};
 use super::slice::Slice;
 use super::table::SegmentPanes;
 use crate::contract::panes::Run;
-use crate::heap::split_table::PartMut;
+use crate::heap::entry_table_unsafe::PartMut;
 
 impl<K: Key, A: State> SegmentPanes<K, A> {
     /// The slice, if its updates may take the short way.
@@ -28,14 +28,13 @@ impl<K: Key, A: State> SegmentPanes<K, A> {
     ) -> usize {
         let slice = place(&batch[0]).0;
         let Some(found) = self.plain_slice(slice) else { return 0 };
-        let hash_of = |entry: &(K, A)| entry.0.key_hash();
         for (n, item) in batch.iter().enumerate() {
             let (of, key) = place(item);
             if of != slice {
                 return n;
             }
             let make = || (key.to_owned(), init(item));
-            let entry = found.active.find_or_add(key.key_hash(), |e| key.is(&e.0), hash_of, make);
+            let entry = found.active.find_or_add(key.key_hash(), |e| key.is(&e.0), make);
             match entry {
                 Some(entry) => change(item, &mut entry.1),
                 None => return n,
@@ -92,6 +91,5 @@ fn add<'a, K: Key, A>(
     key: &K,
     init: &impl Fn() -> A,
 ) -> Option<&'a mut (K, A)> {
-    let hash_of = |entry: &(K, A)| entry.0.key_hash();
-    part.find_or_add(hash, |entry| entry.0 == *key, hash_of, || (key.clone(), init()))
+    part.find_or_add(hash, |entry| entry.0 == *key, || (key.clone(), init()))
 }

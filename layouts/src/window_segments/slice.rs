@@ -14,13 +14,14 @@ use super::background::Frozen;
 use super::capture::Captured;
 use super::run::Run;
 use super::writing::Cut;
-use crate::heap::split_table::{HashRange, SplitTable};
+use crate::heap::entry_table_unsafe::EntryTable;
+use crate::heap::hash_range::HashRange;
 use crate::support::gaps::Gaps;
 
 /// A slice.
 pub struct Slice<K, A> {
     /// What is changed in place.
-    pub active: SplitTable<(K, A)>,
+    pub active: EntryTable<(K, A)>,
     /// Heap that the entries of `active` own.
     pub heap_bytes: u64,
     /// What is on its way to storage.
@@ -28,7 +29,7 @@ pub struct Slice<K, A> {
     /// What is on storage, the oldest first.
     pub runs: Vec<Stored>,
     /// Removed keys that older parts may have.
-    pub cuts: SplitTable<Cut<K>>,
+    pub cuts: EntryTable<Cut<K>>,
     /// Heap that the keys of `cuts` own.
     pub cut_bytes: u64,
     /// Ranges of hashes whose keys older parts may have, and do not count.
@@ -66,15 +67,15 @@ pub struct Resident {
     pub used: std::cell::Cell<bool>,
 }
 
-impl<K: Key, A> Slice<K, A> {
+impl<K: Key, A: 'static> Slice<K, A> {
     /// A slice without anything.
     pub fn new(account: &Rc<Account>, range: HashRange) -> Self {
         Self {
-            active: SplitTable::new(account.clone(), range),
+            active: EntryTable::new(account.clone(), range),
             heap_bytes: 0,
             frozen: None,
             runs: Vec::new(),
-            cuts: SplitTable::new(account.clone(), range),
+            cuts: EntryTable::new(account.clone(), range),
             cut_bytes: 0,
             gaps: Gaps::default(),
             next_number: 1,
@@ -127,8 +128,7 @@ impl<K: Key, A> Slice<K, A> {
             cut.before = before;
             return Ok(());
         }
-        let cut =
-            self.cuts.insert(hash, |cut| cut.key.key_hash(), || Cut { key: owned(), before })?;
+        let cut = self.cuts.insert(hash, || Cut { key: owned(), before })?;
         let heap = cut.key.heap_bytes() as u64;
         // Who cuts has made room for a value, which a key is part of.
         account.charge(MemoryKind::Values, heap);

@@ -9,10 +9,11 @@ use std::rc::Rc;
 
 use alluvium_pagestore::io::IoBuffer;
 use alluvium_pagestore::{Image, Key, Result, SegmentStore, State, codec, rounded};
-use hashbrown::HashTable;
 
 use super::slice::Slice;
-use crate::heap::split_table::{HashRange, PART_ENTRIES_MAX};
+use crate::heap::entry_part_unsafe::Part;
+use crate::heap::entry_table_unsafe::PART_ENTRIES_MAX;
+use crate::heap::hash_range::HashRange;
 
 /// A part being walked.
 #[derive(Debug)]
@@ -27,7 +28,7 @@ pub struct Source {
 enum Walk {
     Table {
         frozen: bool,
-        /// Place and bucket of the entries of the part at hand, in order.
+        /// Place and slot of the entries of the part at hand, in order.
         order: Vec<(u64, u32)>,
         at: usize,
         /// Where the part at hand begins, and the next one.
@@ -149,10 +150,10 @@ impl Source {
             Walk::Table { frozen, order, at, part, .. } => {
                 let found = slice(slices, self.slot);
                 let table = table_at(found, *frozen, *part).0;
-                let bucket = order[*at].1;
+                let slot = order[*at].1;
                 *at += 1;
                 // It is there unless the caller changes what it folds.
-                let entry = table.and_then(|table| table.get_bucket(bucket as usize));
+                let entry = table.and_then(|part| part.get(slot as usize));
                 self.load_part(slices, range);
                 Ok(entry.map(|(key, value)| (Cow::Borrowed(key), Cow::Borrowed(value))))
             }
@@ -179,10 +180,9 @@ impl Source {
             order.clear();
             let Some(table) = table else { continue };
             order.reserve_exact(table.len().max(PART_ENTRIES_MAX));
-            order.extend((0..table.num_buckets()).filter_map(|bucket| {
-                let (key, _) = table.get_bucket(bucket)?;
-                Some((range.place(key.key_hash()), bucket as u32))
-            }));
+            let place_of =
+                |(slot, (key, _)): (usize, &(K, A))| (range.place(key.key_hash()), slot as u32);
+            order.extend(table.numbered().map(place_of));
             order.sort_unstable();
         }
     }
@@ -221,12 +221,13 @@ fn slice<K, A>(slices: &[Option<Slice<K, A>>], slot: usize) -> &Slice<K, A> {
     slices[slot].as_ref().expect("a slice in use")
 }
 
-type PartAt<'a, K, A> = (Option<&'a HashTable<(K, A)>>, Option<u64>);
+type PartAt<'a, K, A> = (Option<Part<'a, (K, A)>>, Option<u64>);
 
 fn table_at<K, A>(slice: &Slice<K, A>, frozen: bool, place: u64) -> PartAt<'_, K, A> {
-    match (&slice.frozen, frozen) {
-        (Some(part), true) => part.table.table_at(place),
-        (None, true) => (None, None),
-        (_, false) => slice.active.table_at(place),
-    }
+    let (part, next) = match (&slice.frozen, frozen) {
+        (Some(part), true) => part.table.part_at(place),
+        (None, true) => return (None, None),
+        (_, false) => slice.active.part_at(place),
+    };
+    (Some(part), next)
 }

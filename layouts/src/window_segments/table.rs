@@ -28,7 +28,7 @@ use crate::contract::by_hash::ByHash;
 use crate::contract::panes::{Merge, Panes, PanesLayout, Run};
 use crate::contract::table::{BatchError, CheckpointOutcome, Cursor, StateContext, TableStats};
 use crate::contract::upkeep::Upkeep;
-use crate::heap::split_table::HashRange;
+use crate::heap::hash_range::HashRange;
 use crate::support::oversize::Oversize;
 use crate::support::patient_reads::PatientReads;
 
@@ -252,9 +252,8 @@ impl<K: Key, A: State> SegmentPanes<K, A> {
                 }
             }
             let found = self.slots[slot].as_mut().expect("begun above");
-            let hash_of = |entry: &(K, A)| entry.0.key_hash();
             let make = || entry.take().expect("taken once")();
-            match found.active.insert(hash, hash_of, make) {
+            match found.active.insert(hash, make) {
                 Ok(entry) => {
                     let heap = if Self::PLAIN {
                         0

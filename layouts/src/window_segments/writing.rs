@@ -8,7 +8,7 @@ use alluvium_pagestore::{
 
 use super::config::Sizes;
 use super::run::{ImageAt, Run};
-use crate::heap::split_table::FrozenTable;
+use crate::heap::entry_table_unsafe::{FrozenTable, Keyed};
 use crate::support::gaps::Gaps;
 
 /// Bytes of a footer entry, and of a trailer.
@@ -30,6 +30,12 @@ pub struct Written {
 pub struct Cut<K> {
     pub key: K,
     pub before: u64,
+}
+
+impl<K: Key> Keyed for Cut<K> {
+    fn hash_of_key(&self) -> u64 {
+        self.key.key_hash()
+    }
 }
 
 /// Removed keys, each with its hash and in the order of these, and ranges of hashes.
@@ -134,8 +140,8 @@ pub fn write_table<K: Key, A: State>(
         let mut place = Some(0);
         let mut part = Vec::new();
         while let Some(at) = place {
-            let (entries, next) = table.table_at(at);
-            part.extend(entries.into_iter().flatten().map(|entry| (entry.0.key_hash(), entry)));
+            let (entries, next) = table.part_at(at);
+            part.extend(entries.iter().map(|entry| (entry.0.key_hash(), entry)));
             part.sort_unstable_by_key(|(hash, _)| *hash);
             for (hash, (key, value)) in part.drain(..) {
                 let bytes = run.writer.encode(key, value)?;
