@@ -30,7 +30,6 @@ pub(crate) mod raw_table_unsafe;
 mod reading;
 mod records_unsafe;
 pub(crate) mod snapshot;
-pub(crate) mod split_table;
 #[cfg(test)]
 #[path = "tests_unsafe.rs"]
 mod tests;
