@@ -76,6 +76,12 @@ impl<'a, T> Part<'a, T> {
         Iter { slots: Slots::of(self.table, self.index), entries: PhantomData }
     }
 
+    /// Returns the index of the part in the directory, and its first block.
+    #[inline]
+    pub(super) fn first_block(self) -> Option<(usize, Block)> {
+        self.index.map(|index| (index, self.table.block_at(index)))
+    }
+
     /// Returns the first and the last place of the part at `place`.
     #[inline]
     pub(super) fn places(self, place: u64) -> Option<(u64, u64)> {

@@ -19,7 +19,7 @@ use std::rc::Rc;
 use alluvium_pagestore::{Account, Key, Result};
 
 use super::entry_part_unsafe::{IterMut, Part, TakenPart};
-use super::group_unsafe::entries_max;
+use super::group_unsafe::{Block, entries_max};
 use super::hash_range::HashRange;
 use super::raw_table_unsafe::RawTable;
 use crate::support::record_type_unsafe::{Entry, RecordRef, RecordType};
@@ -259,8 +259,8 @@ impl<T> EntryTable<T> {
         let place = self.table.range().place(hash);
         let part = self.part_at(place).0;
         part.fetch();
-        let (first, last) = part.places(place)?;
-        Some(PartMut { table: self, first, last })
+        let ((first, last), block) = (part.places(place)?, part.first_block()?);
+        Some(PartMut { table: self, block, first, last })
     }
 
     /// Takes some part out, in no order; `None` if the table is empty. Cost: O(1), and what the caller does with the
@@ -287,6 +287,8 @@ pub(crate) struct Span<'a, T> {
 /// One part of a table, to which keys may be added as long as it need not grow.
 pub(crate) struct PartMut<'a, T> {
     table: &'a mut EntryTable<T>,
+    /// Index in the directory, and the first block there.
+    block: (usize, Block),
     first: u64,
     last: u64,
 }
@@ -299,10 +301,17 @@ impl<T> PartMut<'_, T> {
         self.first <= place && place <= self.last
     }
 
-    /// Finds the entry with this hash that `is` it.
+    /// Finds the entry with this hash, which stands here, that `is` it.
     #[inline(always)]
-    pub fn find_mut(&mut self, hash: u64, is: impl FnMut(&T) -> bool) -> Option<&mut T> {
-        self.table.find_mut(hash, is)
+    pub fn find_mut(&mut self, hash: u64, mut is: impl FnMut(&T) -> bool) -> Option<&mut T> {
+        debug_assert!(self.has(hash), "a hash of another part");
+        let is = |record: &Record<T>| is(&record.key);
+        // SAFETY: the table is one of entries `T`, as said above, and the block is there, as no block is made meanwhile.
+        // Nobody else has a reference to the entry.
+        unsafe {
+            let found = self.table.table.probe_in(self.block, hash, is)?;
+            Some(found.entry.cast::<T>().as_mut())
+        }
     }
 
     /// Does what [`EntryTable::find_or_add`] does, with a hash that stands here.

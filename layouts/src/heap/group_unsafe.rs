@@ -6,7 +6,8 @@
 //! bits:   [ changed, captured, owed ] for each group of 16 slots
 //! ```
 //!
-//! A tag is 0 for an empty slot, else 7 bits of the hash and the highest bit. A hash names the slot where its *window*
+//! A tag is 0 for an empty slot, else 7 bits of the hash and the highest bit. A block of few entries has fewer slots than
+//! a group: the others have a tag without the highest bit. A hash names the slot where its *window*
 //! begins: 16 slots, whose tags are compared at once. An insert takes the first empty slot of the window, or of the one
 //! behind it. `passed` counts, for each group, the entries that went past a full window that begins there. A look-up ends
 //! at a window where it is 0, so there are no tombstones. It stays at 255 once it was there.
@@ -29,6 +30,10 @@ pub(super) const GROUPS_MAX: usize = 32;
 const BLOCK_BYTES: usize = 64 << 10;
 /// Most entries of a block.
 pub(super) const BLOCK_ENTRIES_MAX: u64 = entries_max(GROUPS_MAX) as u64;
+/// Fewest slots of a block.
+pub(super) const SLOTS_MIN: usize = 4;
+/// The tag of a slot that a block lacks.
+const LACKING: u8 = 1;
 /// From a block to its tags.
 const TAGS: usize = size_of::<BlockHead>();
 
@@ -39,15 +44,20 @@ pub(super) const fn entries_max(groups: usize) -> usize {
     groups * SLOTS * 7 / 8
 }
 
+/// Returns the number of entries of a full block of `slots` slots.
+pub(super) const fn entries_max_of(slots: usize) -> usize {
+    if slots < SLOTS { slots } else { entries_max(slots / SLOTS) }
+}
+
 /// Sizes of a block for entries of some layout.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Shape {
     /// Alignment of a block.
-    align: usize,
+    align: u32,
     /// Size of an entry.
-    size: usize,
+    size: u32,
     /// Most groups of a block.
-    pub groups_max: usize,
+    groups_max: u32,
 }
 
 impl Shape {
@@ -57,28 +67,46 @@ impl Shape {
         while groups_max > 1 && groups_max * SLOTS * entry.size() > BLOCK_BYTES {
             groups_max /= 2;
         }
-        Self { align, size: entry.size(), groups_max }
+        assert!(entry.size() <= i32::MAX as usize, "an entry is no larger than 2 GiB");
+        Self { align: align as u32, size: entry.size() as u32, groups_max: groups_max as u32 }
     }
 
     /// Returns the size of an entry.
+    #[inline(always)]
     pub const fn size(self) -> usize {
-        self.size
+        self.size as usize
     }
 
-    /// Returns the bytes before the head of a block: the entries of `groups` groups.
-    fn entries_bytes(self, groups: usize) -> usize {
-        (groups * SLOTS * self.size).next_multiple_of(self.align)
+    /// Returns the most slots of a block.
+    pub fn slots_max(self) -> usize {
+        self.groups_max() * SLOTS
     }
 
-    fn layout(self, groups: usize) -> Layout {
+    /// Returns the most groups of a block.
+    pub fn groups_max(self) -> usize {
+        self.groups_max as usize
+    }
+
+    /// Limits the number of groups of a block.
+    pub fn with_groups_max(self, groups_max: usize) -> Self {
+        Self { groups_max: self.groups_max.min(groups_max as u32), ..self }
+    }
+
+    /// Returns the bytes before the head of a block: its entries.
+    fn entries_bytes(self, slots: usize) -> usize {
+        (slots * self.size()).next_multiple_of(self.align as usize)
+    }
+
+    fn layout(self, slots: usize) -> Layout {
+        let groups = slots.div_ceil(SLOTS);
         let bits = groups * size_of::<GroupBits>();
-        let bytes = self.entries_bytes(groups) + bits_at(groups * SLOTS) + bits;
-        Layout::from_size_align(bytes, self.align).expect("no more than there is memory")
+        let bytes = self.entries_bytes(slots) + bits_at(groups * SLOTS) + bits;
+        Layout::from_size_align(bytes, self.align as usize).expect("no more than there is memory")
     }
 
-    /// Returns the memory of a block of `groups` groups, with what the allocator may need to align it.
-    pub fn block_bytes(self, groups: usize) -> u64 {
-        (rounded(self.layout(groups).size()) + self.align) as u64
+    /// Returns the memory of a block of `slots` slots, with what the allocator may need to align it.
+    pub fn block_bytes(self, slots: usize) -> u64 {
+        (rounded(self.layout(slots).size()) + self.align as usize) as u64
     }
 
     /// Returns the memory of a block's places.
@@ -167,6 +195,21 @@ impl Window {
         }
     }
 
+    /// Returns the slots that have an entry.
+    #[inline(always)]
+    #[cfg(target_arch = "x86_64")]
+    pub fn occupied(self) -> u16 {
+        use std::arch::x86_64::{_mm_loadu_si128, _mm_movemask_epi8};
+        // SAFETY: all processors of this kind have SSE2, and 16 bytes are there.
+        unsafe { _mm_movemask_epi8(_mm_loadu_si128(self.0.as_ptr().cast())) as u16 }
+    }
+
+    #[inline(always)]
+    #[cfg(not(target_arch = "x86_64"))]
+    pub fn occupied(self) -> u16 {
+        self.0.iter().rev().fold(0, |bits, found| bits << 1 | u16::from(*found >> 7))
+    }
+
     #[inline(always)]
     #[cfg(not(target_arch = "x86_64"))]
     pub fn matches(self, tag: u8) -> u16 {
@@ -185,9 +228,10 @@ pub(super) struct Block(NonNull<u8>);
 /// The caller of a method promises that the block was made with this shape and not freed, that nobody else holds a
 /// reference into it, and that `group` and `slot` are below the block's numbers of groups and slots.
 impl Block {
-    /// Allocates an empty block.
-    pub fn new(shape: Shape, groups: usize, depth: u32, epoch: u32) -> Self {
-        let (layout, entries) = (shape.layout(groups), shape.entries_bytes(groups));
+    /// Allocates an empty block of whole groups, or of fewer slots than one.
+    pub fn new(shape: Shape, slots: usize, depth: u32, epoch: u32) -> Self {
+        let groups = slots.div_ceil(SLOTS);
+        let (layout, entries) = (shape.layout(slots), shape.entries_bytes(slots));
         // SAFETY: it has a size, as a head has one.
         let Some(start) = NonNull::new(unsafe { alloc(layout) }) else {
             handle_alloc_error(layout)
@@ -200,6 +244,7 @@ impl Block {
             let block = Self(start.add(entries));
             block.0.cast::<BlockHead>().write(head);
             block.0.add(TAGS).write_bytes(0, layout.size() - entries - TAGS);
+            (slots..usize::from(groups) * SLOTS).for_each(|slot| block.set_tag(slot, LACKING));
             block
         }
     }
@@ -230,6 +275,13 @@ impl Block {
     pub unsafe fn groups(self) -> usize {
         // SAFETY: as said above.
         usize::from(unsafe { self.head() }.groups)
+    }
+
+    /// Returns the number of slots.
+    // SAFETY: as said above.
+    unsafe fn slots(self) -> usize {
+        // SAFETY: as said above. Only a block of one group lacks some.
+        unsafe { self.groups() * SLOTS - self.window(0).matches(LACKING).count_ones() as usize }
     }
 
     /// Returns the window that begins at a slot.
@@ -285,7 +337,7 @@ impl Block {
     // SAFETY: as said above.
     pub unsafe fn occupied(self, group: usize) -> u16 {
         // SAFETY: as said above.
-        !unsafe { self.window(group * SLOTS) }.matches(0)
+        unsafe { self.window(group * SLOTS) }.occupied()
     }
 
     /// Returns whether a slot has an entry.
@@ -293,7 +345,7 @@ impl Block {
     // SAFETY: as said above.
     pub unsafe fn has(self, slot: usize) -> bool {
         // SAFETY: as said above.
-        !unsafe { self.has_tag(slot, 0) }
+        unsafe { self.0.add(TAGS + slot).read() & 0x80 != 0 }
     }
 
     /// Returns whether a slot has this tag.
@@ -338,12 +390,18 @@ impl Block {
         unsafe { self.bits_at(self.groups() * SLOTS, group).as_mut() }
     }
 
-    /// Returns the memory of a slot.
+    /// Returns the address of a slot, to be prefetched. The block may lack it.
+    #[inline(always)]
+    pub fn address(self, shape: Shape, slot: usize) -> *const u8 {
+        self.0.as_ptr().wrapping_sub((slot + 1) * shape.size())
+    }
+
+    /// Returns the memory of a slot that the block has.
     #[inline(always)]
     // SAFETY: as said above.
     pub unsafe fn entry(self, shape: Shape, slot: usize) -> NonNull<u8> {
         // SAFETY: the slot is within the block, before its head.
-        unsafe { self.0.sub((slot + 1) * shape.size) }
+        unsafe { self.0.sub((slot + 1) * shape.size()) }
     }
 
     // SAFETY: as said above.
@@ -451,9 +509,9 @@ impl Block {
         // SAFETY: as said above; it was made with this layout.
         unsafe {
             self.drop_places();
-            let groups = self.groups();
-            let start = self.0.sub(shape.entries_bytes(groups));
-            dealloc(start.as_ptr(), shape.layout(groups));
+            let slots = self.slots();
+            let start = self.0.sub(shape.entries_bytes(slots));
+            dealloc(start.as_ptr(), shape.layout(slots));
         }
     }
 }

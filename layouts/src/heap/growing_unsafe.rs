@@ -7,7 +7,7 @@
 
 use alluvium_pagestore::{MemoryKind, Result, rounded};
 
-use super::group_unsafe::{Block, GROUPS_MAX, SLOTS, Shape, entries_max};
+use super::group_unsafe::{Block, GROUPS_MAX, SLOTS, SLOTS_MIN, Shape, entries_max};
 use super::raw_table_unsafe::{At, RawTable, slots_of};
 use crate::support::booked::Booked;
 
@@ -22,7 +22,7 @@ pub(super) const EXPECTED_BLOCKS_MAX: u64 = 256;
 /// The hashes of a block's entries, by slot.
 type Hashes = [u64; GROUPS_MAX * SLOTS];
 
-// SAFETY: in all of these, a block was made by this table, with its shape, and `mask + 1` groups; groups are taken below
+// SAFETY: in all of these, a block was made by this table, with its shape, and `groups()` groups; groups are taken below
 // that number, slots below `SLOTS`. No two references to one head are there at once.
 impl RawTable {
     /// Allows all entries to be of one of `groups` key groups.
@@ -38,7 +38,7 @@ impl RawTable {
         while let Some(block) = next {
             // SAFETY: as said above.
             let head = unsafe { block.head() };
-            if usize::from(head.len) < entries_max(self.mask + 1) {
+            if usize::from(head.len) < self.entries_max() {
                 return true;
             }
             next = head.next;
@@ -62,30 +62,30 @@ impl RawTable {
             return 0;
         }
         let Some(first) = self.directory.get(self.index_of(hash)) else {
-            return self.shape.block_bytes(1) + rounded(2 * size_of::<Block>()) as u64;
+            return self.shape.block_bytes(SLOTS_MIN) + rounded(2 * size_of::<Block>()) as u64;
         };
-        let groups = (2 * (self.mask + 1)).min(self.shape.groups_max);
+        let slots = (2 * self.block_slots()).min(self.shape.slots_max());
         // SAFETY: as said above.
         let depth = u32::from(unsafe { first.head() }.depth);
         let has_places = self.hanging_places(*first);
-        let places = if has_places { Shape::places_bytes(groups) } else { 0 };
-        let doubles = self.mask + 1 == self.shape.groups_max && depth == self.depth();
+        let places = if has_places { Shape::places_bytes(slots.div_ceil(SLOTS)) } else { 0 };
+        let doubles = self.block_slots() == self.shape.slots_max() && depth == self.depth();
         let directory = if doubles { 2 * size_of_val(&*self.directory) } else { 0 };
-        self.shape.block_bytes(groups) + places + rounded(directory) as u64
+        self.shape.block_bytes(slots) + places + rounded(directory) as u64
     }
 
     #[cold]
     #[inline(never)]
     fn grow(&mut self, hash: u64) -> Result<()> {
         if self.directory.is_empty() {
-            return self.begin(1, 0);
+            self.begin(SLOTS_MIN, 0)?;
         }
         while !self.has_room(hash) {
             let index = self.index_of(hash);
             // SAFETY: as said above.
             let depth = u32::from(unsafe { self.directory[index].head() }.depth);
-            let directory_max = (DIRECTORY_SHARE * self.blocks) << self.alike;
-            if self.mask + 1 < self.shape.groups_max {
+            let directory_max = (DIRECTORY_SHARE * self.blocks as usize) << self.alike;
+            if self.block_slots() < self.shape.slots_max() {
                 self.double()?;
             } else if depth < self.depth() || self.directory.len() < directory_max {
                 self.split(hash, depth + 1)?;
@@ -96,20 +96,20 @@ impl RawTable {
         Ok(())
     }
 
-    /// Makes the first blocks, of `groups` groups, for prefixes of `depth` bits.
-    fn begin(&mut self, groups: usize, depth: u32) -> Result<()> {
+    /// Makes the first blocks, of `slots` slots, for prefixes of `depth` bits.
+    fn begin(&mut self, slots: usize, depth: u32) -> Result<()> {
         // With one bit at least, a shift is less than 64.
         let (places, blocks) = ((1usize << depth).max(2), 1 << depth);
         let bytes = rounded(places * size_of::<Block>()) as u64;
-        let block_bytes = self.shape.block_bytes(groups);
+        let block_bytes = self.shape.block_bytes(slots);
         self.account().ensure(blocks as u64 * block_bytes + bytes, "a hash table")?;
         let mut directory = Vec::with_capacity(places);
-        self.set_groups(groups);
+        self.set_slots(slots);
         for _ in 0..blocks {
             directory.push(self.new_block(depth));
         }
         directory.resize(places, directory[0]);
-        (self.directory, self.blocks) = (directory, blocks);
+        (self.directory, self.blocks) = (directory, blocks as u32);
         self.set_shift();
         self.book(self.booked + bytes);
         Ok(())
@@ -117,16 +117,16 @@ impl RawTable {
 
     /// Makes a block, for which there is room.
     fn new_block(&mut self, depth: u32) -> Block {
-        let groups = self.mask + 1;
-        let block = Block::new(self.shape, groups, depth, self.epoch);
-        self.book(self.booked + self.shape.block_bytes(groups));
+        let slots = self.block_slots();
+        let block = Block::new(self.shape, slots, depth, self.epoch);
+        self.book(self.booked + self.shape.block_bytes(slots));
         block
     }
 
     /// Makes the blocks of an empty table that `entries` entries with evenly spread hashes are going to fill, `blocks_max`
     /// at most. Makes none if they take more than half of the free memory. Cost: in the number of blocks.
     pub fn expect(&mut self, entries: u64, blocks_max: u64) {
-        let groups = self.shape.groups_max;
+        let groups = self.shape.groups_max();
         let blocks = (entries / entries_max(groups) as u64).min(blocks_max);
         if !self.directory.is_empty() || blocks < 2 {
             return;
@@ -137,25 +137,25 @@ impl RawTable {
     /// Makes a block for each prefix of `depth` bits of an empty table. Makes none if they take more than half of the
     /// free memory. Returns whether it did. Cost: in the number of blocks.
     pub fn expect_prefixes(&mut self, depth: u32) -> bool {
-        let groups = self.shape.groups_max;
-        let bytes = (self.shape.block_bytes(groups) + 8).saturating_mul(1 << depth.min(40));
+        let slots = self.shape.slots_max();
+        let bytes = (self.shape.block_bytes(slots) + 8).saturating_mul(1 << depth.min(40));
         // Without the memory they are made as entries come.
         self.directory.is_empty()
             && bytes <= self.account().available() / 2
-            && self.begin(groups, depth).is_ok()
+            && self.begin(slots, depth).is_ok()
     }
 
-    /// Moves the entries of the only block to a block of twice as many groups.
+    /// Moves the entries of the only block to a block of twice as many slots.
     fn double(&mut self) -> Result<()> {
         debug_assert!(self.blocks == 1, "only the first block grows");
-        let (old, groups) = (self.directory[0], self.mask + 1);
+        let (old, slots, groups) = (self.directory[0], self.block_slots(), self.groups());
         // SAFETY: as said above.
         let (has_places, depth) = unsafe { (old.has_places(), old.head().depth.into()) };
-        let places = if has_places { Shape::places_bytes(2 * groups) } else { 0 };
-        let bytes = self.shape.block_bytes(2 * groups) + places;
+        let places = if has_places { Shape::places_bytes((2 * slots).div_ceil(SLOTS)) } else { 0 };
+        let bytes = self.shape.block_bytes(2 * slots) + places;
         self.account().ensure(bytes, "a hash table")?;
         let hashes = self.hashes_of(old);
-        self.set_groups(2 * groups);
+        self.set_slots(2 * slots);
         let new = self.new_blocks(1, depth, has_places);
         for group in 0..groups {
             for slot in slots_of(self.occupied_in(old, group)).map(|slot| group * SLOTS + slot) {
@@ -164,7 +164,7 @@ impl RawTable {
         }
         self.moved += 1;
         self.directory.fill(new);
-        self.free_block(old, groups);
+        self.free_block(old, slots);
         Ok(())
     }
 
@@ -176,7 +176,7 @@ impl RawTable {
     /// Returns the hashes of a block's entries.
     fn hashes_of(&self, block: Block) -> Hashes {
         let mut hashes = [0; GROUPS_MAX * SLOTS];
-        for group in 0..=self.mask {
+        for group in 0..=self.mask() {
             for slot in slots_of(self.occupied_in(block, group)).map(|slot| group * SLOTS + slot) {
                 // SAFETY: as said above; a slot with a tag has an entry.
                 hashes[slot] = unsafe { self.record((block, slot)) }.hash();
@@ -215,7 +215,7 @@ impl RawTable {
         hashes: &'a Hashes,
         is_upper: &'a dyn Fn(u64) -> bool,
     ) -> impl Iterator<Item = (usize, u64)> + use<'a> {
-        (0..=self.mask).flat_map(move |group| {
+        (0..=self.mask()).flat_map(move |group| {
             // SAFETY: as said above.
             let slots = slots_of(unsafe { block.occupied(group) });
             let all = slots.map(move |slot| (group * SLOTS + slot, hashes[group * SLOTS + slot]));
@@ -231,7 +231,7 @@ impl RawTable {
         let hashed = self.hanging(lower).zip(std::iter::once(&first).chain(&behind));
         let count = |(block, hashes)| self.upper_of(block, hashes, &is_upper).count();
         let upper_len: usize = hashed.clone().map(count).sum();
-        let blocks = upper_len.div_ceil(entries_max(self.mask + 1)).max(1);
+        let blocks = upper_len.div_ceil(self.entries_max()).max(1);
         let has_places = self.hanging_places(lower);
         self.ensure_blocks(blocks, has_places, depth)?;
         if depth > self.depth() {
@@ -262,10 +262,10 @@ impl RawTable {
     }
 
     fn ensure_blocks(&self, blocks: usize, has_places: bool, depth: u32) -> Result<()> {
-        let groups = self.mask + 1;
+        let groups = self.groups();
         let places = if has_places { Shape::places_bytes(groups) } else { 0 };
         let directory = if depth > self.depth() { 2 * self.directory.len() } else { 0 };
-        let bytes = blocks as u64 * (self.shape.block_bytes(groups) + places)
+        let bytes = blocks as u64 * (self.shape.block_bytes(self.block_slots()) + places)
             + rounded(directory * size_of::<Block>()) as u64;
         self.account().ensure(bytes, "a hash table")
     }
@@ -276,7 +276,7 @@ impl RawTable {
         for _ in 0..blocks {
             let block = self.new_block(depth);
             if has_places {
-                self.book(self.booked + Shape::places_bytes(self.mask + 1));
+                self.book(self.booked + Shape::places_bytes(self.groups()));
                 // SAFETY: as said above.
                 unsafe { block.make_places() };
             }
@@ -304,7 +304,7 @@ impl RawTable {
         while let Some(block) = next {
             // SAFETY: as said above.
             next = unsafe { block.head() }.next;
-            self.free_block(block, self.mask + 1);
+            self.free_block(block, self.block_slots());
         }
     }
 

@@ -29,7 +29,7 @@ pub(super) struct Mark {
     owed: bool,
 }
 
-// SAFETY: in all of these, a block was made by this table, with its shape, and `mask + 1` groups; groups are taken below
+// SAFETY: in all of these, a block was made by this table, with its shape, and `groups()` groups; groups are taken below
 // that number, slots below `SLOTS`. No two references to one head are there at once.
 impl RawTable {
     /// Sets a barrier: its checkpoint reads what has changed until now. Cost: O(1).
@@ -249,7 +249,7 @@ impl RawTable {
 
     /// Returns whether `dirty` has a group.
     pub fn is_dirty_in(&self, dirty: u64, group: usize) -> bool {
-        dirty & Self::dirty_bit(group & self.mask) != 0
+        dirty & Self::dirty_bit(group & self.mask()) != 0
     }
 
     /// Returns the slots of `groups` groups.
@@ -284,7 +284,7 @@ impl RawTable {
     /// Starts to note places of records; none is known yet. Returns whether there is memory for them.
     pub fn note_places(&mut self) -> bool {
         self.forget_places();
-        let bytes = self.blocks as u64 * Shape::places_bytes(self.mask + 1);
+        let bytes = u64::from(self.blocks) * Shape::places_bytes(self.groups());
         self.has_places = bytes <= self.account().available() / BEGIN_SHARE;
         self.has_places
     }
@@ -316,7 +316,7 @@ impl RawTable {
                 // SAFETY: as said above.
                 unsafe {
                     if block.has_places() {
-                        freed += Shape::places_bytes(self.mask + 1);
+                        freed += Shape::places_bytes(self.groups());
                         block.drop_places();
                     }
                     next = block.head().next;
@@ -328,7 +328,7 @@ impl RawTable {
 
     /// Makes places for a block, all of them none. Without the memory, the places of all blocks are lost.
     pub(super) fn make_places(&mut self, block: Block) {
-        let bytes = Shape::places_bytes(self.mask + 1);
+        let bytes = Shape::places_bytes(self.groups());
         let has_room = self.account().available() >= bytes;
         if !has_room || !reserve(self.account(), bytes) {
             self.forget_places();

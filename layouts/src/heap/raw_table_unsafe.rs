@@ -10,7 +10,7 @@
 //! compiled once: growing is in `growing_unsafe.rs`, bits and places for checkpoints in `marks_unsafe.rs`.
 //!
 //! What it keeps true:
-//! - Each block is reached from exactly the directory's places of its prefix, and all have `mask + 1` groups.
+//! - Each block is reached from exactly the directory's places of its prefix, and all have `groups()` groups.
 //! - `passed` of a window is not 0 while an entry is behind it.
 //! - All memory of the table is booked.
 
@@ -22,7 +22,7 @@ use std::rc::Rc;
 
 use alluvium_pagestore::{Account, MemoryKind, rounded};
 
-use super::group_unsafe::{Block, GroupBits, SLOTS, Shape, entries_max, tag_of};
+use super::group_unsafe::{Block, GroupBits, SLOTS, Shape, entries_max_of, tag_of};
 use crate::heap::hash_range::HashRange;
 use crate::heap::place::Place;
 use crate::support::prefetch_unsafe::prefetch;
@@ -86,12 +86,13 @@ pub(crate) struct RawTable {
     pub(super) range: HashRange,
     /// Bits that the hash, less the lowest of the range, is shifted to give an index of the directory.
     shift: u32,
-    /// Groups of a block less one, and slots less one.
-    pub(super) mask: usize,
-    last: usize,
+    /// Slots of a block less one; at least those of a group.
+    last: u32,
+    /// Slots that a block has.
+    slots: u32,
     pub(super) directory: Vec<Block>,
     /// Number of prefixes with blocks.
-    pub(super) blocks: usize,
+    pub(super) blocks: u32,
     pub(super) len: u64,
     /// Bits in which all hashes may agree: the directory may be longer by as many.
     pub(super) alike: u32,
@@ -124,7 +125,7 @@ pub(super) fn slots_of(mut word: u16) -> impl Iterator<Item = usize> {
     })
 }
 
-// SAFETY: in all of these, a block was made by this table, with its shape, and `mask + 1` groups; groups are taken below
+// SAFETY: in all of these, a block was made by this table, with its shape, and `groups()` groups; groups are taken below
 // that number, slots below `SLOTS`. No two references to one head are there at once.
 impl RawTable {
     /// Makes an empty table, which takes no memory.
@@ -142,8 +143,8 @@ impl RawTable {
             shape: Shape::of(record_type.layout()),
             range,
             shift: 0,
-            mask: 0,
             last: 0,
+            slots: 0,
             directory: Vec::new(),
             blocks: 0,
             len: 0,
@@ -166,7 +167,7 @@ impl RawTable {
     /// Limits the number of groups of a block.
     pub fn with_groups_max(mut self, groups_max: usize) -> Self {
         debug_assert!(self.directory.is_empty() && groups_max.is_power_of_two());
-        self.shape.groups_max = self.shape.groups_max.min(groups_max);
+        self.shape = self.shape.with_groups_max(groups_max);
         self
     }
 
@@ -182,7 +183,7 @@ impl RawTable {
     /// booked: see [`memory_bytes`](RawTable::memory_bytes). Cost: O(1).
     pub fn detach(&mut self) -> Self {
         let empty = Self::new(self.record_type, self.account().clone(), self.range);
-        let mut empty = empty.with_groups_max(self.shape.groups_max);
+        let mut empty = empty.with_groups_max(self.shape.groups_max());
         empty.alike = self.alike;
         let mut taken = std::mem::replace(self, empty);
         taken.account = None;
@@ -200,12 +201,12 @@ impl RawTable {
 
     /// Returns the number of slots, without those of chained blocks.
     pub fn slots(&self) -> u64 {
-        (self.blocks * (self.mask + 1) * SLOTS) as u64
+        u64::from(self.blocks) * u64::from(self.slots)
     }
 
     /// Returns the number of entries of full blocks, without chained ones.
     pub fn capacity(&self) -> u64 {
-        (self.blocks * entries_max(self.mask + 1)) as u64
+        u64::from(self.blocks) * self.entries_max() as u64
     }
 
     /// Returns the bytes booked for the table.
@@ -232,9 +233,10 @@ impl RawTable {
         self.directory.len().trailing_zeros()
     }
 
-    /// Sets the number of groups of a block.
-    pub(super) fn set_groups(&mut self, groups: usize) {
-        (self.mask, self.last) = (groups - 1, groups * SLOTS - 1);
+    /// Sets the number of slots of a block.
+    pub(super) fn set_slots(&mut self, slots: usize) {
+        self.last = (slots.max(SLOTS) - 1) as u32;
+        self.slots = slots as u32;
     }
 
     /// Follows a change of the directory's length.
@@ -258,18 +260,35 @@ impl RawTable {
     pub unsafe fn probe<K, V>(
         &self,
         hash: u64,
+        is: impl FnMut(&Entry<K, V>) -> bool,
+    ) -> Option<Found<K, V>> {
+        let index = self.index_of(hash);
+        let block = *self.directory.get(index)?;
+        // SAFETY: the block is the one of the hash; the types are the caller's promise.
+        unsafe { self.probe_in((index, block), hash, is) }
+    }
+
+    /// Does the same from the first block at the index of the hash on.
+    ///
+    /// # Safety
+    /// The table is of these types, and has this block there.
+    #[inline(always)]
+    // SAFETY: types and block are the caller's promise.
+    pub(super) unsafe fn probe_in<K, V>(
+        &self,
+        (index, block): (usize, Block),
+        hash: u64,
         mut is: impl FnMut(&Entry<K, V>) -> bool,
     ) -> Option<Found<K, V>> {
         let shape = const { Shape::of(Layout::new::<Entry<K, V>>()) };
-        let index = self.index_of(hash);
-        let (block, window) = (*self.directory.get(index)?, hash as usize & self.last);
+        let window = hash as usize & self.last();
         // SAFETY: as said above; a slot with a tag has an entry of these types.
         unsafe {
             // Most entries are near the start of their window: do not wait for the tags.
-            prefetch(block.entry(shape, window).as_ptr());
+            prefetch(block.address(shape, window));
             let mut found = block.window(window).matches(tag_of(hash));
             while found != 0 {
-                let slot = (window + found.trailing_zeros() as usize) & self.last;
+                let slot = (window + found.trailing_zeros() as usize) & self.last();
                 let entry = block.entry(shape, slot).cast::<Entry<K, V>>();
                 if is(entry.as_ref()) {
                     return Some(Found { entry, slot: FoundSlot { index, block, first: 0, slot } });
@@ -308,11 +327,12 @@ impl RawTable {
         let index = self.index_of(hash);
         let (mut block, mut first) = (*self.directory.get(index)?, 0);
         loop {
-            let mut window = hash as usize & self.last;
-            for _ in 0..=self.mask {
+            let mut window = hash as usize & self.last();
+            for _ in 0..=self.mask() {
                 // SAFETY: as said above.
                 for found in slots_of(unsafe { block.window(window) }.matches(tag_of(hash))) {
-                    let at = FoundSlot { index, block, first, slot: (window + found) & self.last };
+                    let at =
+                        FoundSlot { index, block, first, slot: (window + found) & self.last() };
                     if is(at) {
                         return Some(at);
                     }
@@ -321,11 +341,11 @@ impl RawTable {
                 if !unsafe { block.is_passed(window) } {
                     return None;
                 }
-                window = (window + SLOTS) & self.last;
+                window = (window + SLOTS) & self.last();
             }
             // SAFETY: as said above.
             block = unsafe { block.head() }.next?;
-            first += self.mask + 1;
+            first += self.groups();
         }
     }
 
@@ -338,7 +358,7 @@ impl RawTable {
     pub unsafe fn has_changed<K, V>(&self, found: &Found<K, V>) -> bool {
         let FoundSlot { block, slot, .. } = found.slot;
         // SAFETY: the block is where it was.
-        unsafe { block.has_changed(self.last + 1, slot, self.epoch) }
+        unsafe { block.has_changed(self.last() + 1, slot, self.epoch) }
     }
 
     /// Prefetches the entry that a look-up of a hash compares first, and returns its slot. For a change, also prefetches
@@ -360,15 +380,15 @@ impl RawTable {
     #[inline(always)]
     fn look_ahead_in(&self, shape: Shape, hash: u64, changes: bool) -> Near {
         let Some(block) = self.directory.get(self.index_of(hash)) else { return Near::default() };
-        let window = hash as usize & self.last;
+        let window = hash as usize & self.last();
         // SAFETY: as said above; both callers know the shape.
         unsafe {
             let found = block.window(window).matches(tag_of(hash));
-            let slot = (window + found.trailing_zeros() as usize) & self.last;
-            prefetch(block.entry(shape, slot).as_ptr());
+            let slot = (window + found.trailing_zeros() as usize) & self.last();
+            prefetch(block.address(shape, slot));
             if changes {
                 prefetch(std::ptr::from_ref(block.head()));
-                prefetch(block.bits_at(self.last + 1, slot / SLOTS).as_ptr());
+                prefetch(block.bits_at(self.last() + 1, slot / SLOTS).as_ptr());
             }
             Near(slot as u16)
         }
@@ -389,7 +409,7 @@ impl RawTable {
     ) -> Option<Found<K, V>> {
         let shape = const { Shape::of(Layout::new::<Entry<K, V>>()) };
         let index = self.index_of(hash);
-        let (block, slot) = (*self.directory.get(index)?, usize::from(near.0) & self.last);
+        let (block, slot) = (*self.directory.get(index)?, usize::from(near.0) & self.last());
         // SAFETY: as said above; a slot with a tag has an entry of these types, also if others moved since.
         unsafe {
             if block.has_tag(slot, tag_of(hash)) {
@@ -411,7 +431,7 @@ impl RawTable {
     pub unsafe fn near<K, V>(&self, hash: u64, near: Near) -> Option<NonNull<Entry<K, V>>> {
         let shape = const { Shape::of(Layout::new::<Entry<K, V>>()) };
         let block = *self.directory.get(self.index_of(hash))?;
-        let slot = usize::from(near.0) & self.last;
+        let slot = usize::from(near.0) & self.last();
         // SAFETY: as said above; a slot with a tag has an entry of these types.
         unsafe { block.has_tag(slot, tag_of(hash)).then(|| block.entry(shape, slot).cast()) }
     }
@@ -421,10 +441,10 @@ impl RawTable {
     pub(super) fn resolve(&self, spot: Spot) -> Option<(Block, usize)> {
         let mut block = *self.directory.get(spot.index as usize)?;
         let mut group = spot.group as usize;
-        while group > self.mask {
+        while group > self.mask() {
             // SAFETY: as said above.
             block = unsafe { block.head() }.next?;
-            group -= self.mask + 1;
+            group -= self.groups();
         }
         Some((block, group))
     }
@@ -498,10 +518,10 @@ impl RawTable {
         let mut first = 0;
         // SAFETY: as said above.
         unsafe {
-            while usize::from(block.head().len) >= entries_max(self.mask + 1) {
+            while usize::from(block.head().len) >= self.entries_max() {
                 block.pass_all();
                 block = block.head().next.expect("room was made");
-                first += self.mask + 1;
+                first += self.groups();
             }
             ((block, block.fill(hash)), first)
         }
@@ -559,10 +579,10 @@ impl RawTable {
 
     /// Counts the groups at an index of the directory.
     pub fn groups_at(&self, index: usize) -> usize {
-        let (mut block, mut groups) = (self.directory[index], self.mask + 1);
+        let (mut block, mut groups) = (self.directory[index], self.groups());
         // SAFETY: as said above.
         while let Some(next) = unsafe { block.head() }.next {
-            (block, groups) = (next, groups + self.mask + 1);
+            (block, groups) = (next, groups + self.groups());
         }
         groups
     }
@@ -593,7 +613,7 @@ impl RawTable {
         let (mut next, mut group, mut left) = (Some(self.directory[index]), 0, 0u16);
         std::iter::from_fn(move || {
             while left == 0 {
-                if group > self.mask {
+                if group > self.mask() {
                     // SAFETY: as said above.
                     (next, group) = (unsafe { next?.head() }.next, 0);
                 }
@@ -627,8 +647,32 @@ impl RawTable {
     }
 
     /// Returns the number of groups of a block.
+    #[inline(always)]
     pub(super) fn groups(&self) -> usize {
-        self.mask + 1
+        self.mask() + 1
+    }
+
+    /// Returns the number of slots of a block.
+    pub(super) fn block_slots(&self) -> usize {
+        self.slots as usize
+    }
+
+    /// Returns the number of entries of a full block.
+    #[inline]
+    pub(super) fn entries_max(&self) -> usize {
+        entries_max_of(self.slots as usize)
+    }
+
+    /// Returns the number of groups of a block less one.
+    #[inline(always)]
+    pub(super) fn mask(&self) -> usize {
+        self.last as usize / SLOTS
+    }
+
+    /// Returns the number of slots of a block less one.
+    #[inline(always)]
+    fn last(&self) -> usize {
+        self.last as usize
     }
 
     /// Returns the first block at an index of the directory.
@@ -666,7 +710,7 @@ impl RawTable {
         while let Some(block) = next {
             // SAFETY: as said above.
             next = unsafe { block.head() }.next;
-            self.free_block(block, self.mask + 1);
+            self.free_block(block, self.block_slots());
         }
         if self.directory.is_empty() {
             self.directory = Vec::new();
@@ -693,7 +737,7 @@ impl RawTable {
         if !self.record_type.needs_drop() {
             return;
         }
-        for group in 0..=self.mask {
+        for group in 0..=self.mask() {
             // SAFETY: as said above; the block goes, and its tags are not looked at again.
             for slot in slots_of(unsafe { block.occupied(group) }) {
                 // SAFETY: as said above.
@@ -707,14 +751,14 @@ impl RawTable {
         }
     }
 
-    /// Frees a block of `groups` groups without entries.
-    pub(super) fn free_block(&mut self, block: Block, groups: usize) {
+    /// Frees a block of `slots` slots without entries.
+    pub(super) fn free_block(&mut self, block: Block, slots: usize) {
         // SAFETY: as said above, and nothing leads to it any more.
         let places = unsafe { block.has_places() };
-        let places = if places { Shape::places_bytes(groups) } else { 0 };
+        let places = if places { Shape::places_bytes(slots.div_ceil(SLOTS)) } else { 0 };
         // SAFETY: as above.
         unsafe { block.free(self.shape) };
-        self.book(self.booked - self.shape.block_bytes(groups) - places);
+        self.book(self.booked - self.shape.block_bytes(slots) - places);
     }
 
     /// Returns the bits of a group.

@@ -11,8 +11,8 @@ use super::group_unsafe::BLOCK_ENTRIES_MAX;
 use super::growing_unsafe::EXPECTED_BLOCKS_MAX;
 use super::raw_table_unsafe::{Near, RawTable, Spot};
 use super::walk::Walk;
-use crate::heap::place::Place;
 use crate::heap::hash_range::HashRange;
+use crate::heap::place::Place;
 use crate::support::record_type_unsafe::in_memory::{self, HashBy};
 use crate::support::record_type_unsafe::{Entry, RecordType};
 
