@@ -380,7 +380,7 @@ impl<K: Key, A: State> SegmentPanes<K, A> {
             is_kept = captured.entries.keep(hash, key, before);
         }
         if is_kept && captured.cuts.wants(hash, key) {
-            let before = found.cuts.find(hash, |cut| key.is(&cut.key));
+            let before = found.cuts.find(hash, |known| key.is(known));
             is_kept = captured.cuts.keep(hash, key, before);
         }
         if !is_kept {

@@ -162,8 +162,8 @@ impl<K: Key, A: State> SegmentPanes<K, A> {
         let (hash, before) = (cut.key.key_hash(), cut.before);
         let found = self.slots[slot].as_mut().expect("begun above");
         let key = cut.key.clone();
-        found.cut(hash, |known| *known == key, || cut.key, &self.account)?;
-        let made = found.cuts.find_mut(hash, |cut| cut.key == key);
+        found.cut(hash, |known| *known == key, || cut.key, (&self.account, self.range))?;
+        let made = found.cuts.find_mut(hash, |known| *known == key);
         made.expect("made above").before = before;
         Ok(())
     }

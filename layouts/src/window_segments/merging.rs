@@ -117,7 +117,8 @@ impl<K: Key, A: State> SegmentPanes<K, A> {
         let new = new.map(|run| Stored::new(Arc::new(run)));
         let found = self.slots[merging.slot].as_mut().expect("found by it");
         let old: Vec<_> = found.runs.splice(first..=last, new).collect();
-        found.forget_cuts(&self.account);
+        let cuts = found.forget_cuts(&self.account);
+        self.forgotten.extend(cuts);
         self.drop_runs(old);
         self.arrangement += 1;
         self.merge_runs(merging.slot);

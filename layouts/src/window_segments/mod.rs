@@ -10,6 +10,7 @@ mod background;
 mod capture;
 mod checkpoint;
 mod config;
+mod cuts;
 mod files;
 mod fold;
 mod fold_memory;

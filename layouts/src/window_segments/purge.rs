@@ -46,6 +46,13 @@ impl<K: Key, A: State> SegmentPanes<K, A> {
     /// left.
     pub(super) fn bury(&mut self, mut fuel: usize) -> usize {
         while fuel > 0 {
+            if let Some(cuts) = self.forgotten.front_mut() {
+                match cuts.take_part(&self.account) {
+                    Some(count) => fuel = fuel.saturating_sub(count + 1),
+                    None => drop(self.forgotten.pop_front()),
+                }
+                continue;
+            }
             let Some(slice) = self.dying.front_mut() else {
                 if self.next_to_bury() {
                     continue;
@@ -63,10 +70,7 @@ impl<K: Key, A: State> SegmentPanes<K, A> {
                     self.background.drop_table(part.table);
                 }
                 fuel -= 1;
-            } else if let Some(part) = slice.cuts.take_part() {
-                let keys = part.map(|cut| cut.key.heap_bytes() as u64);
-                let (count, heap) = keys.fold((0, 0), |(n, sum), heap| (n + 1, sum + heap));
-                self.account.release(MemoryKind::Values, heap);
+            } else if let Some(count) = slice.cuts.take_part(&self.account) {
                 fuel = fuel.saturating_sub(count + 1);
             } else if slice.active.memory_bytes() == 0 {
                 slice.gaps.close(&self.account);

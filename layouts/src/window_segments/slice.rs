@@ -8,10 +8,11 @@
 use std::rc::Rc;
 use std::sync::Arc;
 
-use alluvium_pagestore::{Account, Image, Key, MemoryKind, Result};
+use alluvium_pagestore::{Account, Image, Key, Result};
 
 use super::background::Frozen;
 use super::capture::Captured;
+use super::cuts::Cuts;
 use super::run::Run;
 use super::writing::Cut;
 use crate::heap::entry_table_unsafe::EntryTable;
@@ -29,9 +30,7 @@ pub struct Slice<K, A> {
     /// What is on storage, the oldest first.
     pub runs: Vec<Stored>,
     /// Removed keys that older parts may have.
-    pub cuts: EntryTable<Cut<K>>,
-    /// Heap that the keys of `cuts` own.
-    pub cut_bytes: u64,
+    pub cuts: Cuts<K>,
     /// Ranges of hashes whose keys older parts may have, and do not count.
     pub gaps: Gaps,
     /// The number that the next part gets.
@@ -75,8 +74,7 @@ impl<K: Key, A: 'static> Slice<K, A> {
             heap_bytes: 0,
             frozen: None,
             runs: Vec::new(),
-            cuts: EntryTable::new(account.clone(), range),
-            cut_bytes: 0,
+            cuts: Cuts::default(),
             gaps: Gaps::default(),
             next_number: 1,
             captured: None,
@@ -112,7 +110,7 @@ impl<K: Key, A: 'static> Slice<K, A> {
         if self.cuts.is_empty() {
             return first;
         }
-        self.cuts.find(hash, |cut| is(&cut.key)).map_or(first, |cut| cut.before.max(first))
+        self.cuts.find(hash, is).map_or(first, |cut| cut.before.max(first))
     }
 
     /// Removes what `key` has in the parts that were begun already.
@@ -121,34 +119,28 @@ impl<K: Key, A: 'static> Slice<K, A> {
         hash: u64,
         is: impl Fn(&K) -> bool,
         owned: impl FnOnce() -> K,
-        account: &Account,
+        (account, range): (&Rc<Account>, HashRange),
     ) -> Result<()> {
         let before = self.next_number;
-        if let Some(cut) = self.cuts.find_mut(hash, |cut| is(&cut.key)) {
+        if let Some(cut) = self.cuts.find_mut(hash, is) {
             cut.before = before;
             return Ok(());
         }
-        let cut = self.cuts.insert(hash, || Cut { key: owned(), before })?;
-        let heap = cut.key.heap_bytes() as u64;
-        // Who cuts has made room for a value, which a key is part of.
-        account.charge(MemoryKind::Values, heap);
-        self.cut_bytes += heap;
-        Ok(())
+        self.cuts.add(hash, || Cut { key: owned(), before }, (account, range))
     }
 
-    /// Forgets the cuts if no part is left that they apply to.
-    pub fn forget_cuts(&mut self, account: &Account) {
+    /// Takes the cuts out if no part is left that they apply to.
+    pub fn forget_cuts(&mut self, account: &Account) -> Option<Cuts<K>> {
         let oldest = self.runs.first().map(|stored| stored.run.number);
         let oldest = oldest.or(self.frozen.as_ref().map(|part| part.number));
         if oldest.is_some() || self.captured.is_some() {
-            return;
+            return None;
         }
         self.gaps.close(account);
         if !self.cuts.is_empty() {
             self.in_group = None;
         }
-        while self.cuts.take_part().is_some() {}
-        account.release(MemoryKind::Values, std::mem::take(&mut self.cut_bytes));
+        self.cuts.take()
     }
 }
 

@@ -14,6 +14,7 @@ use alluvium_pagestore::{
 use super::background::{Background, Storage};
 use super::capture::Capture;
 use super::config::{Sizes, TABLE_FILES, WindowSegments};
+use super::cuts::Cuts;
 use super::files::{Files, NAME_BYTES};
 use super::fold::Fold;
 use super::fund::Fund;
@@ -53,6 +54,8 @@ pub struct SegmentPanes<K, A> {
     pub(super) entries_likely: u64,
     /// Those that were taken out, with what is left of them.
     pub(super) dying: VecDeque<Slice<K, A>>,
+    /// Cuts without a part that they apply to, to be dropped.
+    pub(super) forgotten: VecDeque<Cuts<K>>,
     pub(super) ahead: Ahead,
     /// Where a fold that ran out of fuel goes on.
     pub(super) folding: Option<Fold>,
@@ -189,6 +192,7 @@ impl<K: Key, A: State> SegmentPanes<K, A> {
             purged: VecDeque::new(),
             entries_likely: 0,
             dying: VecDeque::new(),
+            forgotten: VecDeque::new(),
             ahead: Ahead::default(),
             folding: None,
             gathering: Gathering::within(sizes.fold_bytes),
@@ -466,7 +470,8 @@ impl<K: Key, A: State> Panes<K, A> for SegmentPanes<K, A> {
             // Before the cut is made, so that nothing is half removed.
             self.make_room((16 << 10) + self.sizes.headroom_bytes, "a removed key")?;
             let found = self.slots[slot].as_mut().expect("a slice in use");
-            found.cut(hash, |known| key.is(known), || key.to_owned(), &self.account)?;
+            let at = (&self.account, self.range);
+            found.cut(hash, |known| key.is(known), || key.to_owned(), at)?;
         }
         let found = self.slots[slot].as_mut().expect("a slice in use");
         if let Some((key, value)) = found.active.remove(hash, |(known, _)| key.is(known)) {
@@ -570,6 +575,7 @@ impl<K, A> Drop for SegmentPanes<K, A> {
         self.capture = None;
         self.slots.clear();
         self.dying.clear();
+        self.forgotten.clear();
         for kind in MEMORY_KINDS {
             self.account.release(kind, self.account.used_for(kind));
         }

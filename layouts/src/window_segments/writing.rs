@@ -8,7 +8,7 @@ use alluvium_pagestore::{
 
 use super::config::Sizes;
 use super::run::{ImageAt, Run};
-use crate::heap::entry_table_unsafe::{FrozenTable, Keyed};
+use crate::heap::entry_table_unsafe::FrozenTable;
 use crate::support::gaps::Gaps;
 
 /// Bytes of a footer entry, and of a trailer.
@@ -30,12 +30,6 @@ pub struct Written {
 pub struct Cut<K> {
     pub key: K,
     pub before: u64,
-}
-
-impl<K: Key> Keyed for Cut<K> {
-    fn hash_of_key(&self) -> u64 {
-        self.key.key_hash()
-    }
 }
 
 /// Removed keys, each with its hash and in the order of these, and ranges of hashes.
