@@ -121,7 +121,10 @@ impl<K: Key, A: State> SegmentPanes<K, A> {
             (OF_RUN, &[number, level, records, first, files]) => {
                 let range = first as usize..first.saturating_add(files) as usize;
                 let files = segments.get(range).ok_or_else(|| catalog_is_wrong("lost segments"))?;
-                let segments = files.iter().map(|file| file.open(store)).collect::<Result<_>>()?;
+                let mut segments = Vec::with_capacity(files.len());
+                for file in files {
+                    segments.push(file.open(store)?);
+                }
                 let run =
                     Run { number, level: level as u32, segments, images: Vec::new(), records };
                 self.make_room(run.booked_bytes(), "the table of a run")?;
@@ -138,6 +141,7 @@ impl<K: Key, A: State> SegmentPanes<K, A> {
                 let run = found.runs.last_mut().and_then(|stored| Arc::get_mut(&mut stored.run));
                 let run = run.ok_or_else(|| catalog_is_wrong("images of no run"))?;
                 let (before, share) = (run.memory_bytes(), run.share_bytes());
+                run.images.reserve_exact(told.len() / 3);
                 for image in told.chunks_exact(3) {
                     let (block, blocks) = ((image[2] >> 32) as u32, image[2] as u32);
                     let segment = image[1] as u32;

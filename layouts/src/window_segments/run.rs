@@ -81,7 +81,8 @@ impl Run {
 
     /// The least that is booked for a run.
     pub fn booked_bytes_min() -> u64 {
-        let table = size_of::<ImageAt>() + size_of::<SegmentInfo>() + size_of::<Self>() + 16;
+        let lists = rounded(size_of::<ImageAt>()) + rounded(size_of::<SegmentInfo>());
+        let table = lists + rounded(size_of::<Self>() + 16);
         2 * (table as u64 + FILE_BYTES + NAME_BYTES)
     }
 

@@ -18,6 +18,9 @@ use super::writing::Written;
 use crate::contract::table::TableStats;
 use crate::trace_event;
 
+/// A table is written if it takes more than so many quarters of the least that is booked for a run.
+const GAIN: u64 = 5;
+
 impl<K: Key, A: State> SegmentPanes<K, A> {
     /// Takes in what the helper has done, without waiting.
     #[inline]
@@ -30,7 +33,8 @@ impl<K: Key, A: State> SegmentPanes<K, A> {
 
     /// Makes sure that `bytes` can be booked.
     pub(super) fn make_room(&mut self, bytes: u64, what: &str) -> Result<()> {
-        if self.account.available() >= bytes && self.fund.has_slack() {
+        // What needs nothing, as a fold within what is kept for it, does not wait for slack.
+        if bytes == 0 || self.account.available() >= bytes && self.fund.has_slack() {
             return Ok(());
         }
         self.make_room_by_writing(bytes, what)
@@ -122,8 +126,8 @@ impl<K: Key, A: State> SegmentPanes<K, A> {
         if self.reserve_bytes < needed.min(self.sizes.reserve_bytes) {
             return Ok(false);
         }
-        // The table of a short run may take more than the entries do.
-        if !is_frozen && native <= Run::booked_bytes_min() {
+        // A short run takes as much as the few entries of a block do: memory would fill with runs.
+        if !is_frozen && native <= Run::booked_bytes_min() / 4 * GAIN {
             return Ok(false);
         }
         self.book_longest()?;

@@ -240,7 +240,8 @@ impl<K: Key, A: State> SegmentPanes<K, A> {
         init: impl FnOnce() -> A,
         change: impl FnOnce(&mut A) -> R,
     ) -> Result<R> {
-        if self.account.available() < self.sizes.low_water_bytes {
+        // What is restored had room before, and each run takes more.
+        if self.account.available() < self.sizes.low_water_bytes && !self.is_restoring {
             self.spill_ahead();
         }
         let slot = self.begin_slice(slice)?;

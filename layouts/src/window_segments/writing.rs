@@ -95,6 +95,9 @@ impl RunWriter<'_> {
         self.written.segments = self.writer.take_sealed();
         let same = self.written.segments.iter().map(|segment| segment.id).eq(self.ids);
         assert!(same, "a run's segments are those that its images went to");
+        // Many runs are short, and have one of each.
+        self.written.segments.shrink_to_fit();
+        self.written.images.shrink_to_fit();
         Ok(self.written)
     }
 }
