@@ -520,7 +520,7 @@ impl ListsCore {
     fn reap_kept(&mut self, mut snapshot: Snapshot<OwnedKey, Note>) {
         let (kept, bytes) = snapshot.take_all_kept();
         self.account.release(MemoryKind::Buffers, bytes);
-        if kept.len() == 0 && kept.memory_bytes() == 0 {
+        if kept.is_empty() && kept.memory_bytes() == 0 {
             return;
         }
         // Until it is dropped it is booked as other notes are.

@@ -285,7 +285,7 @@ impl<T> Drop for TakenPart<'_, T> {
     fn drop(&mut self) {
         let mut panic = FirstPanic::default();
         if std::mem::needs_drop::<T>() {
-            while let Some(entry) = self.next() {
+            for entry in self.by_ref() {
                 panic.catch(|| drop(entry));
             }
         }

@@ -368,7 +368,7 @@ fn a_hash_that_panics_leaves_the_table_as_it_was() {
 }
 
 /// Panics when it is dropped, at times; counts drops.
-struct Bomb(u64, Arc<Cell<u64>>);
+struct Bomb(u64, Rc<Cell<u64>>);
 
 impl Keyed for Bomb {
     fn hash_of_key(&self) -> u64 {
@@ -385,7 +385,7 @@ impl Drop for Bomb {
 
 #[test]
 fn each_entry_is_dropped_once_whatever_panics() {
-    let (account, drops) = (Account::root(1 << 30), Arc::new(Cell::new(0)));
+    let (account, drops) = (Account::root(1 << 30), Rc::new(Cell::new(0)));
     let fill = |table: &mut EntryTable<Bomb>| {
         drops.set(0);
         for n in 0..600 {
