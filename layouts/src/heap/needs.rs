@@ -6,7 +6,7 @@ use alluvium_pagestore::{Key, State, hash_word, rounded};
 
 use super::Heap;
 use super::core::{Durability, HeapCore};
-use super::group_unsafe::{BLOCK_ENTRIES_MAX, Block, Shape, entries_max};
+use super::group_unsafe::{BLOCK_ENTRIES_MAX, Block, SLOTS, SLOTS_MIN, Shape, entries_max_of};
 use super::marks_unsafe::BEGIN_SHARE;
 use crate::contract::needs::{ContextOf, ExpectedKeys, Hot, MemoryNeeds, MemoryParts};
 use crate::support::record_type_unsafe::RecordType;
@@ -18,8 +18,8 @@ const COUNTED: u64 = 1 << 15;
 #[derive(Clone, Copy, Debug)]
 struct Blocks {
     blocks: u64,
-    /// Groups of each.
-    groups: usize,
+    /// Slots of each.
+    slots: usize,
     bytes: u64,
 }
 
@@ -43,8 +43,8 @@ fn memory_for(
     let all = keys.all();
     let table = Blocks::of(record_type.layout(), all);
     // One that is full splits into two.
-    let growth = Shape::of(record_type.layout()).block_bytes(table.groups);
-    let places = table.blocks * Shape::places_bytes(table.groups);
+    let growth = Shape::of(record_type.layout()).block_bytes(table.slots);
+    let places = table.blocks * Shape::places_bytes(table.slots.div_ceil(SLOTS));
     MemoryNeeds::find(context_of, &mut |context, hot| {
         let core = HeapCore::new(context.clone(), record_type, Durability::Stored);
         let kept = core.kept_for(table.capacity() + BLOCK_ENTRIES_MAX);
@@ -63,31 +63,31 @@ impl Blocks {
     /// The table of so many entries of evenly spread hashes. Blocks split alike at each doubling of the entries.
     fn of(entry: Layout, entries: u64) -> Self {
         let shape = Shape::of(entry);
-        let full = entries_max(shape.groups_max);
+        let full = entries_max_of(shape.slots_max());
         if entries <= full as u64 {
-            let mut groups = 1;
-            while entries_max(groups) < entries as usize {
-                groups *= 2;
+            let mut slots = SLOTS_MIN;
+            while entries_max_of(slots) < entries as usize {
+                slots *= 2;
             }
-            let bytes = shape.block_bytes(groups) + rounded(2 * size_of::<Block>()) as u64;
-            return Self { blocks: 1, groups, bytes };
+            let bytes = shape.block_bytes(slots) + rounded(2 * size_of::<Block>()) as u64;
+            return Self { blocks: 1, slots, bytes };
         }
         let halvings = (entries / COUNTED).checked_ilog2().unwrap_or(0);
         let mut hashes: Vec<u64> = (0..entries >> halvings).map(hash_word).collect();
         hashes.sort_unstable();
         let (blocks, depth) = blocks_of(&hashes, 0, full);
-        let bytes = blocks * shape.block_bytes(shape.groups_max);
+        let bytes = blocks * shape.block_bytes(shape.slots_max());
         let directory = rounded((1 << depth) * size_of::<Block>()) as u64;
         Self {
             blocks: blocks << halvings,
-            groups: shape.groups_max,
+            slots: shape.slots_max(),
             bytes: (bytes + directory) << halvings,
         }
     }
 
     /// Entries that it has room for.
     fn capacity(&self) -> u64 {
-        self.blocks * entries_max(self.groups) as u64
+        self.blocks * entries_max_of(self.slots) as u64
     }
 }
 
