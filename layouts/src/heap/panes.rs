@@ -37,7 +37,7 @@ use crate::heap::hash_range::HashRange;
 use crate::hybrid_log::HybridLog;
 
 /// Bytes of a slice beside its keys: an entry of a B-tree at its worst fill.
-const SLICE_BYTES: u64 = 256;
+const SLICE_BYTES: u64 = 288;
 
 /// An open [`Heap`] or [`HybridLog`] that keeps panes.
 pub struct TablePanes<K, A, T> {
