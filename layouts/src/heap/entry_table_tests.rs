@@ -299,6 +299,45 @@ fn entries_that_agree_in_all_bits_share_a_part() {
 }
 
 #[test]
+fn entries_in_the_order_of_their_hashes_stand_in_short_parts() {
+    let account = Account::root(1 << 30);
+    let mut keys: Vec<u64> = (0..if cfg!(miri) { 500 } else { 300_000 }).collect();
+    keys.sort_unstable_by_key(|key| key.key_hash());
+    for expects in [false, true] {
+        let mut table = table::<(u64, u64)>(&account);
+        if expects {
+            table.expect_in_order(keys.len() as u64);
+        }
+        for key in &keys {
+            table.insert(key.key_hash(), || (*key, *key)).unwrap();
+        }
+        let longest = table.spans(0..=u64::MAX).map(|span| span.part.len()).max().unwrap();
+        assert!(longest <= 2 * PART_ENTRIES_MAX, "{longest}");
+        assert!(keys.iter().all(|key| table.find(key.key_hash(), |e| e.0 == *key).is_some()));
+    }
+}
+
+#[test]
+fn a_table_that_is_taken_apart_is_empty_to_who_reads_it() {
+    ALIKE.set(1);
+    let account = Account::root(1 << 30);
+    let mut table = table::<Item<u64>>(&account);
+    for n in 0..1000 {
+        table.insert(hash_of(n), || item(n)).unwrap();
+    }
+    let mut left = 1000 - table.take_part().unwrap().count() as u64;
+    assert!(left > 0 && table.len() == left);
+    assert!((0..1000).all(|n| table.find(hash_of(n), |item| item.n == n).is_none()));
+    assert!(walked(&table).is_empty() && table.of_hash(hash_of(1)).next().is_none());
+    while let Some(part) = table.take_part() {
+        left -= part.count() as u64;
+    }
+    assert_eq!((left, account.used()), (0, 0));
+    table.insert(hash_of(7), || item(7)).unwrap();
+    assert_eq!(walked(&table), [7]);
+}
+
+#[test]
 fn what_does_not_fit_is_refused_and_changes_nothing() {
     ALIKE.set(1);
     let account = Account::root(20_000);

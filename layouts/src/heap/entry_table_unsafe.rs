@@ -91,6 +91,30 @@ impl<T> EntryTable<T> {
         entries > EXPECTED_MAX && self.table.expect_prefixes(depth)
     }
 
+    /// Makes parts of an empty table for entries that come in the order of their evenly spread hashes, at most as many as
+    /// they are going to fill.
+    pub fn expect_in_order(&mut self, entries: u64) {
+        let parts = entries / PART_ENTRIES_MAX as u64;
+        if parts > 1 {
+            self.table.expect_prefixes(parts.ilog2());
+        }
+    }
+
+    /// Makes room for an entry with this hash.
+    ///
+    /// # Errors
+    /// [`ErrorKind::OverBudget`](alluvium_pagestore::ErrorKind::OverBudget) if the table cannot grow.
+    #[inline]
+    pub fn make_room(&mut self, hash: u64) -> Result<()> {
+        self.table.make_room(hash)
+    }
+
+    /// Returns whether there is room for an entry with this hash.
+    #[inline]
+    pub fn has_room(&self, hash: u64) -> bool {
+        self.table.has_room(hash)
+    }
+
     /// Returns the number of entries.
     pub fn len(&self) -> u64 {
         self.table.len()
@@ -142,7 +166,9 @@ impl<T> EntryTable<T> {
     #[inline]
     pub fn insert(&mut self, hash: u64, make: impl FnOnce() -> T) -> Result<&mut T> {
         self.table.make_room(hash)?;
-        Ok(self.add(hash, make))
+        let (_, block) = self.table.first_block(hash).expect("room was made");
+        let slot = self.table.empty_slot(block, hash);
+        Ok(self.add_at(block, slot, hash, make))
     }
 
     /// Finds the entry that `is` it, or else adds what `make` returns. Returns `None` if it is not there, and adding it
@@ -154,21 +180,48 @@ impl<T> EntryTable<T> {
         is: impl FnMut(&T) -> bool,
         make: impl FnOnce() -> T,
     ) -> Option<&mut T> {
-        match self.at(hash, is) {
-            // SAFETY: as said above; nobody else has a reference to it.
-            Some(mut entry) => Some(unsafe { entry.as_mut() }),
-            None => self.table.has_room(hash).then(|| self.add(hash, make)),
-        }
+        let block = self.table.first_block_ahead::<T, ()>(hash)?;
+        self.find_or_add_in(block, hash, is, make)
     }
 
-    /// Adds an entry for which there is room.
-    #[inline]
-    fn add(&mut self, hash: u64, make: impl FnOnce() -> T) -> &mut T {
+    /// Does so from the first block at the index of the hash on.
+    #[inline(always)]
+    fn find_or_add_in(
+        &mut self,
+        block: (usize, Block),
+        hash: u64,
+        mut is: impl FnMut(&T) -> bool,
+        make: impl FnOnce() -> T,
+    ) -> Option<&mut T> {
+        let is = |record: &Record<T>| is(&record.key);
+        // SAFETY: as said above; the block is the one of the hash, and nobody else has a reference to the entry.
+        if let Some(found) = unsafe { self.table.probe_in(block, hash, is) } {
+            // SAFETY: as above.
+            return Some(unsafe { found.entry.cast::<T>().as_mut() });
+        }
+        let slot = self.table.empty_slot(block.1, hash);
+        let has_room = slot.is_some() || self.table.has_room(hash);
+        has_room.then(|| self.add_at(block.1, slot, hash, make))
+    }
+
+    /// Adds an entry to a slot, or if none is given, to any for which there is room.
+    #[inline(always)]
+    fn add_at(
+        &mut self,
+        block: Block,
+        slot: Option<usize>,
+        hash: u64,
+        make: impl FnOnce() -> T,
+    ) -> &mut T {
         // Before a slot is taken: it may panic.
         let entry = make();
-        // SAFETY: as said above; the entry is written at once.
+        // SAFETY: as said above; the block is the one of the hash, and the entry is written at once. Nobody reads bits of
+        // this table.
         unsafe {
-            let mut at: NonNull<T> = self.table.claim(hash).0.cast();
+            let mut at: NonNull<T> = match slot {
+                Some(slot) => self.table.claim_empty::<T, ()>((block, slot), hash).cast(),
+                None => self.table.claim(hash).0.cast(),
+            };
             at.write(entry);
             at.as_mut()
         }
@@ -322,7 +375,8 @@ impl<T> PartMut<'_, T> {
         is: impl FnMut(&T) -> bool,
         make: impl FnOnce() -> T,
     ) -> Option<&mut T> {
-        self.table.find_or_add(hash, is, make)
+        debug_assert!(self.has(hash), "a hash of another part");
+        self.table.find_or_add_in(self.block, hash, is, make)
     }
 }
 

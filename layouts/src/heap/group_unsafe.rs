@@ -404,6 +404,7 @@ impl Block {
         unsafe { self.0.sub((slot + 1) * shape.size()) }
     }
 
+    #[inline(always)]
     // SAFETY: as said above.
     unsafe fn set_tag(self, slot: usize, tag: u8) {
         // SAFETY: as said above; the first 16 tags are there again behind the last.
@@ -430,9 +431,19 @@ impl Block {
                 empty = self.window(window).matches(0);
             }
             let slot = (window + empty.trailing_zeros() as usize) & last;
+            self.take(slot, hash);
+            slot
+        }
+    }
+
+    /// Takes an empty slot of the window of a hash. The caller writes the entry before anything else happens.
+    #[inline(always)]
+    // SAFETY: as said above.
+    pub unsafe fn take(self, slot: usize, hash: u64) {
+        // SAFETY: as said above.
+        unsafe {
             self.set_tag(slot, tag_of(hash));
             self.head_mut().len += 1;
-            slot
         }
     }
 

@@ -13,6 +13,10 @@ use crate::support::booked::Booked;
 
 /// Most places of the directory per block. Entries whose hashes agree in more bits get chained blocks.
 const DIRECTORY_SHARE: usize = 16;
+/// The same of tables whose blocks have few groups: they may be filled in the order of their hashes, as totals of windows and
+/// what is restored are, and then the first prefixes have all entries. Places take no more memory than such a block.
+const DIRECTORY_SHARE_OF_FEW: usize = 256;
+const GROUPS_FEW: usize = 8;
 /// Most doublings of that for state that may have few of many key groups.
 const ALIKE_MAX: u32 = 8;
 
@@ -84,7 +88,11 @@ impl RawTable {
             let index = self.index_of(hash);
             // SAFETY: as said above.
             let depth = u32::from(unsafe { self.directory[index].head() }.depth);
-            let directory_max = (DIRECTORY_SHARE * self.blocks as usize) << self.alike;
+            let share = match self.shape.groups_max() <= GROUPS_FEW {
+                true => DIRECTORY_SHARE_OF_FEW.max(DIRECTORY_SHARE << self.alike),
+                false => DIRECTORY_SHARE << self.alike,
+            };
+            let directory_max = share * self.blocks as usize;
             if self.block_slots() < self.shape.slots_max() {
                 self.double()?;
             } else if depth < self.depth() || self.directory.len() < directory_max {
@@ -103,6 +111,7 @@ impl RawTable {
         let bytes = rounded(places * size_of::<Block>()) as u64;
         let block_bytes = self.shape.block_bytes(slots);
         self.account().ensure(blocks as u64 * block_bytes + bytes, "a hash table")?;
+        assert!(self.leaving.is_none(), "a table that is being taken apart does not grow");
         let mut directory = Vec::with_capacity(places);
         self.set_slots(slots);
         for _ in 0..blocks {

@@ -14,6 +14,7 @@ mod batches;
 mod capture;
 mod copies;
 mod core;
+mod dropping_unsafe;
 pub(crate) mod entry_part_unsafe;
 pub(crate) mod entry_table_unsafe;
 mod group_unsafe;

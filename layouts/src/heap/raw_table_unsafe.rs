@@ -7,7 +7,8 @@
 //! hashes agree to be split, further blocks hang behind the first.
 //!
 //! A look-up is typed and inlined: a load from the directory, a comparison of 16 tags, and one of keys. All else is
-//! compiled once: growing is in `growing_unsafe.rs`, bits and places for checkpoints in `marks_unsafe.rs`.
+//! compiled once: growing is in `growing_unsafe.rs`, taking apart in `dropping_unsafe.rs`, bits and places for
+//! checkpoints in `marks_unsafe.rs`.
 //!
 //! What it keeps true:
 //! - Each block is reached from exactly the directory's places of its prefix, and all have `groups()` groups.
@@ -15,8 +16,6 @@
 //! - All memory of the table is booked.
 
 use std::alloc::Layout;
-use std::any::Any;
-use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::ptr::NonNull;
 use std::rc::Rc;
 
@@ -91,6 +90,12 @@ pub(crate) struct RawTable {
     /// Slots that a block has.
     slots: u32,
     pub(super) directory: Vec<Block>,
+    /// What is left of the directory of a table that is being taken apart.
+    #[expect(
+        clippy::box_collection,
+        reason = "hardly any table has one, and each has room for it"
+    )]
+    pub(super) leaving: Option<Box<Vec<Block>>>,
     /// Number of prefixes with blocks.
     pub(super) blocks: u32,
     pub(super) len: u64,
@@ -146,6 +151,7 @@ impl RawTable {
             last: 0,
             slots: 0,
             directory: Vec::new(),
+            leaving: None,
             blocks: 0,
             len: 0,
             alike: 0,
@@ -262,8 +268,7 @@ impl RawTable {
         hash: u64,
         is: impl FnMut(&Entry<K, V>) -> bool,
     ) -> Option<Found<K, V>> {
-        let index = self.index_of(hash);
-        let block = *self.directory.get(index)?;
+        let (index, block) = self.first_block_ahead::<K, V>(hash)?;
         // SAFETY: the block is the one of the hash; the types are the caller's promise.
         unsafe { self.probe_in((index, block), hash, is) }
     }
@@ -284,8 +289,6 @@ impl RawTable {
         let window = hash as usize & self.last();
         // SAFETY: as said above; a slot with a tag has an entry of these types.
         unsafe {
-            // Most entries are near the start of their window: do not wait for the tags.
-            prefetch(block.address(shape, window));
             let mut found = block.window(window).matches(tag_of(hash));
             while found != 0 {
                 let slot = (window + found.trailing_zeros() as usize) & self.last();
@@ -513,6 +516,54 @@ impl RawTable {
         (entry, FoundSlot { index, block, first, slot }.spot())
     }
 
+    /// Returns the index of a hash in the directory, and the first block there.
+    #[inline(always)]
+    pub(super) fn first_block(&self, hash: u64) -> Option<(usize, Block)> {
+        let index = self.index_of(hash);
+        Some((index, *self.directory.get(index)?))
+    }
+
+    /// Does the same, and prefetches the slot where the window of the hash begins, in a table of these types.
+    #[inline(always)]
+    pub(super) fn first_block_ahead<K, V>(&self, hash: u64) -> Option<(usize, Block)> {
+        let (index, block) = self.first_block(hash)?;
+        // Most entries are near the start of their window: do not wait for the tags.
+        let shape = const { Shape::of(Layout::new::<Entry<K, V>>()) };
+        prefetch(block.address(shape, hash as usize & self.last()));
+        Some((index, block))
+    }
+
+    /// Returns an empty slot of the window of a hash in its first block, if the block has room.
+    #[inline(always)]
+    pub(super) fn empty_slot(&self, block: Block, hash: u64) -> Option<usize> {
+        let window = hash as usize & self.last();
+        // SAFETY: as said above.
+        let (len, empty) = unsafe { (block.head().len, block.window(window).matches(0)) };
+        let has_room = empty != 0 && usize::from(len) < self.entries_max();
+        has_room.then(|| (window + empty.trailing_zeros() as usize) & self.last())
+    }
+
+    /// Takes an [empty slot](RawTable::empty_slot) for a new entry of a table whose bits and places nobody reads.
+    ///
+    /// # Safety
+    /// The table is of these types, the block is the first one of the hash, and nothing has happened since it had the
+    /// slot. The caller writes an entry with this hash there before anything else happens.
+    #[inline(always)]
+    // SAFETY: types, block and slot are the caller's promise.
+    pub(super) unsafe fn claim_empty<K, V>(
+        &mut self,
+        (block, slot): At,
+        hash: u64,
+    ) -> NonNull<Entry<K, V>> {
+        let shape = const { Shape::of(Layout::new::<Entry<K, V>>()) };
+        self.len += 1;
+        // SAFETY: as said above.
+        unsafe {
+            block.take(slot, hash);
+            block.entry(shape, slot).cast()
+        }
+    }
+
     /// Takes a slot in the first block of a chain that has room. Also returns how many groups are before that block.
     pub(super) fn claim_in(&self, mut block: Block, hash: u64) -> (At, usize) {
         let mut first = 0;
@@ -688,92 +739,9 @@ impl RawTable {
         u32::from(unsafe { self.directory[index].head() }.depth)
     }
 
-    /// Takes the blocks of the last prefix out, which the caller [frees](RawTable::free_chain). `None` in an empty table.
-    pub(super) fn pop_chain(&mut self) -> Option<Block> {
-        let first = self.directory.pop()?;
-        while self.directory.last() == Some(&first) {
-            self.directory.pop();
-        }
-        self.blocks -= 1;
-        let mut next = Some(first);
-        while let Some(block) = next {
-            // SAFETY: as said above.
-            let head = unsafe { block.head() };
-            (next, self.len) = (head.next, self.len - u64::from(head.len));
-        }
-        Some(first)
-    }
-
-    /// Frees blocks that were taken out, without dropping entries.
-    pub(super) fn free_chain(&mut self, first: Block) {
-        let mut next = Some(first);
-        while let Some(block) = next {
-            // SAFETY: as said above.
-            next = unsafe { block.head() }.next;
-            self.free_block(block, self.block_slots());
-        }
-        if self.directory.is_empty() {
-            self.directory = Vec::new();
-            self.marked = 0;
-            self.book(0);
-        }
-    }
-
-    /// Drops the entries of one prefix of a table that is not used any more, and frees its blocks. Returns whether there
-    /// was one. Keeps the first panic of a drop.
-    pub fn drop_step(&mut self, panicked: &mut Option<Box<dyn Any + Send>>) -> bool {
-        let Some(first) = self.pop_chain() else { return false };
-        let mut next = Some(first);
-        while let Some(block) = next {
-            // SAFETY: as said above.
-            next = unsafe { block.head() }.next;
-            self.drop_entries(block, panicked);
-        }
-        self.free_chain(first);
-        true
-    }
-
-    fn drop_entries(&mut self, block: Block, panicked: &mut Option<Box<dyn Any + Send>>) {
-        if !self.record_type.needs_drop() {
-            return;
-        }
-        for group in 0..=self.mask() {
-            // SAFETY: as said above; the block goes, and its tags are not looked at again.
-            for slot in slots_of(unsafe { block.occupied(group) }) {
-                // SAFETY: as said above.
-                let entry = unsafe { block.entry(self.shape, group * SLOTS + slot) };
-                // SAFETY: the entry is dropped once.
-                let drop_it = || unsafe { self.record_type.drop_entry(entry.as_ptr()) };
-                if let Err(payload) = catch_unwind(AssertUnwindSafe(drop_it)) {
-                    panicked.get_or_insert(payload);
-                }
-            }
-        }
-    }
-
-    /// Frees a block of `slots` slots without entries.
-    pub(super) fn free_block(&mut self, block: Block, slots: usize) {
-        // SAFETY: as said above, and nothing leads to it any more.
-        let places = unsafe { block.has_places() };
-        let places = if places { Shape::places_bytes(slots.div_ceil(SLOTS)) } else { 0 };
-        // SAFETY: as above.
-        unsafe { block.free(self.shape) };
-        self.book(self.booked - self.shape.block_bytes(slots) - places);
-    }
-
     /// Returns the bits of a group.
     pub(super) fn bits_mut(&mut self, (block, group): (Block, usize)) -> &mut GroupBits {
         // SAFETY: as said above; the table is borrowed as long.
         unsafe { block.bits_mut(group) }
-    }
-}
-
-impl Drop for RawTable {
-    fn drop(&mut self) {
-        let mut panicked = None;
-        while self.drop_step(&mut panicked) {}
-        if let Some(payload) = panicked.filter(|_| !std::thread::panicking()) {
-            resume_unwind(payload);
-        }
     }
 }

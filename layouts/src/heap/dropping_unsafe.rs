@@ -1,0 +1,105 @@
+//! How a heap table is taken apart: prefix by prefix, its entries dropped or moved out, its blocks freed.
+//!
+//! What it keeps true:
+//! - Each entry is dropped once, whatever panics.
+//! - A block is booked until it is freed.
+//! - A table that is being taken apart has an empty directory: nobody reads or fills it.
+
+use std::any::Any;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+
+use super::group_unsafe::{Block, SLOTS, Shape};
+use super::raw_table_unsafe::{RawTable, slots_of};
+
+// SAFETY: in all of these, a block was made by this table, with its shape, and `groups()` groups; groups are taken below
+// that number, slots below `SLOTS`. No two references to one head are there at once.
+impl RawTable {
+    /// Takes the blocks of the last prefix out, which the caller [frees](RawTable::free_chain). `None` in an empty table.
+    pub(super) fn pop_chain(&mut self) -> Option<Block> {
+        let Self { directory, leaving, .. } = self;
+        if directory.is_empty() && leaving.is_none() {
+            return None;
+        }
+        // From the first call on, look-ups and walks find nothing.
+        let leaving = leaving.get_or_insert_with(|| Box::new(std::mem::take(directory)));
+        let first = leaving.pop()?;
+        while leaving.last() == Some(&first) {
+            leaving.pop();
+        }
+        self.blocks -= 1;
+        let mut next = Some(first);
+        while let Some(block) = next {
+            // SAFETY: as said above.
+            let head = unsafe { block.head() };
+            (next, self.len) = (head.next, self.len - u64::from(head.len));
+        }
+        Some(first)
+    }
+
+    /// Frees blocks that were taken out, without dropping entries.
+    pub(super) fn free_chain(&mut self, first: Block) {
+        let mut next = Some(first);
+        while let Some(block) = next {
+            // SAFETY: as said above.
+            next = unsafe { block.head() }.next;
+            self.free_block(block, self.block_slots());
+        }
+        if self.leaving.as_ref().is_some_and(|leaving| leaving.is_empty()) {
+            self.leaving = None;
+            self.marked = 0;
+            self.book(0);
+        }
+    }
+
+    /// Drops the entries of one prefix of a table that is not used any more, and frees its blocks. Returns whether there
+    /// was one. Keeps the first panic of a drop.
+    pub fn drop_step(&mut self, panicked: &mut Option<Box<dyn Any + Send>>) -> bool {
+        let Some(first) = self.pop_chain() else { return false };
+        let mut next = Some(first);
+        while let Some(block) = next {
+            // SAFETY: as said above.
+            next = unsafe { block.head() }.next;
+            self.drop_entries(block, panicked);
+        }
+        self.free_chain(first);
+        true
+    }
+
+    fn drop_entries(&mut self, block: Block, panicked: &mut Option<Box<dyn Any + Send>>) {
+        if !self.record_type.needs_drop() {
+            return;
+        }
+        for group in 0..=self.mask() {
+            // SAFETY: as said above; the block goes, and its tags are not looked at again.
+            for slot in slots_of(unsafe { block.occupied(group) }) {
+                // SAFETY: as said above.
+                let entry = unsafe { block.entry(self.shape, group * SLOTS + slot) };
+                // SAFETY: the entry is dropped once.
+                let drop_it = || unsafe { self.record_type.drop_entry(entry.as_ptr()) };
+                if let Err(payload) = catch_unwind(AssertUnwindSafe(drop_it)) {
+                    panicked.get_or_insert(payload);
+                }
+            }
+        }
+    }
+
+    /// Frees a block of `slots` slots without entries.
+    pub(super) fn free_block(&mut self, block: Block, slots: usize) {
+        // SAFETY: as said above, and nothing leads to it any more.
+        let places = unsafe { block.has_places() };
+        let places = if places { Shape::places_bytes(slots.div_ceil(SLOTS)) } else { 0 };
+        // SAFETY: as above.
+        unsafe { block.free(self.shape) };
+        self.book(self.booked - self.shape.block_bytes(slots) - places);
+    }
+}
+
+impl Drop for RawTable {
+    fn drop(&mut self) {
+        let mut panicked = None;
+        while self.drop_step(&mut panicked) {}
+        if let Some(payload) = panicked.filter(|_| !std::thread::panicking()) {
+            resume_unwind(payload);
+        }
+    }
+}
