@@ -38,7 +38,7 @@ use crate::restore::full_image::name_large;
 use crate::support::gaps::Gaps;
 
 /// What a checkpoint takes for a slice, and restoring it.
-pub const SLICE_SHARE_BYTES: u64 = 512 + size_of::<WrittenTable>() as u64 + ToldTables::TABLE_BYTES;
+pub const SLICE_SHARE_BYTES: u64 = 576 + size_of::<WrittenTable>() as u64 + ToldTables::TABLE_BYTES;
 
 impl<K: Key> Entry<K> for Cut<K> {
     fn key(&self) -> &K {

@@ -76,6 +76,7 @@ impl<K: Key, A: State> SegmentPanes<K, A> {
         drop(reader);
         let (told, written) = (&mut catalog.tables, &segments[runs..tables]);
         told.check(&catalog.slices, written.len())?;
+        self.expect_tables(told);
         let account = self.account.clone();
         let mut tables = Tables { panes: self, records: told.records() };
         let mut open = |nth: usize| written[nth].open(store);
@@ -97,6 +98,19 @@ impl<K: Key, A: State> SegmentPanes<K, A> {
         let free = self.files.decide(CheckpointOutcome::Committed);
         assert!(free.is_empty(), "nothing was of no use before");
         Ok(())
+    }
+
+    /// Makes parts of the tables that are read next: their entries come in the order of hashes.
+    fn expect_tables(&mut self, told: &ToldTables) {
+        if self.context.movable {
+            // They may be of few key groups.
+            return;
+        }
+        for (table, _) in told.live() {
+            if let Some(slot) = self.slot_of(table.slice) {
+                self.slice_at_mut(slot).active.expect_in_order(table.entries);
+            }
+        }
     }
 
     /// Takes in one record of the catalog.

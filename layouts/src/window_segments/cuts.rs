@@ -3,6 +3,7 @@
 //! Most slices have none and keep a pointer for them. What the table, the box around it and the keys take is booked;
 //! who drops cuts [takes parts](Cuts::take_part) until there are none.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::rc::Rc;
 
 use alluvium_pagestore::{Account, Key, MemoryKind, Result};
@@ -85,12 +86,15 @@ impl<K: Key> Cuts<K> {
             account.release(MemoryKind::Tables, Self::BOX_BYTES);
             return Some(0);
         };
-        let (mut count, mut heap) = (0, 0);
+        let mut count = 0;
         for cut in part {
-            (count, heap) = (count + 1, heap + cut.key.heap_bytes() as u64);
+            let heap = cut.key.heap_bytes() as u64;
+            // What panics here panics for nobody: the call is about other keys.
+            let _panic = catch_unwind(AssertUnwindSafe(|| drop(cut)));
+            cuts.heap_bytes -= heap;
+            account.release(MemoryKind::Values, heap);
+            count += 1;
         }
-        cuts.heap_bytes -= heap;
-        account.release(MemoryKind::Values, heap);
         Some(count)
     }
 

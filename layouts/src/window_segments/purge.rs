@@ -25,7 +25,7 @@ impl<K: Key, A: State> SegmentPanes<K, A> {
             self.arrangement += 1;
         }
         self.bury(fuel.max(1));
-        Ok(self.dying.is_empty() && self.purged.is_empty())
+        Ok(self.dying.is_empty() && self.purged.is_empty() && self.forgotten.is_empty())
     }
 
     /// Takes the next purged slice out of its slot and says whether there was one.

@@ -245,44 +245,45 @@ impl<K: Key, A: State> SegmentPanes<K, A> {
             self.spill_ahead();
         }
         let slot = self.begin_slice(slice)?;
-        let mut entry = Some(|| (key(), init()));
+        self.make_room_for_key(slice, slot, hash)?;
+        let found = self.slots[slot].as_mut().expect("begun above");
+        let entry = found.active.insert(hash, || (key(), init()))?;
+        let heap =
+            if Self::PLAIN { 0 } else { (entry.0.heap_bytes() + entry.1.heap_bytes()) as u64 };
+        found.heap_bytes += heap;
+        self.account.charge(MemoryKind::Values, heap);
+        self.oversize.grown(&entry.0, heap);
+        let before = if A::NO_HEAP { 0 } else { entry.1.heap_bytes() as u64 };
+        let (account, oversize) = (&*self.account, &mut self.oversize);
+        let heap_bytes = &mut found.heap_bytes;
+        let lent = Lent { entry, before, heap_bytes, account, oversize };
+        Ok(change(&mut lent.entry.1))
+    }
+
+    /// Makes room for a new key in a slice, which was begun: in its table first, then for the value, so that the table
+    /// does not grow into what is kept free for that.
+    fn make_room_for_key(&mut self, slice: Time, slot: usize, hash: u64) -> Result<()> {
         let mut wanted = 4 << 10;
         loop {
-            if !Self::PLAIN {
-                // The table is not to grow into what is kept free for the value.
-                let growth = self.slice_at(slot).active.growth_bytes(hash);
-                if let Err(error) = self.make_room(growth + self.sizes.headroom_bytes, "a value") {
+            let made = self.slice_at_mut(slot).active.make_room(hash);
+            let made = match made {
+                Err(error) if error.kind() == ErrorKind::OverBudget => {
+                    wanted *= 2;
+                    let room = self.account.available() + wanted / 2;
+                    self.make_room(room, "a hash table").map(|()| false)
+                }
+                Err(error) => return Err(error),
+                Ok(()) if Self::PLAIN => return Ok(()),
+                Ok(()) => self.make_room(self.sizes.headroom_bytes, "a value").map(|()| true),
+            };
+            match made {
+                // To make room, the table may have been taken to be written.
+                Ok(true) if self.slice_at(slot).active.has_room(hash) => return Ok(()),
+                Ok(_) => {}
+                Err(error) => {
                     self.end_if_empty(slice);
                     return Err(error);
                 }
-            }
-            let found = self.slots[slot].as_mut().expect("begun above");
-            let make = || entry.take().expect("taken once")();
-            match found.active.insert(hash, make) {
-                Ok(entry) => {
-                    let heap = if Self::PLAIN {
-                        0
-                    } else {
-                        (entry.0.heap_bytes() + entry.1.heap_bytes()) as u64
-                    };
-                    found.heap_bytes += heap;
-                    self.account.charge(MemoryKind::Values, heap);
-                    self.oversize.grown(&entry.0, heap);
-                    let before = if A::NO_HEAP { 0 } else { entry.1.heap_bytes() as u64 };
-                    let (account, oversize) = (&*self.account, &mut self.oversize);
-                    let heap_bytes = &mut found.heap_bytes;
-                    let lent = Lent { entry, before, heap_bytes, account, oversize };
-                    return Ok(change(&mut lent.entry.1));
-                }
-                Err(error) if error.kind() == ErrorKind::OverBudget => {
-                    let room = self.account.available() + wanted;
-                    if let Err(error) = self.make_room(room, "a hash table") {
-                        self.end_if_empty(slice);
-                        return Err(error);
-                    }
-                    wanted *= 2;
-                }
-                Err(error) => return Err(error),
             }
         }
     }
