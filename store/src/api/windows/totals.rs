@@ -286,12 +286,14 @@ impl<K: Key, A: State, P: Panes<K, Total<A>>> Totals<K, A, P> {
         loop {
             // What an error has left.
             let Self { panes, moved, .. } = self;
-            let done = panes.run(moved.len(), |totals| {
-                let change = |(_, acc): &(K, A), total: &mut _| change(acc, total);
-                totals.update_batch(moved, |(key, _)| (SLICE, key), |_| init(), change)
-            })?;
-            done.map_err(|error| error.leave_rest(moved))?;
-            moved.clear();
+            if !moved.is_empty() {
+                let done = panes.run(moved.len(), |totals| {
+                    let change = |(_, acc): &(K, A), total: &mut _| change(acc, total);
+                    totals.update_batch(moved, |(key, _)| (SLICE, key), |_| init(), change)
+                })?;
+                done.map_err(|error| error.leave_rest(moved))?;
+                moved.clear();
+            }
             if cursor.done || *fuel == 0 {
                 return Ok(cursor.done);
             }
