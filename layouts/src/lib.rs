@@ -40,8 +40,8 @@ pub use heap::panes::TablePanes;
 pub use heap::place::Place;
 pub use heap::{Heap, HeapTable, SplitHeap, SplitHeapTable, Stored, Volatile, VolatileHeap};
 pub use hybrid_log::{
-    CHECKPOINT_PACE, COLD_RUNS, COLD_RUNS_MEMORY_MIN, COOLING_PERCENT, FRAMES_MIN, GENERATIONS,
-    HybridLog, HybridLogTable, PAGE_BYTES_MAX, PAGE_BYTES_MIN, PATIENCE, QUEUE_DEPTH,
+    CHECKPOINT_PACE, COLD_RUNS_MEMORY_MIN, COOLING_PERCENT, FRAMES_MIN, GENERATIONS, HybridLog,
+    HybridLogTable, PAGE_BYTES_MAX, PAGE_BYTES_MIN, PATIENCE, QUEUE_DEPTH,
 };
 pub use restore::full_image::{EntryWriter, Images, read_entries, write_entries};
 pub use restore::of_runs::HasSameKey;

@@ -33,9 +33,23 @@ pub struct HybridLog {
     patience_ms: Option<u64>,
     checkpoint_pace: Option<u32>,
     generations: Option<u32>,
-    cold_runs: Option<bool>,
+    cold_runs: Option<ColdRuns>,
     #[serde(skip)]
     cold_entries: Option<u64>,
+}
+
+/// When records that stay cold move to sorted runs: `true`, `false` or `"automatic"` in a configuration.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(untagged)]
+enum ColdRuns {
+    Always(bool),
+    When(When),
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+enum When {
+    Automatic,
 }
 
 /// Smallest page size chosen by default, in bytes.
@@ -50,8 +64,6 @@ pub const COOLING_PERCENT: u8 = 15;
 pub const CHECKPOINT_PACE: u32 = 96;
 /// Default number of segment generations.
 pub const GENERATIONS: u32 = 1;
-/// Whether records that stay cold move to sorted runs by default.
-pub const COLD_RUNS: bool = false;
 /// Smallest memory of a state in which records move to sorted runs.
 pub const COLD_RUNS_MEMORY_MIN: u64 = 1 << 20;
 /// Largest number of segment generations.
@@ -182,11 +194,25 @@ impl HybridLog {
     /// It needs [`COLD_RUNS_MEMORY_MIN`] of memory, and has no effect in a store without a
     /// directory. Default: off.
     ///
-    /// Key groups move, if the state had a mover when the checkpoint was taken that it is opened
-    /// from. Exports of an open store have every key.
+    /// Key groups move. Exports of an open store have every key.
     #[must_use]
     pub fn cold_runs(mut self, on: bool) -> Self {
-        self.cold_runs = Some(on);
+        self.cold_runs = Some(ColdRuns::Always(on));
+        self
+    }
+
+    /// Lets records move to [sorted runs](HybridLog::cold_runs) once the index would take about
+    /// half of the memory, or less in little memory or beside other states. Until then the log is
+    /// as it is without runs. It stays so in less than [`COLD_RUNS_MEMORY_MIN`] of memory, for
+    /// entries that expire, and for values that are longer than a record that moves.
+    /// `cold-runs = "automatic"` in a configuration.
+    ///
+    /// It is not the default: where other states take the memory that moves need, new keys evict
+    /// pages, and where they have it from the beginning, records may never move. A log that is
+    /// opened with an index over half of its memory makes room for moves in one call.
+    #[must_use]
+    pub fn cold_runs_automatic(mut self) -> Self {
+        self.cold_runs = Some(ColdRuns::When(When::Automatic));
         self
     }
 
@@ -195,8 +221,13 @@ impl HybridLog {
     #[doc(hidden)]
     #[must_use]
     pub fn cold_entries(mut self, most: u64) -> Self {
-        (self.cold_runs, self.cold_entries) = (Some(true), Some(most));
+        (self.cold_runs, self.cold_entries) = (Some(ColdRuns::Always(true)), Some(most));
         self
+    }
+
+    #[cfg(test)]
+    pub(super) fn has_hash_bits(&self) -> bool {
+        self.hash_bits.is_some()
     }
 
     pub(super) fn limit(&self) -> Option<u64> {
@@ -320,7 +351,8 @@ impl HybridLog {
             page_records: slots,
             cooling_percent: u64::from(self.cooling_percent.unwrap_or(COOLING_PERCENT).min(90)),
             patience: self.patience_ms.map_or(PATIENCE, Duration::from_millis),
-            cold_runs: self.cold_runs.unwrap_or(COLD_RUNS),
+            cold_runs: self.cold_runs == Some(ColdRuns::Always(true)),
+            cold_runs_later: self.cold_runs == Some(ColdRuns::When(When::Automatic)),
             cold_entries: self.cold_entries,
             calls_per_record: self.checkpoint_pace.unwrap_or(CHECKPOINT_PACE).into(),
             hash_mask: self
@@ -402,8 +434,9 @@ pub struct Sizes {
     pub calls_per_record: u64,
     /// How long a call waits for storage.
     pub patience: Duration,
-    /// Whether records that stay cold move to runs.
+    /// Whether records that stay cold move to runs, and whether they do once the index takes too much.
     pub cold_runs: bool,
+    pub cold_runs_later: bool,
     /// Index entries that are enough for records to move, in tests.
     pub cold_entries: Option<u64>,
 }

@@ -146,6 +146,7 @@ impl Core {
         if let Some((image, blobs)) = restored {
             table.restore(&image, &blobs)?;
         }
+        table.log.may_get_cold(&table.context);
         Ok(table)
     }
 
@@ -322,7 +323,8 @@ impl Upkeep for Core {
             true => account.fixed_bytes() + least,
             false => account.used(),
         };
-        (fixed, account.limit())
+        let given = self.log.cold.as_ref().map_or(0, |cold| cold.bytes_to_give());
+        (fixed.saturating_sub(given), account.limit())
     }
 
     fn checkpoint(&mut self, blobs: &mut BlobWriter) -> Result<StateImage> {

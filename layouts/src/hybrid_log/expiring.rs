@@ -73,6 +73,8 @@ impl Core {
 
     pub(super) fn begin_expiring(&mut self, touched: ErasedTouched, now: Time) {
         self.log.cold.iter_mut().for_each(|cold| cold.begin_expiring(touched, now));
+        // With a tier entries are counted longer: only who asked for it has that.
+        self.log.gets_no_cold();
         // One value at a time is decoded while a segment is rewritten.
         let is_plain = self.log.record_type.is_plain();
         let (account, bytes) = (&self.log.account, self.context.max_value_bytes);

@@ -36,7 +36,7 @@ use std::time::{Duration, Instant};
 use alluvium_pagestore::{Account, Error, MemoryKind, Result, fingerprint};
 
 use super::address::{Address, Place, StoredAt};
-use super::cold::Cold;
+use super::cold::{Cold, Later};
 use super::config::Sizes;
 use super::deaths::Deaths;
 use super::flush::{Flusher, drop_frame};
@@ -115,6 +115,8 @@ pub struct Log {
     is_abandoned: bool,
     /// Records that stay cold.
     pub cold: Option<Box<Cold>>,
+    /// If there are none yet, and are to be once the index takes too much.
+    pub later: Option<Box<Later>>,
     /// What was there before it was cleared, until it is dropped.
     pub beside: Option<Rc<RefCell<dyn Beside>>>,
 }
@@ -172,6 +174,7 @@ impl Log {
             flush_error: None,
             is_abandoned: false,
             cold: cold.map(Box::new),
+            later: None,
             beside: None,
         };
         assert!(

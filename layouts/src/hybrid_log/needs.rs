@@ -54,7 +54,8 @@ impl Asked<'_> {
         let layout = self.layout;
         let sizes = layout.sizes(self.record_type, memory, context.max_value_bytes, stored).ok()?;
         let alone = self.alone((memory, stored), &sizes, hot);
-        if !sizes.cold_runs || !stored || alone.total() <= memory && !self.moves(context, &sizes) {
+        let may_move = sizes.cold_runs || sizes.cold_runs_later && !self.keys.expire;
+        if !may_move || !stored || alone.total() <= memory && !self.moves(context, &sizes) {
             return Some(alone);
         }
         self.with_runs(context, &sizes, hot)
@@ -126,7 +127,9 @@ impl Asked<'_> {
     /// Whether records move, since the index of all keys takes too much.
     fn moves(&mut self, context: &StateContext, sizes: &Sizes) -> bool {
         let Some(cold) = Cold::new(context, self.record_type, sizes) else { return false };
-        self.index_of(self.keys.all(), sizes) > self.index_part(context, sizes, &cold).begins_at
+        // The table of segments may have some of it.
+        let index = self.index_of(self.keys.all(), sizes);
+        index + index / 8 > self.index_part(context, sizes, &cold).begins_at
     }
 
     fn index_part(

@@ -484,6 +484,9 @@ impl<K: Key, V: State> Table<K, V> for HybridLogTable<K, V> {
         if let Some(cold) = &mut self.core.log.cold {
             cold.wake_with(waker.clone());
         }
+        if let Some(later) = &mut self.core.log.later {
+            later.wake_with(waker.clone());
+        }
         if let Some(stored) = &mut self.core.log.stored {
             stored.wake_with(waker);
         }

@@ -54,15 +54,19 @@ const KEYS: u64 = 60_000;
 
 impl Run {
     fn new() -> Self {
-        let mut run = Self::empty();
+        let mut run = Self::of(HybridLog::new().cold_runs_automatic());
         (0..KEYS).for_each(|key| run.put(key, key));
         run
     }
 
+    /// One whose entries may expire.
     fn empty() -> Self {
+        Self::of(HybridLog::new().cold_runs(true))
+    }
+
+    fn of(layout: HybridLog) -> Self {
         let device = Simulated::new(1, Faults::none());
         let segments = SegmentStore::new(Arc::new(device.clone()), 1);
-        let layout = HybridLog::new().cold_runs(true);
         let (table, _) = open(&layout, &segments, MEMORY, false, None).unwrap();
         Self { device, segments, layout, table, model: Model::new(), number: 0 }
     }
@@ -166,6 +170,32 @@ fn records_move_and_levels_merge_while_a_checkpoint_is_taken() {
 }
 
 #[test]
+fn the_first_records_move_while_a_checkpoint_is_taken() {
+    for before in [1_000, 15_000, 20_000] {
+        let mut run = Run::of(HybridLog::new().cold_runs_automatic());
+        (0..before).for_each(|key| run.put(key, key));
+        assert_eq!(run.table.stats().runs.moved, 0, "{before} keys");
+        let mut key = before;
+        let (image, model) = run.checkpoint(CheckpointOutcome::Committed, |run| {
+            for _ in 0..1_000 {
+                key += 1;
+                run.put(key % KEYS, key);
+                run.put(key * 7919 % before, key);
+            }
+        });
+        while run.table.stats().runs.moved == 0 {
+            key += 1;
+            run.put(key % KEYS, key);
+        }
+        restored(&run.device, &run.layout, &image, &model);
+        let (image, model) = run.checkpoint(CheckpointOutcome::Committed, |_| ());
+        assert!(image.runs().count() > 0);
+        restored(&run.device, &run.layout, &image, &model);
+        assert_eq!(entries(&mut run.table).unwrap(), run.model);
+    }
+}
+
+#[test]
 fn what_a_crash_leaves_is_the_last_checkpoint() {
     let mut run = Run::new();
     let (mut kept, mut key) = (None, 0);
@@ -241,7 +271,11 @@ fn a_log_goes_on_from_its_runs() {
             run.table.take(&key).unwrap();
         }
         // Also with the option off: what is in runs stays there.
-        let layout = HybridLog::new().cold_runs(round != 1);
+        let layout = match round {
+            0 => HybridLog::new().cold_runs(true),
+            1 => HybridLog::new().cold_runs(false),
+            _ => HybridLog::new().cold_runs_automatic(),
+        };
         let device = run.device.crash(CrashPolicy::Everything);
         run.segments = SegmentStore::new(Arc::new(device.clone()), 1 << (20 + round));
         run.table = open(&layout, &run.segments, MEMORY, false, Some(&image)).unwrap().0;

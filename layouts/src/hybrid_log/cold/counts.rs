@@ -16,16 +16,20 @@ use crate::support::record_type_unsafe::ErasedTouched;
 /// Counts of key groups take one part in so many of the memory at most.
 const SHARE: u64 = 16;
 
+/// Those of groups that do not move yet take one part in so many: keys may be all that the memory is for.
+const UNMOVED_SHARE: u64 = 1024;
+
 /// Keys that are there and have no entry in the index.
 #[derive(Debug)]
 pub struct KeyCounts {
     all: u64,
-    /// By key group, if groups move.
+    /// By key group, if groups move, or may some day. Where memory has no room for that, only if they do.
     of_groups: Option<Box<[u64]>>,
     /// By last touch, if entries expire.
     touches: Option<Touches>,
     /// What a checkpoint says of last touches, until it is known that entries expire.
     restored: Option<TouchedKeys>,
+    is_movable: bool,
     memory: Booked,
 }
 
@@ -53,8 +57,9 @@ impl KeyCounts {
         let mut memory = Booked::none(account, MemoryKind::Buffers);
         memory.charge(bytes);
         let groups = usize::from(context.key_groups);
-        let of_groups = context.movable.then(|| vec![0; groups].into_boxed_slice());
-        Self { all: 0, of_groups, touches: None, restored: None, memory }
+        let of_groups = (bytes > 0).then(|| vec![0; groups].into_boxed_slice());
+        let is_movable = context.movable;
+        Self { all: 0, of_groups, touches: None, restored: None, is_movable, memory }
     }
 
     /// Key groups that are counted apart.
@@ -64,7 +69,12 @@ impl KeyCounts {
 
     /// Bytes of counts by last touch.
     fn touches_bytes(&self) -> u64 {
-        Touches::memory_bytes(self.groups())
+        Touches::memory_bytes(if self.touches_all_in_one() { 1 } else { self.groups() })
+    }
+
+    /// Whether last touches are not counted by key group, which takes more memory.
+    fn touches_all_in_one(&self) -> bool {
+        !self.is_movable && self.restored.is_none()
     }
 
     /// Whether entries can expire.
@@ -92,6 +102,9 @@ impl KeyCounts {
 
     /// Entries expire from now on, which they [can](KeyCounts::can_expire).
     pub fn begin_expiring(&mut self, of: ErasedTouched) {
+        if self.touches_all_in_one() {
+            self.count_no_groups();
+        }
         self.memory.charge(self.touches_bytes());
         let mut touches =
             Touches::new(of, self.of_groups.as_ref().map_or(1, |groups| groups.len()));
@@ -121,9 +134,17 @@ impl KeyCounts {
         (tide, before - *all)
     }
 
-    fn memory_bytes(context: &StateContext) -> u64 {
-        let each = size_of::<u64>() as u64;
-        if context.movable { each * u64::from(context.key_groups) } else { 0 }
+    /// Bytes that they take from the beginning on.
+    pub fn memory_bytes(context: &StateContext) -> u64 {
+        let bytes = size_of::<u64>() as u64 * u64::from(context.key_groups);
+        let has_room = UNMOVED_SHARE * bytes <= context.account.limit();
+        if context.movable || has_room { bytes } else { 0 }
+    }
+
+    /// Does not count key groups, which do not move.
+    fn count_no_groups(&mut self) {
+        self.of_groups = None;
+        self.memory.adjust_to(0);
     }
 
     /// Bytes that they take.
@@ -210,12 +231,15 @@ impl KeyCounts {
             self.restored = Some(touched.clone());
         }
         if let Some(groups) = &mut self.of_groups {
-            if part.group_keys.len() != groups.len() {
+            if part.group_keys.len() != groups.len() && self.is_movable {
                 let what = "the checkpoint does not count the keys of each key group in its sorted runs, since it is of \
                             a hybrid log with the option cold-runs and without a mover: open it without one";
                 return Err(Error::new(ErrorKind::Unsupported, what));
             }
-            groups.copy_from_slice(&part.group_keys);
+            match part.group_keys.len() == groups.len() {
+                true => groups.copy_from_slice(&part.group_keys),
+                false => self.count_no_groups(),
+            }
         }
         self.all = part.level_keys;
         Ok(())
@@ -239,8 +263,14 @@ mod tests {
         let account = Account::root(1 << 20);
         let (groups, memory) =
             (Some(vec![0; 8].into_boxed_slice()), Booked::none(account, MemoryKind::Buffers));
-        let mut counts =
-            KeyCounts { all: 0, of_groups: groups, touches: None, restored: None, memory };
+        let mut counts = KeyCounts {
+            all: 0,
+            of_groups: groups,
+            touches: None,
+            restored: None,
+            is_movable: true,
+            memory,
+        };
         let hashes: Vec<u64> = (0..1000u64).map(alluvium_pagestore::hash_word).collect();
         assert!(hashes.iter().all(|hash| counts.add(*hash, Time::MAX)));
         counts.take(hashes[0], Time::MAX);

@@ -22,6 +22,9 @@ mod fetching_tests;
 mod graves;
 mod image;
 mod judge;
+mod later;
+#[cfg(test)]
+mod later_tests;
 mod moving;
 mod naming;
 mod needs;
@@ -54,6 +57,7 @@ use crate::support::patient_reads::PatientReads;
 use crate::support::record_type_unsafe::{ErasedTouched, RecordType};
 
 pub(super) use image::{RunsAtBarrier, RunsWritten, let_go, names_of};
+pub(super) use later::Later;
 pub(crate) use naming::NamedRuns;
 pub(super) use needs::IndexPart;
 pub(super) use paying::RECORDS_TICK;
@@ -218,6 +222,11 @@ impl Cold {
             merge_has_failed: false,
             account,
         })
+    }
+
+    /// Bytes that a tier takes from its beginning on.
+    pub fn opening_bytes(context: &StateContext) -> u64 {
+        KeyCounts::memory_bytes(context)
     }
 
     /// Bytes that moving records, or merging levels, takes beside what is always there.
@@ -557,6 +566,11 @@ impl Cold {
     pub fn give_up_to_states(&mut self, bytes: u64) -> u64 {
         let given = self.give_guides_up(bytes);
         given + self.lend_saved(bytes.saturating_sub(given))
+    }
+
+    /// Bytes that [`give_up_to_states`](Cold::give_up_to_states) may give.
+    pub fn bytes_to_give(&self) -> u64 {
+        self.guide_bytes() + self.purse.bytes()
     }
 
     /// Lends memory that is saved up for moves and merges, which take it back when there is some. Returns how much.

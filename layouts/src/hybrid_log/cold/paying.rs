@@ -343,22 +343,32 @@ impl Log {
     }
 
     /// Bytes of the index without guides.
-    fn index_bytes(&self) -> u64 {
+    pub(super) fn index_bytes(&self) -> u64 {
         let guides = self.cold.as_ref().map_or(0, |cold| cold.guide_bytes());
         self.account.used_for(MemoryKind::Index) - guides
     }
 
-    /// The index leaves room for a move, which makes more for it, and for pages.
-    fn index_bytes_max(&self) -> u64 {
-        // Other states may have taken the rest.
-        let limit = self.account.used() + self.account.available();
+    /// Bytes of buffers and tables, and of what moves and merges take.
+    fn beside_index(&self) -> u64 {
         let cold = self.cold.as_deref();
         let work_of = |cold: &Cold| cold.work_bytes() + cold.graves_lacking();
         let (work, held) = cold.map_or((0, 0), |cold| (work_of(cold), cold.held_bytes()));
         let beside = [MemoryKind::Buffers, MemoryKind::Tables];
         let beside: u64 = beside.map(|kind| self.account.used_for(kind)).iter().sum();
-        let beside = beside.saturating_sub(held) + work;
-        let (most, growing) = index_share(limit, beside, self.floor_bytes());
+        beside.saturating_sub(held) + work
+    }
+
+    /// Whether the work of moves and merges has room beside the index as it is.
+    pub(super) fn has_room_for_work(&self) -> bool {
+        let limit = self.account.used() + self.account.available();
+        self.index_bytes() + self.beside_index() + self.floor_bytes() <= limit
+    }
+
+    /// The index leaves room for a move, which makes more for it, and for pages.
+    pub(super) fn index_bytes_max(&self) -> u64 {
+        // Other states may have taken the rest.
+        let limit = self.account.used() + self.account.available();
+        let (most, growing) = index_share(limit, self.beside_index(), self.floor_bytes());
         let tables = self.stored.as_ref().map_or(0, |stored| {
             stored.tables_bytes_for(most / ENTRY_BYTES, self.sizes.segment_bytes)
         });

@@ -61,7 +61,7 @@ fn play<V: State + PartialEq + std::fmt::Debug>(
     value: impl Fn(u64) -> V,
 ) {
     let (device, store) = (Simulated::new(seed, Faults::none()), Account::root(memory));
-    let mut table = open::<u64, V>(&layout.clone().cold_runs(true), &device, &store);
+    let mut table = open::<u64, V>(layout, &device, &store);
     let (mut dice, mut model) = (Dice(seed), BTreeMap::new());
     for key in 0..keys {
         assert!(!table.put(key, value(key)).unwrap(), "{key}");
@@ -110,7 +110,7 @@ fn play<V: State + PartialEq + std::fmt::Debug>(
         assert_eq!(table.len(), model.len() as u64, "step {step}");
         assert!(store.used() <= memory, "{store:?}");
     }
-    check_scan(&mut table, &model, &value, layout == &HybridLog::new());
+    check_scan(&mut table, &model, &value, !layout.has_hash_bits());
     let batch: Vec<u64> = (0..keys + 100).step_by(7).collect();
     let read = table.read_batch(
         &batch,
@@ -172,27 +172,32 @@ fn check_scan<V: State + PartialEq + std::fmt::Debug>(
 
 #[test]
 fn counters_of_which_the_index_would_be_four_times_the_memory() {
-    let layout = HybridLog::new();
-    for seed in 0..2 {
-        play(seed, (MIB, 250_000, 60_000), &layout, |of| of);
+    // The tier is there from the beginning on, or gets there.
+    let layouts = [HybridLog::new().cold_runs(true), HybridLog::new().cold_runs_automatic()];
+    for (seed, layout) in layouts.iter().enumerate() {
+        play(seed as u64, (MIB, 250_000, 60_000), layout, |of| of);
     }
 }
 
 #[test]
 fn values_that_own_heap() {
-    let layout = HybridLog::new();
+    let layout = HybridLog::new().cold_runs_automatic();
+    play(13, (MIB, 60_000, 30_000), &layout, |of| format!("{of:0w$}", w = 20 + of as usize % 90));
+    let layout = layout.cold_runs(true);
     play(3, (MIB, 60_000, 30_000), &layout, |of| format!("{of:0w$}", w = 20 + of as usize % 90));
 }
 
 #[test]
 fn keys_whose_hashes_are_alike_in_the_index() {
-    let layout = HybridLog::new().hash_bits(12);
+    let layout = HybridLog::new().hash_bits(12).cold_runs(true);
     play(4, (MIB, 30_000, 10_000), &layout, |of| [of; 8]);
 }
 
 #[test]
 fn at_the_least_memory_no_call_is_refused() {
-    play(9, (COLD_RUNS_MEMORY_MIN, 100_000, 10_000), &HybridLog::new(), |of| of);
+    for layout in [HybridLog::new().cold_runs(true), HybridLog::new().cold_runs_automatic()] {
+        play(9, (COLD_RUNS_MEMORY_MIN, 100_000, 10_000), &layout, |of| of);
+    }
 }
 
 #[test]
@@ -366,7 +371,7 @@ fn where_storage_fails_by_chance_nothing_is_lost() {
 fn long_values_move_before_there_is_no_memory() {
     let value = |of: u64| format!("{of:0w$}", w = 300 + of as usize % 500);
     let layout = HybridLog::new();
-    play(11, (2 * MIB, 70_000, 5_000), &layout, value);
+    play(11, (2 * MIB, 70_000, 5_000), &layout.clone().cold_runs(true), value);
     let (device, store) = (Simulated::new(11, Faults::none()), Account::root(2 * MIB));
     let mut table = open::<u64, String>(&layout.cold_runs(true), &device, &store);
     let mut stalls = (0, 0);

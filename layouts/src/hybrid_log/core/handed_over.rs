@@ -165,6 +165,7 @@ impl Core {
         old.beside = None;
         let log = &mut self.log;
         log.cold = old.cold.take();
+        log.may_get_cold_as(old);
         log.stats = std::mem::take(&mut old.stats);
         log.stats.splits += old.index.splits();
         if let (Some(new), Some(old)) = (&mut log.stored, &mut old.stored) {

@@ -127,6 +127,12 @@ impl Index {
     /// Books `bytes`, unless they do not fit or would leave less than the floor to pages.
     fn reserve(&self, bytes: u64) -> Result<()> {
         let account = &self.account;
+        let wanted = account.used_for(MemoryKind::Index) + bytes;
+        self.wanted_beyond.set((wanted > self.held_at).then_some(wanted));
+        if wanted > self.held_at {
+            let message = format!("the index is held at {} bytes", self.held_at);
+            return Err(Error::new(ErrorKind::OverBudget, message).with("state", account.name()));
+        }
         let elastic = account.used_for(MemoryKind::Pages) + account.used_for(MemoryKind::Values);
         let (fixed, floor, limit) = (account.used() - elastic, self.floor_bytes, account.limit());
         let free = limit.saturating_sub(fixed + floor);
@@ -149,6 +155,17 @@ impl Index {
     /// Whether it was last refused for what is neither pages nor values, so that none of these are in its way.
     pub fn is_held_back(&self) -> bool {
         self.is_held_back.get()
+    }
+
+    /// Sets the bytes that it is not to pass, until it is looked how many it may have.
+    pub fn hold_at(&mut self, bytes: u64) {
+        self.held_at = bytes;
+        self.wanted_beyond.set(None);
+    }
+
+    /// What it wanted to have when it was last refused, if that was for being held.
+    pub fn wanted_beyond(&self) -> Option<u64> {
+        self.wanted_beyond.get()
     }
 
     /// Sets what the index must leave to pages and values.

@@ -101,6 +101,9 @@ pub struct Index {
     floor_bytes: u64,
     /// Whether it was last refused for what pages and values need.
     is_held_back: Cell<bool>,
+    /// Bytes that it is not to pass, and what it wanted to have when it was last refused for that.
+    held_at: u64,
+    wanted_beyond: Cell<Option<u64>>,
 }
 
 impl Index {
@@ -125,6 +128,8 @@ impl Index {
             booked_tables: Self::memory_bytes_min(buckets) - segment_bytes(buckets),
             floor_bytes: 0,
             is_held_back: Cell::new(false),
+            held_at: u64::MAX,
+            wanted_beyond: Cell::new(None),
         };
         index.book_tables();
         Ok(index)

@@ -142,24 +142,9 @@ impl Log {
     #[cold]
     pub(super) fn make_room_for_index(&mut self, hash: IndexHash, mut error: Error) -> Result<()> {
         while error.kind() == ErrorKind::OverBudget {
-            // Where no page is in the way, the index beside may be.
-            let is_given = self.index.is_held_back() && self.force_one_beside()?;
-            if !is_given && !self.drop_spare() {
-                let has_more = self.ring.len() as u64 > FRAMES_MIN || self.has_more_than_it_needs();
-                if !has_more
-                    && !self.must_move_down()?
-                    && !self.give_runs_up()
-                    && !self.free_one_beside()?
-                    && !self.force_one_beside()?
-                {
-                    break;
-                }
-                if !has_more {
-                    // Records have moved down, or something beside was given up.
-                } else if let Err(cause) = self.free_a_frame(self.needed_for_others()) {
-                    // Storage that takes nothing is the cause, and not how much memory there is.
-                    return Err(if cause.kind() == ErrorKind::OverBudget { error } else { cause });
-                }
+            // It may be held for a tier that is yet to be.
+            if !self.look_at_index() && !self.free_some_for_index()? {
+                break;
             }
             match self.index.prepare(hash) {
                 Ok(()) => return Ok(()),
@@ -167,6 +152,25 @@ impl Log {
             }
         }
         Err(error)
+    }
+
+    /// Frees memory for the index, which was refused some; says whether there was some to be freed.
+    fn free_some_for_index(&mut self) -> Result<bool> {
+        // Where no page is in the way, the index beside may be.
+        if self.index.is_held_back() && self.force_one_beside()? || self.drop_spare() {
+            return Ok(true);
+        }
+        if self.ring.len() as u64 > FRAMES_MIN || self.has_more_than_it_needs() {
+            return match self.free_a_frame(self.needed_for_others()) {
+                Err(cause) if cause.kind() == ErrorKind::OverBudget => Ok(false),
+                // Storage that takes nothing is the cause, and not how much memory there is.
+                freed => freed.map(|()| true),
+            };
+        }
+        Ok(self.must_move_down()?
+            || self.give_runs_up()
+            || self.free_one_beside()?
+            || self.force_one_beside()?)
     }
 
     /// Gives up what the cold tier has in memory, in the little memory of tests: elsewhere the index would grow into it.
