@@ -201,7 +201,7 @@ impl ListsCore {
 
     /// A step of a merge was done.
     pub(super) fn take_merging(&mut self, merging: Merging) {
-        let Merging { name, step, mut merge } = merging;
+        let Merging { mut name, step, mut merge } = merging;
         let gone = !self.buckets.get(&name.bucket).is_some_and(|bucket| {
             bucket.runs.iter().filter(|run| name.runs.contains(&run.number)).count()
                 == name.runs.len()
@@ -211,8 +211,12 @@ impl ListsCore {
             Ok(None) => {
                 let useless = merge.abandon();
                 self.jobs.remove(useless);
+                drop(merge);
             }
             Ok(Some(merged)) => {
+                // What it took is free before the table of its run is booked, beside those of the runs that it replaces.
+                drop(merge);
+                self.account.release(MemoryKind::Buffers, std::mem::take(&mut name.bytes));
                 self.files.add(&merged.stored);
                 if gone {
                     self.remove_files(&merged.stored);
@@ -226,9 +230,9 @@ impl ListsCore {
                 self.crowded.remove(&name.bucket);
                 let (state, why) = (self.context.name.as_str(), error.message());
                 trace_event!(WARN, "runs could not be merged", state = state, error = why);
+                drop(merge);
             }
         }
-        drop(merge);
         if let Some(bucket) = self.buckets.get_mut(&name.bucket) {
             let merged = bucket.runs.iter_mut().filter(|run| name.runs.contains(&run.number));
             merged.for_each(|run| run.busy = false);
