@@ -245,6 +245,48 @@ fn what_is_packed_between_two_steps_of_a_fold_is_not_left_out() {
     assert!(found.into_iter().eq((0..50).map(|key| (key, Some(key)))));
 }
 
+/// A fold of a window of many slices loads some of them in each call, whatever is done in between.
+#[test]
+fn one_call_of_a_fold_loads_a_bounded_part_of_its_window() {
+    let slices = 1_500;
+    for interrupted in [false, true] {
+        let (mut ground, _) = ground(64 << 20);
+        let (mut lists, _) = ground.open::<u64, u64, _>(&AppendLog::new().pack_all()).unwrap();
+        lists.fold_at_once(slices as i128);
+        let mut wanted: BTreeMap<u64, Vec<u64>> = BTreeMap::new();
+        for slice in 0..slices {
+            for n in 0..3 {
+                let (key, element) = ((slice + n) % 11, slice * 3 + n);
+                lists.append(Time(slice as i64), &key, element).unwrap();
+                wanted.entry(key).or_default().push(element);
+            }
+        }
+        lists.reclaim(u64::MAX).unwrap();
+        let (mut cursor, mut found) = (Cursor::default(), BTreeMap::<u64, Vec<u64>>::new());
+        let (mut calls, mut most) = (0, 0);
+        while !cursor.done {
+            let before = lists.stats().cold_reads;
+            let window = Time(0)..Time(slices as i64);
+            let fold = lists.fold(window, &mut cursor, usize::MAX, &mut |key, list| {
+                while let Some(element) = list.next()? {
+                    found.entry(*key).or_default().push(*element);
+                }
+                Ok(())
+            });
+            fold.unwrap();
+            (calls, most) = (calls + 1, most.max(lists.stats().cold_reads - before));
+            assert!(calls < 40, "a fold that is interrupted comes to its end");
+            if interrupted {
+                // Of another key each time, so that it looks for room.
+                lists.append(Time(slices as i64), &(100 + calls), 0).unwrap();
+            }
+        }
+        assert_eq!(found, wanted);
+        assert!(calls > if interrupted { 2 } else { 5 }, "{calls} calls");
+        assert!(interrupted || most == 1, "{most} passes over the levels in one call");
+    }
+}
+
 /// Late data comes to one slice again and again.
 #[test]
 fn a_slice_that_is_packed_often_is_cleared_and_moved() {

@@ -36,6 +36,8 @@ use crate::hybrid_log::NamedRuns;
 use crate::runs::{Judge, Levels, MERGED_MAX, MergeSizes, RecordView, RunSizes};
 use crate::support::booked::Booked;
 
+use loading::Loading;
+
 pub use image::{PackedAtBarrier, page_of, sync_all};
 pub use packing::{PackOrder, PackedRuns};
 pub use slices::{PackedSlice, SliceDirectory};
@@ -87,7 +89,9 @@ pub struct Packed {
     /// Batches that are yet not to be packed, and steps of merges not to be done.
     rest: u32,
     /// Slices that are loaded.
-    loaded: Vec<Time>,
+    loaded: BTreeSet<Time>,
+    /// What the fold that was begun last has yet to load.
+    loading: Option<Loading>,
     /// Runs that are in levels, where they do not count: they are in memory still, and are not packed again.
     refused: BTreeSet<RunName>,
     /// What is being packed, in the order of its batches, and what it takes once it is loaded, at most.
@@ -197,7 +201,8 @@ impl Packed {
             is_lent: false,
             writes: false,
             rest: 0,
-            loaded: Vec::new(),
+            loaded: BTreeSet::new(),
+            loading: None,
             refused: BTreeSet::new(),
             going: Vec::new(),
             longest_chunk: 4 * KIB,
