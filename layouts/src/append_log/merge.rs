@@ -193,6 +193,7 @@ impl ListsCore {
             bytes: 0,
             last_plain: false,
             elements: 0,
+            keys: 0,
         };
         self.merging = true;
         self.jobs.merge(Box::new(merger), name);
@@ -243,7 +244,7 @@ impl ListsCore {
 
     /// Puts a merged run in the place of those that it was made of.
     fn replace(&mut self, name: &MergeName, merged: MergedRun) {
-        let MergedRun { stored, elements } = merged;
+        let MergedRun { stored, elements, keys } = merged;
         // A fold under way may have seen some of these in memory.
         self.resume = None;
         self.stats.rewritten += elements;
@@ -256,7 +257,7 @@ impl ListsCore {
         self.account.charge(MemoryKind::Tables, stored.memory_bytes() + RUN_BYTES);
         self.elements += elements;
         let stored = Some(Arc::new(stored));
-        let run = Run { number, elements, memory: None, stored, busy: false, cached: None };
+        let run = Run { number, elements, keys, memory: None, stored, busy: false, cached: None };
         let old: Vec<_> = bucket.runs.splice(first..first + count, [run]).collect();
         if first == 0 {
             // What was cut off up to here is not there any more.
@@ -293,6 +294,7 @@ struct Merger {
     bytes: usize,
     last_plain: bool,
     elements: u64,
+    keys: u64,
 }
 
 impl Merge for Merger {
@@ -394,6 +396,7 @@ impl Merger {
             self.entries.take(from, at, Target::Last(rank));
         } else {
             self.bytes += entry;
+            self.keys += 1;
             self.entries.take(from, at, Target::New(key.get(), rank));
         }
         self.last_plain = plain;
@@ -422,6 +425,6 @@ impl Merger {
         let blocks = pages.finish(&mut self.writer)?;
         self.writer.seal()?;
         let stored = resolve(blocks, &self.writer.take_sealed());
-        Ok(MergedRun { stored, elements: self.elements })
+        Ok(MergedRun { stored, elements: self.elements, keys: self.keys })
     }
 }

@@ -465,17 +465,19 @@ impl ListsCore {
     pub(super) fn statistics(&self) -> TableStats {
         let heads: u64 = self.buckets.values().map(|bucket| bucket.live.len()).sum();
         let (pages, values) = (MemoryKind::Pages, MemoryKind::Values);
+        let own = self.buckets.values().flat_map(|bucket| &bucket.runs);
+        let runs = || own.clone().chain(self.graves.values().flatten());
+        let stored = runs().filter(|run| run.memory.is_none() && run.number != PACKED);
+        let stored = stored.filter_map(|run| run.stored.as_ref()).map(|stored| stored.bytes());
+        let in_memory = self.account.used_for(pages) + self.account.used_for(values);
         let mut stats = TableStats {
-            live_keys: heads,
-            live_bytes: self.account.used_for(pages) + self.account.used_for(values),
+            live_keys: heads + runs().map(|run| run.keys).sum::<u64>(),
+            live_bytes: in_memory + stored.sum::<u64>(),
             ..self.stats
         };
         self.files.describe(&mut stats);
         if let Some(packed) = &self.packed {
-            let bytes = packed.stored_bytes();
-            stats.disk_bytes += bytes;
-            stats.live_disk_bytes += bytes;
-            stats.flushed_bytes += packed.merged_bytes();
+            packed.describe(&mut stats);
         }
         let cut: u64 = self.buckets.values().map(Bucket::cut_bytes).sum();
         stats.live_disk_bytes = stats.live_disk_bytes.saturating_sub(cut);
@@ -485,11 +487,12 @@ impl ListsCore {
 
 /// Freezes the lists of a bucket as its newest run.
 fn freeze(bucket: &mut Bucket, number: u64) -> Arc<Frozen> {
-    let elements = bucket.elements;
+    let (elements, keys) = (bucket.elements, bucket.live.len());
     let frozen = Arc::new(bucket.freeze(number));
     bucket.runs.push(Run {
         number,
         elements,
+        keys,
         memory: Some(frozen.clone()),
         stored: None,
         busy: false,

@@ -131,6 +131,7 @@ impl ListsCore {
         let run = Run {
             number: PACKED,
             elements: 0,
+            keys: 0,
             memory: None,
             stored: Some(Arc::new(stored)),
             // Nobody merges it or drops it from memory.

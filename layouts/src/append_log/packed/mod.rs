@@ -31,7 +31,7 @@ use super::config::Sizes;
 use super::frozen::LIVE;
 use super::jobs::RunName;
 use super::run::{RUN_BYTES, Run};
-use crate::contract::table::StateContext;
+use crate::contract::table::{StateContext, TableStats};
 use crate::hybrid_log::NamedRuns;
 use crate::runs::{Judge, Levels, MERGED_MAX, MergeSizes, RecordView, RunSizes};
 use crate::support::booked::Booked;
@@ -238,14 +238,17 @@ impl Packed {
         times.flat_map(|(from, to)| self.directory.within(from..=to)).map(|(time, _)| time)
     }
 
-    /// Bytes of levels.
-    pub fn stored_bytes(&self) -> u64 {
-        self.levels.stats().bytes
-    }
-
-    /// Bytes that merges wrote.
-    pub fn merged_bytes(&self) -> u64 {
-        self.levels.stats().merged_bytes
+    /// Adds what is packed to a table's statistics. Each record is a list or a part of one. How many of them count
+    /// nobody knows without reading them: as many as there are elements, at most.
+    pub fn describe(&self, stats: &mut TableStats) {
+        let levels = self.levels.stats();
+        let live = levels.records.min(self.directory.elements());
+        let bytes = u128::from(levels.bytes) * u128::from(live) / u128::from(levels.records.max(1));
+        stats.live_keys += live;
+        stats.live_bytes += bytes as u64;
+        stats.live_disk_bytes += bytes as u64;
+        stats.disk_bytes += levels.bytes;
+        stats.flushed_bytes += levels.merged_bytes;
     }
 
     /// Bytes that what is loaded of slices that are read together takes at most, and loading them. Nothing, if nothing is
