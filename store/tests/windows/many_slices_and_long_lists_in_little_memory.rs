@@ -195,7 +195,7 @@ fn holistic_sessions_of_two_thousand_keys_are_taken_in_one_mebibyte() {
                 sessions.add_batch(Time(first), &mut batch, &mut |_| (), &mut |_, _, _, _| ());
             added.unwrap_or_else(|error| panic!("round {round}, event {event}: {error}"));
         }
-        wanted.extend(model.into_iter().map(|(key, values)| (key, values)));
+        wanted.extend(model);
         let mut out =
             |key: &u64, _: alluvium::Window, all: Vec<u64>, _: i64| told.push((*key, all));
         while !sessions.advance(Time(first + 3 * gap), 100, &mut out).unwrap().done {
