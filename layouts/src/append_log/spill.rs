@@ -246,12 +246,24 @@ impl ListsCore {
             if !small.is_empty() {
                 self.pack(small);
             }
+            let others = self.leave_plenty(others);
             if !others.is_empty() {
                 self.writing += 1;
                 self.jobs.write(self.list_type, others, self.sizes.block_bytes);
             }
         }
         true
+    }
+
+    /// Leaves frozen runs that are more than are written together to be written later.
+    fn leave_plenty(&mut self, batch: Vec<Arc<Frozen>>) -> Vec<Arc<Frozen>> {
+        let mut count = 0;
+        let is_written = |frozen: &Arc<Frozen>| {
+            count += 1;
+            let run = self.run_mut(frozen.bucket, frozen.number).filter(|_| count > BATCH_RUNS_MAX);
+            run.map(|run| run.busy = false).is_none()
+        };
+        batch.into_iter().filter(is_written).collect()
     }
 
     /// What was frozen before the barrier of a checkpoint is not written to the same files as what was after it.
@@ -276,11 +288,14 @@ impl ListsCore {
     fn freeze_last(&mut self, bytes: u64) -> Vec<Arc<Frozen>> {
         self.kept = None;
         let (number, mut batch, mut total) = (self.epoch + 1, Vec::new(), 0);
+        let (small, packed_bytes, packed_runs) = self.batch_to_pack();
         for bucket in self.buckets.values_mut().rev().filter(|bucket| bucket.elements > 0) {
-            if total >= bytes || batch.len() == BATCH_RUNS_MAX {
+            let live = bucket.live_bytes();
+            let is_full = total >= bytes || batch.len() >= BATCH_RUNS_MAX;
+            if is_full && (live > small || total >= packed_bytes || batch.len() >= packed_runs) {
                 break;
             }
-            total += bucket.live_bytes();
+            total += live;
             batch.push(freeze(bucket, number));
             self.account.charge(MemoryKind::Tables, RUN_BYTES);
         }

@@ -18,7 +18,7 @@ mod packing;
 mod slices;
 mod unpacking;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ops::Bound;
 use std::rc::Rc;
 
@@ -56,13 +56,31 @@ const BUCKETS_SHARE: u64 = 64;
 const SLICE_SHARE: u64 = 32;
 /// Hashes, which are slices here, of a partition: what is read before a slice is a part of it.
 const PARTITION_SLICES: usize = 128;
+/// Most buckets that are packed together: the fewer batches there are, the less merges write again.
+const PACKED_RUNS_MAX: usize = 1024;
 /// Bytes of records that a step of a merge looks at.
 const STEP_BYTES: u64 = 64 << 10;
+/// Most bytes that merges read at once from a level, and that are written at once.
+const MERGED_BYTES_MAX: u64 = 64 << 10;
 /// With more levels than these a batch does so many steps of merges.
 const LEVELS_MAX: usize = 12;
 const STEPS_MAX: usize = 16;
 /// Batches that are not packed after one that could not be.
 const REST: u32 = 16;
+
+/// What slices of a batch take once they are loaded, at most.
+type Coming = BTreeMap<Time, u64>;
+
+/// A batch that is being packed.
+#[derive(Debug)]
+struct Going {
+    coming: Coming,
+    /// What lists of its runs take, here and on the helper.
+    _memory: Booked,
+}
+
+/// Bytes of a run in the lists of a batch that is being packed.
+const GOING_BYTES: u64 = 160;
 
 /// What is packed of a state, if it can be.
 #[derive(Debug)]
@@ -75,8 +93,9 @@ pub struct Packed {
     levels: Levels,
     pub(super) named: NamedRuns,
     runs: RunSizes,
-    /// Read at once from each level.
+    /// Read at once from each level: by whoever reads slices, and by merges.
     read_bytes: usize,
+    merged_bytes: usize,
     /// A bucket is small up to so many bytes in memory.
     small_bytes: u64,
     /// What a batch takes that is written, once one was.
@@ -94,8 +113,8 @@ pub struct Packed {
     loading: Option<Loading>,
     /// Runs that are in levels, where they do not count: they are in memory still, and are not packed again.
     refused: BTreeSet<RunName>,
-    /// What is being packed, in the order of its batches, and what it takes once it is loaded, at most.
-    going: Vec<(Time, u64)>,
+    /// What is being packed, in the order of its batches.
+    going: VecDeque<Going>,
     /// Bytes of the longest chunk of any level.
     longest_chunk: u64,
     /// What slices that are read together take once they are loaded, at most.
@@ -186,7 +205,7 @@ impl Packed {
             named: NamedRuns::default(),
             runs: RunSizes {
                 partition_hashes: PARTITION_SLICES,
-                write_bytes: 16 << 10,
+                write_bytes: (memory / 256).clamp(16 * KIB, MERGED_BYTES_MAX) as usize,
                 file_bytes: 8 * MIB,
                 payload_bytes_max: 2 * sizes.block_bytes + 1024,
                 order_bytes: ORDER_BYTES,
@@ -195,6 +214,7 @@ impl Packed {
                 syncs: false,
             },
             read_bytes: (memory / 256).clamp(4 * KIB, 16 * KIB) as usize,
+            merged_bytes: (memory / 256).clamp(4 * KIB, MERGED_BYTES_MAX) as usize,
             small_bytes: (memory / 64).clamp(8 * KIB, 64 * KIB),
             writer_memory: none(MemoryKind::Buffers),
             purse: none(MemoryKind::Buffers),
@@ -204,7 +224,7 @@ impl Packed {
             loaded: BTreeSet::new(),
             loading: None,
             refused: BTreeSet::new(),
-            going: Vec::new(),
+            going: VecDeque::new(),
             longest_chunk: 4 * KIB,
             loaded_most: memory / LOADED_SHARE,
             store: store.clone(),
@@ -291,13 +311,18 @@ impl Packed {
 
     /// What a merge takes.
     fn merge_bytes(&self) -> u64 {
-        self.runs.memory_bytes() + self.scan_bytes_most() + 2 * self.longest_chunk
+        self.runs.memory_bytes() + self.levels_bytes(self.merged_bytes) + 2 * self.longest_chunk
     }
 
     /// What reading all levels side by side takes, as a rule.
     fn scan_bytes_most(&self) -> u64 {
+        self.levels_bytes(self.read_bytes)
+    }
+
+    /// What reading all levels side by side takes, so many bytes at once.
+    fn levels_bytes(&self, read_bytes: usize) -> u64 {
         let group = MergeSizes::group_bytes_each() + RunSizes::directory_bytes_max();
-        let read = (self.read_bytes as u64).max(self.longest_chunk) + (2 << 10);
+        let read = (read_bytes as u64).max(self.longest_chunk) + (2 << 10);
         self.levels.len().max(MERGED_MAX) as u64 * (read + self.longest_chunk + group)
     }
 
@@ -352,10 +377,10 @@ impl Packed {
             return Ok(());
         }
         self.purse.give_back();
-        let Self { levels, directory, runs, read_bytes, .. } = self;
+        let Self { levels, directory, runs, merged_bytes, .. } = self;
         let directory = &*directory;
         let judge = |_| Counting { directory, last: None };
-        let stepped = levels.step(STEP_BYTES, *runs, *read_bytes, judge);
+        let stepped = levels.step(STEP_BYTES, *runs, *merged_bytes, judge);
         self.save_up();
         if stepped.is_err() {
             self.rest = REST;
