@@ -318,6 +318,9 @@ impl ListsCore {
     pub(super) fn give_up(&mut self, bytes: u64) -> Result<u64> {
         let (before, start) = (self.account.used(), Instant::now());
         self.failed = None;
+        if let Some(packed) = &mut self.packed {
+            packed.forget_ahead();
+        }
         loop {
             self.poll()?;
             let given = before.saturating_sub(self.account.used());

@@ -287,6 +287,45 @@ fn one_call_of_a_fold_loads_a_bounded_part_of_its_window() {
     }
 }
 
+/// Slices that are folded one after the other are read some at a time, and what comes to them meanwhile is not left out.
+#[test]
+fn slices_that_are_folded_in_order_are_read_ahead() {
+    let (slices, memory) = (2_000, 4 << 20);
+    let (mut ground, _) = ground(memory);
+    let (mut lists, account) = ground.open::<u64, u64, _>(&AppendLog::new().pack_all()).unwrap();
+    let mut wanted: BTreeMap<i64, Vec<u64>> = BTreeMap::new();
+    for n in 0..slices * 3 {
+        lists.append(Time(n % slices), &7, n as u64).unwrap();
+        wanted.entry(n % slices).or_default().push(n as u64);
+    }
+    lists.reclaim(u64::MAX).unwrap();
+    let before = lists.stats().cold_reads;
+    for slice in 0..slices {
+        if slice % 100 == 50 {
+            // To one that was read ahead, in memory first and then packed.
+            for (late, packs) in [(slice + 1, false), (slice + 2, true)] {
+                lists.append(Time(late), &7, late as u64).unwrap();
+                wanted.entry(late).or_default().push(late as u64);
+                if packs {
+                    lists.reclaim(u64::MAX).unwrap();
+                }
+            }
+        }
+        if slice % 100 == 75 {
+            lists.clear_key(Time(slice + 1), &7).unwrap();
+            wanted.entry(slice + 1).or_default().clear();
+        }
+        let found = fold(&mut lists, Time(slice)).remove(&7).unwrap_or_default();
+        assert_eq!(found, wanted[&slice], "slice {slice}");
+        if slice % 3 == 0 {
+            lists.purge(Time(slice + 1), usize::MAX).unwrap();
+        }
+    }
+    let reads = lists.stats().cold_reads - before;
+    assert!(reads < slices as u64 / 8, "{reads} passes over the levels for {slices} slices");
+    assert!(account.stats().peak <= memory, "{account:?}");
+}
+
 /// Late data comes to one slice again and again.
 #[test]
 fn a_slice_that_is_packed_often_is_cleared_and_moved() {

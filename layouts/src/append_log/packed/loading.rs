@@ -25,10 +25,10 @@ const STEP_BYTES_MAX: u64 = 512 << 10;
 const STEP_SLICES: usize = 256;
 
 /// A packed slice, and what is known of it.
-type Known = (Time, PackedSlice);
+pub(super) type Known = (Time, PackedSlice);
 
 /// The records of a slice, in the order of places and ranks.
-#[derive(Default)]
+#[derive(Debug, Default)]
 pub(super) struct Records {
     pub blocks: Vec<BlockAt>,
     pub payloads: Vec<AlignedVec>,
@@ -109,12 +109,57 @@ impl ListsCore {
         if some.is_empty() {
             return Ok(false);
         }
+        if of_place.is_none() && self.load_ahead(&some)? {
+            return Ok(true);
+        }
         let more = some.len() as u64 * LOADED_BYTES;
+        let followers = self.followers(&some, of_place);
+        let all = [&some[..], &followers[..]].concat();
+        let read = match self.read_packed(&all, more, of_place) {
+            // Whatever is wrong with those that follow is told when they are read.
+            Err(_) if !followers.is_empty() => self.read_packed(&some, more, of_place),
+            read => read,
+        };
         // Unless more of them was packed while memory was made free: then they are looked at again.
-        for (known, records) in self.read_packed(&some, more, of_place)?.into_iter().flatten() {
-            self.install_loaded(known, records)?;
+        for (known, records) in read?.into_iter().flatten() {
+            match some.iter().any(|(time, _)| *time == known.0) {
+                true => self.install_loaded(known, records)?,
+                false => {
+                    let packed = self.packed.as_mut().expect("it was read");
+                    packed.ahead.put(known, records, &packed.account);
+                }
+            }
         }
         Ok(true)
+    }
+
+    /// The slices that are read ahead with these.
+    fn followers(&mut self, loaded: &[Known], of_place: Option<u64>) -> Vec<Known> {
+        let Some(packed) = self.packed.as_mut().filter(|_| of_place.is_none()) else {
+            return Vec::new();
+        };
+        let mut all = packed.ahead.followers(loaded, &packed.directory, &packed.account);
+        let count = all.iter().take_while(|(time, _)| !packed.loaded.contains(time)).count();
+        all.truncate(count);
+        all
+    }
+
+    /// Loads the first of these slices that were read ahead. Says whether there were any.
+    fn load_ahead(&mut self, slices: &[Known]) -> Result<bool> {
+        let mut any = false;
+        for known in slices {
+            let packed = self.packed.as_mut().expect("a slice is packed");
+            let Some((records, booked)) = packed.ahead.take(*known) else { break };
+            packed.ahead.has_loaded(known.0);
+            any = true;
+            self.make_room(LOADED_BYTES, "reading packed slices")?;
+            drop(booked);
+            // Unless more of it was packed meanwhile.
+            if self.to_load(known.0) == Some(known.1) {
+                self.install_loaded(*known, records)?;
+            }
+        }
+        Ok(any)
     }
 
     fn install_loaded(&mut self, (time, slice): Known, records: Records) -> Result<()> {

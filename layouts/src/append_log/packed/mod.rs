@@ -11,6 +11,7 @@
 //! - What a bucket has packed is older than its own runs and than what it has in memory. Of its keys nothing is noted.
 //! - What is packed of slices that are read together has room in an eighth of the memory.
 
+mod ahead;
 mod image;
 mod leaving;
 mod loading;
@@ -36,6 +37,7 @@ use crate::hybrid_log::NamedRuns;
 use crate::runs::{Judge, Levels, MERGED_MAX, MergeSizes, RecordView, RunSizes};
 use crate::support::booked::Booked;
 
+use ahead::Ahead;
 use loading::Loading;
 
 pub use image::{PackedAtBarrier, page_of, sync_all};
@@ -111,6 +113,7 @@ pub struct Packed {
     loaded: BTreeSet<Time>,
     /// What the fold that was begun last has yet to load.
     loading: Option<Loading>,
+    ahead: Ahead,
     /// Runs that are in levels, where they do not count: they are in memory still, and are not packed again.
     refused: BTreeSet<RunName>,
     /// What is being packed, in the order of its batches.
@@ -223,6 +226,7 @@ impl Packed {
             rest: 0,
             loaded: BTreeSet::new(),
             loading: None,
+            ahead: Ahead::default(),
             refused: BTreeSet::new(),
             going: VecDeque::new(),
             longest_chunk: 4 * KIB,
@@ -285,9 +289,16 @@ impl Packed {
         self.purse.bytes() + self.levels.merging_bytes()
     }
 
-    /// Gives up what merges have of the memory, until it is [back](Packed::end_lending). Says whether that was anything.
+    /// Forgets the slices that were read ahead.
+    pub fn forget_ahead(&mut self) {
+        self.ahead.give_up();
+    }
+
+    /// Gives up what merges and slices that were read ahead have of the memory, until it is [back](Packed::end_lending).
+    /// Says whether that was anything.
     pub fn lend(&mut self) -> bool {
-        let held = self.merging_bytes();
+        let held = self.merging_bytes() + self.ahead.bytes();
+        self.ahead.give_up();
         self.levels.give_up();
         self.purse.give_back();
         self.is_lent = true;
@@ -412,6 +423,7 @@ impl Packed {
     /// Drops the slices before a time; says how many elements they had.
     pub fn purge(&mut self, before: Time) -> u64 {
         let gone = self.directory.remove_before(before);
+        self.ahead.purge(before);
         self.book_directory();
         self.refused = self.refused.split_off(&(before, 0));
         if self.directory.is_empty() && !self.levels.is_empty() {
