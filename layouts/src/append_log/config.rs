@@ -31,7 +31,7 @@ pub const BLOCK_BYTES_MAX: u64 = 16 << 10;
 /// Default number of runs of a bucket before they are merged.
 pub const RUNS_MAX: usize = 8;
 /// Whether small buckets are packed, by default.
-pub const PACKS_SLICES: bool = true;
+pub const PACKS_SLICES: bool = false;
 /// Default time that a call waits for storage.
 pub const LIST_PATIENCE: Duration = Duration::from_secs(20);
 

@@ -151,8 +151,8 @@ impl<K: Key, V: State, L: ListsLayout<K, (Time, V)>> TimeMap<K, V, L> {
     /// do not fit in memory, they are read again for each part of the slice that does.
     ///
     /// # Errors
-    /// Those of storage and of `visit`. [`ErrorKind::OverBudget`] if memory has no room for a single
-    /// value. [`ErrorKind::InUse`](crate::ErrorKind::InUse) if `visit` uses another handle of the
+    /// Those of storage and of `visit`. [`ErrorKind::OverBudget`] if memory has no room for a part of
+    /// some size: 1/64 of it. [`ErrorKind::InUse`](crate::ErrorKind::InUse) if `visit` uses another handle of the
     /// state, and the values of one time do not fit in memory.
     pub fn range<Q: Lookup<K> + ?Sized>(
         &mut self,
@@ -181,14 +181,24 @@ impl<K: Key, V: State, L: ListsLayout<K, (Time, V)>> TimeMap<K, V, L> {
         visit: &mut dyn FnMut(Time, &V) -> Result<()>,
     ) -> Result<u64> {
         let (mut visited, mut times, mut calls) = (0, times.clone(), 1);
+        let mut has_asked = false;
         loop {
-            let found = self.read(slice, key, &times, calls)?;
+            let found = match self.read(slice, key, &times, calls) {
+                Err(error) if error.kind() == ErrorKind::OverBudget && !has_asked => {
+                    (has_asked, calls) = (true, 0);
+                    self.ask_for_room()?;
+                    continue;
+                }
+                found => found?,
+            };
             calls = 0;
             visited += found.values.len() as u64;
             found.values.iter().try_for_each(|(at, value)| visit(*at, value))?;
             let Some(rest) = found.until else { return Ok(visited) };
             times.start = rest;
-            if found.values.is_empty() {
+            let is_empty = found.values.is_empty();
+            drop(found);
+            if is_empty {
                 // Those of one time have no room. They are in the order that is wanted.
                 visited += self.visit_time(slice, key, rest, visit)?;
                 match rest.0.checked_add(1) {
@@ -196,9 +206,19 @@ impl<K: Key, V: State, L: ListsLayout<K, (Time, V)>> TimeMap<K, V, L> {
                     None => return Ok(visited),
                 }
             }
-            drop(found);
-            // What is read in parts is read less often with more room. Without, it is read all the same.
-            let _ = self.cell.run(0, |lists| lists.reclaim(self.account.limit() / PARTS_SHARE))?;
+            // What is read in parts is read less often with more room.
+            if !std::mem::replace(&mut has_asked, true) {
+                self.ask_for_room()?;
+            }
+        }
+    }
+
+    /// Has the state make room for what is read in parts, if it can.
+    fn ask_for_room(&self) -> Result<()> {
+        let wanted = self.account.limit() / PARTS_SHARE;
+        match self.cell.run(0, |lists| lists.reclaim(wanted))? {
+            Err(error) if error.kind() != ErrorKind::OverBudget => Err(error),
+            _ => Ok(()),
         }
     }
 
@@ -341,6 +361,8 @@ impl<K: Key, V: State, L: ListsLayout<K, (Time, V)>> TimeMap<K, V, L> {
 const PARTS_SHARE: u64 = 4;
 /// One part in so many of the memory is left to what reads.
 const READING_SHARE: u64 = 16;
+/// What is read in parts has one part in so many of the memory for each at least.
+const PART_SHARE_MIN: u64 = 64;
 
 /// Whether a range of times has `at`: the end of time stands for all that is still to come.
 fn has(times: &Range<Time>, at: Time) -> bool {
@@ -370,7 +392,10 @@ impl<V: State> Found<V> {
             }
             match self.reserve(value.heap_bytes() as u64) {
                 Ok(()) => break,
-                Err(error) if self.values.is_empty() => return Err(error),
+                // Parts that are too small would be too many.
+                Err(error) if self.bytes < self.account.limit() / PART_SHARE_MIN => {
+                    return Err(error);
+                }
                 Err(_) => self.give_up_last(at),
             }
         }
@@ -387,9 +412,9 @@ impl<V: State> Found<V> {
             if self.values.len() == self.values.capacity() { len.max(4) * each * 5 / 2 } else { 0 };
         let (more, left) = (growth + heap, self.account.limit() / READING_SHARE);
         let what = "what a key has in a slice";
-        if !self.values.is_empty() && more > 0 && self.account.available() < more + left {
-            return Err(self.account.over_budget(more, what));
-        }
+        // A large part leaves room to who reads. That others give some up is tried before.
+        let is_large = self.bytes >= self.account.limit() / PART_SHARE_MIN;
+        self.account.ensure(if is_large && more > 0 { more + left } else { more }, what)?;
         self.account.reserve(MemoryKind::Buffers, more, what)?;
         self.bytes += more;
         Ok(())

@@ -21,7 +21,7 @@ fn store(memory: u64, helpers: Helpers) -> Store {
 }
 
 fn packing() -> AppendLog {
-    AppendLog::new()
+    AppendLog::new().packs_slices(true)
 }
 
 /// The values of a key at times in a range.

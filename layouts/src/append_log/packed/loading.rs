@@ -36,12 +36,38 @@ pub(super) struct Records {
     pub elements: u64,
 }
 
-/// A fold whose slices are not all loaded yet.
-#[derive(Debug)]
+/// Folds that are remembered while their slices are not all loaded.
+const FOLDS: usize = 4;
+
+/// Folds whose slices are not all loaded yet.
+#[derive(Debug, Default)]
 pub(super) struct Loading {
-    buckets: Range<Time>,
-    /// Steps of one call.
-    steps: usize,
+    /// Their buckets, and steps of one call; the last of them last.
+    folds: [Option<(Range<Time>, usize)>; FOLDS],
+    /// Whether the last call was one of the last of them, and goes on.
+    goes_on: bool,
+}
+
+impl Loading {
+    /// Steps of the next call of this fold, which is not remembered any more: as many as in the last one if what that has
+    /// loaded is there, or else twice as many.
+    fn steps_of(&mut self, buckets: &Range<Time>, is_there: bool) -> usize {
+        let goes_on = std::mem::take(&mut self.goes_on) && is_there;
+        let is_it = |fold: &Option<(Range<Time>, usize)>| {
+            fold.as_ref().is_some_and(|(of, _)| of == buckets)
+        };
+        let Some(at) = self.folds.iter().rposition(is_it) else { return 1 };
+        let (_, steps) = self.folds[at].take().expect("it was found");
+        if goes_on && at == FOLDS - 1 { steps } else { 2 * steps }
+    }
+
+    /// The fold goes on; of too many the first is forgotten.
+    fn remember(&mut self, buckets: &Range<Time>, steps: usize) {
+        self.folds.sort_by_key(Option::is_some);
+        self.folds[0] = Some((buckets.clone(), steps));
+        self.folds.rotate_left(1);
+        self.goes_on = true;
+    }
 }
 
 impl ListsCore {
@@ -72,11 +98,7 @@ impl ListsCore {
         times: &[Time],
     ) -> Result<bool> {
         let Some(packed) = self.packed.as_mut() else { return Ok(true) };
-        let mut steps = 1;
-        if let Some(before) = packed.loading.take() {
-            let goes_on = before.buckets == *buckets && !packed.loaded.is_empty();
-            steps = if goes_on { before.steps } else { 2 * before.steps };
-        }
+        let steps = packed.loading.steps_of(buckets, !packed.loaded.is_empty());
         for _ in 0..steps {
             if !self.load_step(times, None)? {
                 return Ok(true);
@@ -85,7 +107,7 @@ impl ListsCore {
         let is_done = times.iter().all(|time| self.to_load(*time).is_none());
         if !is_done {
             let packed = self.packed.as_mut().expect("looked at above");
-            packed.loading = Some(Loading { buckets: buckets.clone(), steps });
+            packed.loading.remember(buckets, steps);
         }
         Ok(is_done)
     }
@@ -281,7 +303,7 @@ impl ListsCore {
 
     /// Whether a fold goes on to load slices.
     pub(in crate::append_log) fn is_loading(&self) -> bool {
-        self.packed.as_ref().is_some_and(|packed| packed.loading.is_some())
+        self.packed.as_ref().is_some_and(|packed| packed.loading.goes_on)
     }
 
     /// Unloads the slices that are not among some buckets.

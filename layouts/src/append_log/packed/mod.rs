@@ -112,7 +112,7 @@ pub struct Packed {
     /// Slices that are loaded.
     loaded: BTreeSet<Time>,
     /// What the fold that was begun last has yet to load.
-    loading: Option<Loading>,
+    loading: Loading,
     ahead: Ahead,
     /// Runs that are in levels, where they do not count: they are in memory still, and are not packed again.
     refused: BTreeSet<RunName>,
@@ -225,7 +225,7 @@ impl Packed {
             writes: false,
             rest: 0,
             loaded: BTreeSet::new(),
-            loading: None,
+            loading: Loading::default(),
             ahead: Ahead::default(),
             refused: BTreeSet::new(),
             going: VecDeque::new(),
