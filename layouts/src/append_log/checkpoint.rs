@@ -258,8 +258,9 @@ impl ListsCore {
         let what = "the index of runs";
         self.account.reserve(MemoryKind::Tables, stored.memory_bytes() + RUN_BYTES, what)?;
         self.files.add(&stored);
+        let keys = elements.min(stored.blocks.len() as u64);
         let stored = Some(Arc::new(stored));
-        let run = Run { number, elements, memory: None, stored, busy: false, cached: None };
+        let run = Run { number, elements, keys, memory: None, stored, busy: false, cached: None };
         self.elements += elements;
         let time = Time(time);
         if purged {

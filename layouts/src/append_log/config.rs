@@ -84,10 +84,11 @@ impl AppendLog {
         self
     }
 
-    /// Sets whether small buckets share sorted runs on storage, so that a slice costs 4 to 8 bytes of memory there
-    /// instead of 1.2 KB. It takes 1 MiB of memory at least. Lists that are cleared or moved are read before, if their
-    /// bucket is packed. A state whose checkpoint has packed slices is read without it too. `packs-slices` in a
-    /// configuration file. Default: [`PACKS_SLICES`].
+    /// Sets whether small buckets share sorted runs on storage where there are many of them, so that a slice costs 4 to
+    /// 8 bytes of memory there instead of 1.2 KB. It takes 1 MiB of memory at least; with less, and where buckets with
+    /// runs of their own would take less than 1/64 of the memory, nothing is packed. Lists that are cleared or moved are
+    /// read before, if their bucket is packed. A state whose checkpoint has packed slices is read without it too.
+    /// `packs-slices` in a configuration file. Default: [`PACKS_SLICES`].
     #[must_use]
     pub fn packs_slices(mut self, packs: bool) -> Self {
         self.packs_slices = Some(packs);

@@ -235,7 +235,7 @@ impl ListsCore {
     ) -> Result<()> {
         let folded = self.fold_buckets(buckets, cursor, fuel, visit);
         self.book_left();
-        if self.resume.is_none() {
+        if self.resume.is_none() && !(folded.is_ok() && self.is_loading()) {
             self.unload_all();
         }
         folded

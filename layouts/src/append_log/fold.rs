@@ -65,7 +65,8 @@ impl ListsCore {
         if cursor.done {
             return Ok(());
         }
-        let (mut cursors, _) = self.cursors_at(&buckets, (cursor.position, 0))?;
+        let position = (cursor.position, 0);
+        let Some((mut cursors, _)) = self.cursors_at(&buckets, position)? else { return Ok(()) };
         let mut bounds = Bounds { fuel, last: u64::MAX, looked_at: 0 };
         let folded = self.fold_from(
             &buckets,
@@ -85,19 +86,26 @@ impl ListsCore {
     }
 
     /// The cursors of a fold that goes on at a place, so many of whose elements were told; and where the
-    /// list there was left, unless they are new.
+    /// list there was left, unless they are new. None: more has to be loaded first than one call loads.
     #[expect(clippy::type_complexity, reason = "the parts of a resume")]
     pub(super) fn cursors_at(
         &mut self,
         buckets: &Range<Time>,
         position: (u64, u64),
-    ) -> Result<(Vec<RunCursor>, Option<(OwnedKey, Stop)>)> {
+    ) -> Result<Option<(Vec<RunCursor>, Option<(OwnedKey, Stop)>)>> {
         let is_known = |resume: &Resume| {
             position != (0, 0) && resume.buckets == *buckets && resume.position == position
         };
         match self.resume.take().filter(is_known) {
-            Some(resume) => Ok((resume.cursors, resume.within)),
-            None => Ok((self.open_cursors(buckets, position.0)?, None)),
+            Some(resume) => Ok(Some((resume.cursors, resume.within))),
+            None => {
+                self.unload_others(buckets);
+                let times = self.packed_within(buckets);
+                if !self.load_some(buckets, &times)? {
+                    return Ok(None);
+                }
+                Ok(Some((self.open_cursors(buckets, position.0)?, None)))
+            }
         }
     }
 
@@ -150,10 +158,11 @@ impl ListsCore {
         if self.source.is_none() {
             return Ok(Vec::new());
         }
+        let of_place = of_key.map(|hash| self.range.place(hash));
         let stored = |run: &Run| run.stored.clone().expect("a run is somewhere");
         let names = loop {
             // Making room may pack more of these slices, or drop other runs from memory.
-            if self.load_packed(&packed(self))? {
+            if self.load_packed(&packed(self), of_place)? {
                 continue;
             }
             let names = named(self);
@@ -279,7 +288,8 @@ impl ListsCore {
         self.poll()?;
         let hash = key.key_hash();
         let packed = |log: &Self| if log.is_packed(bucket) { vec![bucket] } else { Vec::new() };
-        self.load_packed(&packed(self))?;
+        let place = self.range.place(hash);
+        self.load_packed(&packed(self), Some(place))?;
         let Some(found) = self.buckets.get_mut(&bucket) else { return Ok(()) };
         if !found.is_read_singly {
             found.is_read_singly = true;
@@ -287,7 +297,6 @@ impl ListsCore {
         }
         let mut seen = Vec::new();
         views(found, 0, hash, key, &mut seen);
-        let place = self.range.place(hash);
         let runs = |log: &Self| log.runs_to_read(&seen);
         let mut cursors = self.open_runs((packed, runs), |_, _| true, Some(hash))?;
         let read = self.read_from(bucket, key, (hash, place), &seen, &mut cursors, visit);

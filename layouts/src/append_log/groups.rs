@@ -43,7 +43,7 @@ impl ListsCore {
     ) -> Result<()> {
         let visited = self.visit_lists(bucket, hashes, cursor, fuel, visit);
         self.book_left();
-        if self.resume.is_none() {
+        if self.resume.is_none() && !(visited.is_ok() && self.is_loading()) {
             self.unload_all();
         }
         visited
@@ -109,7 +109,10 @@ impl ListsCore {
         let buckets = self.alone(bucket)?;
         let (first, last) = (self.range.place(*hashes.start()), self.range.place(*hashes.end()));
         cursor.position = cursor.position.max(first);
-        let (mut cursors, within) = self.cursors_at(&buckets, (cursor.position, cursor.version))?;
+        let position = (cursor.position, cursor.version);
+        let Some((mut cursors, within)) = self.cursors_at(&buckets, position)? else {
+            return Ok(());
+        };
         let seen = |cursors: &[RunCursor]| -> u64 {
             cursors.iter().map(|cursor| cursor.entries_read).sum()
         };

@@ -57,6 +57,8 @@ pub trait Merge: Send {
 pub struct MergedRun {
     pub stored: StoredRun,
     pub elements: u64,
+    /// Lists of which it has elements.
+    pub keys: u64,
 }
 
 /// Which runs are merged.

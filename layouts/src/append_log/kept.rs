@@ -246,8 +246,7 @@ impl ListsCore {
             let others = near - loaded(at);
             // They may grow until they are counted again.
             let others = if others > 0 { others + 2 * self.growth_bytes() } else { 0 };
-            let one =
-                each[at].filter(|_| self.has_room_packed((*time, loaded(at)), &[(*time, others)]));
+            let one = each[at].filter(|_| self.has_room_packed((*time, loaded(at)), others));
             freed.push(one.map(|(freed, _)| freed));
         }
         freed

@@ -193,6 +193,7 @@ impl ListsCore {
             bytes: 0,
             last_plain: false,
             elements: 0,
+            keys: 0,
         };
         self.merging = true;
         self.jobs.merge(Box::new(merger), name);
@@ -201,7 +202,7 @@ impl ListsCore {
 
     /// A step of a merge was done.
     pub(super) fn take_merging(&mut self, merging: Merging) {
-        let Merging { name, step, mut merge } = merging;
+        let Merging { mut name, step, mut merge } = merging;
         let gone = !self.buckets.get(&name.bucket).is_some_and(|bucket| {
             bucket.runs.iter().filter(|run| name.runs.contains(&run.number)).count()
                 == name.runs.len()
@@ -211,8 +212,12 @@ impl ListsCore {
             Ok(None) => {
                 let useless = merge.abandon();
                 self.jobs.remove(useless);
+                drop(merge);
             }
             Ok(Some(merged)) => {
+                // What it took is free before the table of its run is booked, beside those of the runs that it replaces.
+                drop(merge);
+                self.account.release(MemoryKind::Buffers, std::mem::take(&mut name.bytes));
                 self.files.add(&merged.stored);
                 if gone {
                     self.remove_files(&merged.stored);
@@ -226,9 +231,9 @@ impl ListsCore {
                 self.crowded.remove(&name.bucket);
                 let (state, why) = (self.context.name.as_str(), error.message());
                 trace_event!(WARN, "runs could not be merged", state = state, error = why);
+                drop(merge);
             }
         }
-        drop(merge);
         if let Some(bucket) = self.buckets.get_mut(&name.bucket) {
             let merged = bucket.runs.iter_mut().filter(|run| name.runs.contains(&run.number));
             merged.for_each(|run| run.busy = false);
@@ -239,7 +244,7 @@ impl ListsCore {
 
     /// Puts a merged run in the place of those that it was made of.
     fn replace(&mut self, name: &MergeName, merged: MergedRun) {
-        let MergedRun { stored, elements } = merged;
+        let MergedRun { stored, elements, keys } = merged;
         // A fold under way may have seen some of these in memory.
         self.resume = None;
         self.stats.rewritten += elements;
@@ -252,7 +257,7 @@ impl ListsCore {
         self.account.charge(MemoryKind::Tables, stored.memory_bytes() + RUN_BYTES);
         self.elements += elements;
         let stored = Some(Arc::new(stored));
-        let run = Run { number, elements, memory: None, stored, busy: false, cached: None };
+        let run = Run { number, elements, keys, memory: None, stored, busy: false, cached: None };
         let old: Vec<_> = bucket.runs.splice(first..first + count, [run]).collect();
         if first == 0 {
             // What was cut off up to here is not there any more.
@@ -289,6 +294,7 @@ struct Merger {
     bytes: usize,
     last_plain: bool,
     elements: u64,
+    keys: u64,
 }
 
 impl Merge for Merger {
@@ -390,6 +396,7 @@ impl Merger {
             self.entries.take(from, at, Target::Last(rank));
         } else {
             self.bytes += entry;
+            self.keys += 1;
             self.entries.take(from, at, Target::New(key.get(), rank));
         }
         self.last_plain = plain;
@@ -418,6 +425,6 @@ impl Merger {
         let blocks = pages.finish(&mut self.writer)?;
         self.writer.seal()?;
         let stored = resolve(blocks, &self.writer.take_sealed());
-        Ok(MergedRun { stored, elements: self.elements })
+        Ok(MergedRun { stored, elements: self.elements, keys: self.keys })
     }
 }

@@ -118,6 +118,8 @@ pub struct Run {
     pub number: u64,
     /// Elements in it, cut off or not.
     pub elements: u64,
+    /// Lists in it, or parts of lists; of a run that a checkpoint had as many as it has blocks.
+    pub keys: u64,
     pub memory: Option<Arc<Frozen>>,
     pub stored: Option<Arc<StoredRun>>,
     /// The helper writes it, or reads it ahead.

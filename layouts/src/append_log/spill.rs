@@ -246,12 +246,24 @@ impl ListsCore {
             if !small.is_empty() {
                 self.pack(small);
             }
+            let others = self.leave_plenty(others);
             if !others.is_empty() {
                 self.writing += 1;
                 self.jobs.write(self.list_type, others, self.sizes.block_bytes);
             }
         }
         true
+    }
+
+    /// Leaves frozen runs that are more than are written together to be written later.
+    fn leave_plenty(&mut self, batch: Vec<Arc<Frozen>>) -> Vec<Arc<Frozen>> {
+        let mut count = 0;
+        let is_written = |frozen: &Arc<Frozen>| {
+            count += 1;
+            let run = self.run_mut(frozen.bucket, frozen.number).filter(|_| count > BATCH_RUNS_MAX);
+            run.map(|run| run.busy = false).is_none()
+        };
+        batch.into_iter().filter(is_written).collect()
     }
 
     /// What was frozen before the barrier of a checkpoint is not written to the same files as what was after it.
@@ -276,11 +288,14 @@ impl ListsCore {
     fn freeze_last(&mut self, bytes: u64) -> Vec<Arc<Frozen>> {
         self.kept = None;
         let (number, mut batch, mut total) = (self.epoch + 1, Vec::new(), 0);
+        let (small, packed_bytes, packed_runs) = self.batch_to_pack();
         for bucket in self.buckets.values_mut().rev().filter(|bucket| bucket.elements > 0) {
-            if total >= bytes || batch.len() == BATCH_RUNS_MAX {
+            let live = bucket.live_bytes();
+            let is_full = total >= bytes || batch.len() >= BATCH_RUNS_MAX;
+            if is_full && (live > small || total >= packed_bytes || batch.len() >= packed_runs) {
                 break;
             }
-            total += bucket.live_bytes();
+            total += live;
             batch.push(freeze(bucket, number));
             self.account.charge(MemoryKind::Tables, RUN_BYTES);
         }
@@ -303,6 +318,9 @@ impl ListsCore {
     pub(super) fn give_up(&mut self, bytes: u64) -> Result<u64> {
         let (before, start) = (self.account.used(), Instant::now());
         self.failed = None;
+        if let Some(packed) = &mut self.packed {
+            packed.forget_ahead();
+        }
         loop {
             self.poll()?;
             let given = before.saturating_sub(self.account.used());
@@ -465,17 +483,19 @@ impl ListsCore {
     pub(super) fn statistics(&self) -> TableStats {
         let heads: u64 = self.buckets.values().map(|bucket| bucket.live.len()).sum();
         let (pages, values) = (MemoryKind::Pages, MemoryKind::Values);
+        let own = self.buckets.values().flat_map(|bucket| &bucket.runs);
+        let runs = || own.clone().chain(self.graves.values().flatten());
+        let stored = runs().filter(|run| run.memory.is_none() && run.number != PACKED);
+        let stored = stored.filter_map(|run| run.stored.as_ref()).map(|stored| stored.bytes());
+        let in_memory = self.account.used_for(pages) + self.account.used_for(values);
         let mut stats = TableStats {
-            live_keys: heads,
-            live_bytes: self.account.used_for(pages) + self.account.used_for(values),
+            live_keys: heads + runs().map(|run| run.keys).sum::<u64>(),
+            live_bytes: in_memory + stored.sum::<u64>(),
             ..self.stats
         };
         self.files.describe(&mut stats);
         if let Some(packed) = &self.packed {
-            let bytes = packed.stored_bytes();
-            stats.disk_bytes += bytes;
-            stats.live_disk_bytes += bytes;
-            stats.flushed_bytes += packed.merged_bytes();
+            packed.describe(&mut stats);
         }
         let cut: u64 = self.buckets.values().map(Bucket::cut_bytes).sum();
         stats.live_disk_bytes = stats.live_disk_bytes.saturating_sub(cut);
@@ -485,11 +505,12 @@ impl ListsCore {
 
 /// Freezes the lists of a bucket as its newest run.
 fn freeze(bucket: &mut Bucket, number: u64) -> Arc<Frozen> {
-    let elements = bucket.elements;
+    let (elements, keys) = (bucket.elements, bucket.live.len());
     let frozen = Arc::new(bucket.freeze(number));
     bucket.runs.push(Run {
         number,
         elements,
+        keys,
         memory: Some(frozen.clone()),
         stored: None,
         busy: false,

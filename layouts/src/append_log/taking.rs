@@ -20,7 +20,7 @@ pub fn for_each_list<K: Key, E: State>(part: &Part, visit: VisitList<'_, K, E>) 
     let context = StateContext { restored, ..part.context.clone() };
     let (owned, groups) = (context.owned.clone(), context.key_groups);
     let patience = context.segment_store()?.patience().unwrap_or(LIST_PATIENCE);
-    let layout = AppendLog::new().patience(patience);
+    let layout = AppendLog::new().patience(patience).packs_slices(false);
     let mut lists = ListsLayout::<K, E>::open_lists(&layout, context)?;
     let range = HashRange::of(&owned, groups);
     let wanted = part.wanted.start.max(owned.start)..part.wanted.end.min(owned.end);

@@ -11,7 +11,7 @@
 mod cutting;
 mod merging;
 
-use std::ops::Range;
+use std::ops::{Range, RangeInclusive};
 use std::rc::Rc;
 
 use alluvium_pagestore::{Account, Error, ErrorKind, MemoryKind, Result, SegmentStore, Time};
@@ -50,6 +50,13 @@ impl Level {
             let file = unsynced.iter().find(|file| file.id() == run.info().id);
             run.unsynced = file.cloned();
         }
+    }
+
+    /// The runs that may have a hash of a range.
+    fn runs_within(&self, hashes: &RangeInclusive<u64>) -> &[Run] {
+        let start = self.runs.partition_point(|run| run.info().last_hash < *hashes.start());
+        let end = self.runs.partition_point(|run| run.info().first_hash <= *hashes.end());
+        &self.runs[start..end.max(start)]
     }
 
     /// The runs that may have a hash: one, or neighbours that share it.
@@ -406,10 +413,10 @@ impl Levels {
         self.levels.iter().map(infos).collect()
     }
 
-    /// The runs of each level that may have a hash, the newest level first; levels without one are left out.
-    pub fn infos_of(&self, hash: u64) -> Vec<Vec<RunInfo>> {
+    /// The runs of each level that may have a hash of a range, the newest level first; levels without one are left out.
+    pub fn infos_within(&self, hashes: &RangeInclusive<u64>) -> Vec<Vec<RunInfo>> {
         let infos = |level: &Level| -> Vec<RunInfo> {
-            level.runs[level.runs_of(hash)].iter().map(|run| run.info().clone()).collect()
+            level.runs_within(hashes).iter().map(|run| run.info().clone()).collect()
         };
         self.levels.iter().map(infos).filter(|runs| !runs.is_empty()).collect()
     }

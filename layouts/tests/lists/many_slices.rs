@@ -245,6 +245,104 @@ fn what_is_packed_between_two_steps_of_a_fold_is_not_left_out() {
     assert!(found.into_iter().eq((0..50).map(|key| (key, Some(key)))));
 }
 
+/// A fold of a window of many slices loads some of them in each call, whatever is done in between.
+#[test]
+fn one_call_of_a_fold_loads_a_bounded_part_of_its_window() {
+    let slices = 1_500;
+    for (interrupted, beside) in [(false, false), (true, false), (true, true), (false, true)] {
+        let (mut ground, _) = ground(64 << 20);
+        let (mut lists, _) = ground.open::<u64, u64, _>(&AppendLog::new().pack_all()).unwrap();
+        lists.fold_at_once(slices as i128);
+        let mut wanted: BTreeMap<u64, Vec<u64>> = BTreeMap::new();
+        for slice in 0..slices {
+            for n in 0..3 {
+                let (key, element) = ((slice + n) % 11, slice * 3 + n);
+                lists.append(Time(slice as i64), &key, element).unwrap();
+                wanted.entry(key).or_default().push(element);
+            }
+        }
+        lists.reclaim(u64::MAX).unwrap();
+        let (mut cursor, mut found) = (Cursor::default(), BTreeMap::<u64, Vec<u64>>::new());
+        let (mut calls, mut most) = (0, 0);
+        while !cursor.done {
+            let before = lists.stats().cold_reads;
+            let window = Time(0)..Time(slices as i64);
+            let fold = lists.fold(window, &mut cursor, usize::MAX, &mut |key, list| {
+                while let Some(element) = list.next()? {
+                    found.entry(*key).or_default().push(*element);
+                }
+                Ok(())
+            });
+            fold.unwrap();
+            (calls, most) = (calls + 1, most.max(lists.stats().cold_reads - before));
+            assert!(calls < 40, "a fold that is interrupted comes to its end");
+            if interrupted {
+                // Of another key each time, so that it looks for room.
+                lists.append(Time(slices as i64), &(100 + calls), 0).unwrap();
+            }
+            if beside {
+                // Another fold, of a slice that is packed or of one that is not there.
+                let slice = calls as i64 % 2 * 2 * slices as i64 + 7;
+                let (mut one, mut told) = (Cursor::default(), 0);
+                while !one.done {
+                    let window = Time(slice)..Time(slice + 1);
+                    let fold = lists.fold(window, &mut one, usize::MAX, &mut |_, list| {
+                        while list.next()?.is_some() {
+                            told += 1;
+                        }
+                        Ok(())
+                    });
+                    fold.unwrap();
+                }
+                assert_eq!(told, if slice < slices as i64 { 3 } else { 0 });
+            }
+        }
+        assert_eq!(found, wanted);
+        let is_alone = !interrupted && !beside;
+        assert!(calls > if is_alone { 5 } else { 2 }, "{calls} calls");
+        assert!(!is_alone || most == 1, "{most} passes over the levels in one call");
+    }
+}
+
+/// Slices that are folded one after the other are read some at a time, and what comes to them meanwhile is not left out.
+#[test]
+fn slices_that_are_folded_in_order_are_read_ahead() {
+    let (slices, memory) = (2_000, 4 << 20);
+    let (mut ground, _) = ground(memory);
+    let (mut lists, account) = ground.open::<u64, u64, _>(&AppendLog::new().pack_all()).unwrap();
+    let mut wanted: BTreeMap<i64, Vec<u64>> = BTreeMap::new();
+    for n in 0..slices * 3 {
+        lists.append(Time(n % slices), &7, n as u64).unwrap();
+        wanted.entry(n % slices).or_default().push(n as u64);
+    }
+    lists.reclaim(u64::MAX).unwrap();
+    let before = lists.stats().cold_reads;
+    for slice in 0..slices {
+        if slice % 100 == 50 {
+            // To one that was read ahead, in memory first and then packed.
+            for (late, packs) in [(slice + 1, false), (slice + 2, true)] {
+                lists.append(Time(late), &7, late as u64).unwrap();
+                wanted.entry(late).or_default().push(late as u64);
+                if packs {
+                    lists.reclaim(u64::MAX).unwrap();
+                }
+            }
+        }
+        if slice % 100 == 75 {
+            lists.clear_key(Time(slice + 1), &7).unwrap();
+            wanted.entry(slice + 1).or_default().clear();
+        }
+        let found = fold(&mut lists, Time(slice)).remove(&7).unwrap_or_default();
+        assert_eq!(found, wanted[&slice], "slice {slice}");
+        if slice % 3 == 0 {
+            lists.purge(Time(slice + 1), usize::MAX).unwrap();
+        }
+    }
+    let reads = lists.stats().cold_reads - before;
+    assert!(reads < slices as u64 / 8, "{reads} passes over the levels for {slices} slices");
+    assert!(account.stats().peak <= memory, "{account:?}");
+}
+
 /// Late data comes to one slice again and again.
 #[test]
 fn a_slice_that_is_packed_often_is_cleared_and_moved() {

@@ -10,7 +10,7 @@ use std::ops::Range;
 use std::rc::Rc;
 use std::time::Duration;
 
-use alluvium_layouts::{Lists, ListsLayout};
+use alluvium_layouts::{Lists, ListsLayout, Upkeep};
 use alluvium_pagestore::{
     Account, Error, ErrorKind, Key, Lookup, MemoryKind, Rejected, Result, State, Time, count_nanos,
 };
@@ -147,11 +147,13 @@ impl<K: Key, V: State, L: ListsLayout<K, (Time, V)>> TimeMap<K, V, L> {
 
     /// Visits the values of `key` at times in `times`, in order of time, and returns their number.
     /// A range that ends at [`Time::MAX`] includes the end of time. Cost: reading the key's values
-    /// in all slices that `times` touches, one slice in memory at a time.
+    /// in all slices that `times` touches, one slice in memory at a time. If the values of a slice
+    /// do not fit in memory, they are read again for each part of the slice that does.
     ///
     /// # Errors
-    /// Those of storage and of `visit`. [`ErrorKind::OverBudget`] if the key's values of one slice
-    /// do not fit into memory.
+    /// Those of storage and of `visit`. [`ErrorKind::OverBudget`] if memory has no room for a part of
+    /// some size: 1/64 of it. [`ErrorKind::InUse`](crate::ErrorKind::InUse) if `visit` uses another handle of the
+    /// state, and the values of one time do not fit in memory.
     pub fn range<Q: Lookup<K> + ?Sized>(
         &mut self,
         key: &Q,
@@ -161,14 +163,83 @@ impl<K: Key, V: State, L: ListsLayout<K, (Time, V)>> TimeMap<K, V, L> {
         let mut visited = 0;
         let mut from = self.slice_of(times.start).max(self.owed.unwrap_or(Time::MIN));
         while let Some(slice) = self.next_slice(from)?.filter(|slice| *slice < times.end) {
-            let found = self.read(slice, key, &times)?;
-            visited += found.values.len() as u64;
-            found.values.iter().try_for_each(|(at, value)| visit(*at, value))?;
+            visited += self.visit_slice(slice, key, &times, &mut visit)?;
             match slice.0.checked_add(1) {
                 Some(after) => from = Time(after),
                 None => break,
             }
         }
+        Ok(visited)
+    }
+
+    /// Visits what `key` has in a slice at times in `times`, as much at a time as memory has room for.
+    fn visit_slice<Q: Lookup<K> + ?Sized>(
+        &self,
+        slice: Time,
+        key: &Q,
+        times: &Range<Time>,
+        visit: &mut dyn FnMut(Time, &V) -> Result<()>,
+    ) -> Result<u64> {
+        let (mut visited, mut times, mut calls) = (0, times.clone(), 1);
+        let mut has_asked = false;
+        loop {
+            let found = match self.read(slice, key, &times, calls) {
+                Err(error) if error.kind() == ErrorKind::OverBudget && !has_asked => {
+                    (has_asked, calls) = (true, 0);
+                    self.ask_for_room()?;
+                    continue;
+                }
+                found => found?,
+            };
+            calls = 0;
+            visited += found.values.len() as u64;
+            found.values.iter().try_for_each(|(at, value)| visit(*at, value))?;
+            let Some(rest) = found.until else { return Ok(visited) };
+            times.start = rest;
+            let is_empty = found.values.is_empty();
+            drop(found);
+            if is_empty {
+                // Those of one time have no room. They are in the order that is wanted.
+                visited += self.visit_time(slice, key, rest, visit)?;
+                match rest.0.checked_add(1) {
+                    Some(after) => times.start = Time(after),
+                    None => return Ok(visited),
+                }
+            }
+            // What is read in parts is read less often with more room.
+            if !std::mem::replace(&mut has_asked, true) {
+                self.ask_for_room()?;
+            }
+        }
+    }
+
+    /// Has the state make room for what is read in parts, if it can.
+    fn ask_for_room(&self) -> Result<()> {
+        let wanted = self.account.limit() / PARTS_SHARE;
+        match self.cell.run(0, |lists| lists.reclaim(wanted))? {
+            Err(error) if error.kind() != ErrorKind::OverBudget => Err(error),
+            _ => Ok(()),
+        }
+    }
+
+    /// Visits what `key` has in a slice at one time, where it is.
+    fn visit_time<Q: Lookup<K> + ?Sized>(
+        &self,
+        slice: Time,
+        key: &Q,
+        time: Time,
+        visit: &mut dyn FnMut(Time, &V) -> Result<()>,
+    ) -> Result<u64> {
+        let mut visited = 0;
+        self.cell.run(0, |lists| {
+            lists.read(slice, key, &mut |(at, value)| {
+                if *at != time {
+                    return Ok(());
+                }
+                visited += 1;
+                visit(*at, value)
+            })
+        })??;
         Ok(visited)
     }
 
@@ -262,49 +333,118 @@ impl<K: Key, V: State, L: ListsLayout<K, (Time, V)>> TimeMap<K, V, L> {
         Ok(self.cell.enter()?.next_bucket(from))
     }
 
-    /// What `key` has in a slice at times in `times`, in order of time.
+    /// What `key` has in a slice at times in `times`, in order of time; the first of it, if memory has no room for all.
     fn read<Q: Lookup<K> + ?Sized>(
         &self,
         slice: Time,
         key: &Q,
         times: &Range<Time>,
+        calls: usize,
     ) -> Result<Found<V>> {
-        let mut found = Found { values: Vec::new(), bytes: 0, account: self.account.clone() };
-        let record = |recorder: &Recorder| recorder.record(Access::Get, key, Some(slice), 0);
-        self.cell.run_to_read(1, record, |lists| {
+        let mut found = Found::new(self.account.clone());
+        let record = |recorder: &Recorder| {
+            if calls > 0 {
+                recorder.record(Access::Get, key, Some(slice), 0);
+            }
+        };
+        self.cell.run_to_read(calls, record, |lists| {
             lists.read(slice, key, &mut |(at, value)| {
                 if has(times, *at) { found.push(*at, value) } else { Ok(()) }
             })
         })??;
-        // Keeps the order of insertion; does nothing to what is in order.
-        found.values.sort_by_key(|(at, _)| *at);
+        found.sort();
         Ok(found)
     }
 }
+
+/// What is read in parts has one part in so many of the memory made free for it.
+const PARTS_SHARE: u64 = 4;
+/// One part in so many of the memory is left to what reads.
+const READING_SHARE: u64 = 16;
+/// What is read in parts has one part in so many of the memory for each at least.
+const PART_SHARE_MIN: u64 = 64;
 
 /// Whether a range of times has `at`: the end of time stands for all that is still to come.
 fn has(times: &Range<Time>, at: Time) -> bool {
     times.contains(&at) || (at == Time::MAX && times.end == at && times.start <= at)
 }
 
-/// Values that were read, booked.
+/// Values that were read, booked: all, or as many of the first as memory has room for.
 struct Found<V> {
     values: Vec<(Time, V)>,
     bytes: u64,
     account: Rc<Account>,
+    /// The last time of `values`.
+    last: Time,
+    /// Values of this time and later had no room.
+    until: Option<Time>,
 }
 
 impl<V: State> Found<V> {
+    fn new(account: Rc<Account>) -> Self {
+        Self { values: Vec::new(), bytes: 0, account, last: Time::MIN, until: None }
+    }
+
     fn push(&mut self, at: Time, value: &V) -> Result<()> {
+        loop {
+            if self.until.is_some_and(|until| at >= until) {
+                return Ok(());
+            }
+            match self.reserve(value.heap_bytes() as u64) {
+                Ok(()) => break,
+                // Parts that are too small would be too many.
+                Err(error) if self.bytes < self.account.limit() / PART_SHARE_MIN => {
+                    return Err(error);
+                }
+                Err(_) => self.give_up_last(at),
+            }
+        }
+        self.last = self.last.max(at);
+        self.values.push((at, value.clone()));
+        Ok(())
+    }
+
+    /// Books one value more, which owns so much.
+    fn reserve(&mut self, heap: u64) -> Result<()> {
         let (len, each) = (self.values.len() as u64, size_of::<(Time, V)>() as u64);
         // A vector that doubles has both for a moment, and sorting takes half as much again.
         let growth =
             if self.values.len() == self.values.capacity() { len.max(4) * each * 5 / 2 } else { 0 };
-        let more = growth + value.heap_bytes() as u64;
-        self.account.reserve(MemoryKind::Buffers, more, "what a key has in a slice")?;
+        let (more, left) = (growth + heap, self.account.limit() / READING_SHARE);
+        let what = "what a key has in a slice";
+        // A large part leaves room to who reads. That others give some up is tried before.
+        let is_large = self.bytes >= self.account.limit() / PART_SHARE_MIN;
+        self.account.ensure(if is_large && more > 0 { more + left } else { more }, what)?;
+        self.account.reserve(MemoryKind::Buffers, more, what)?;
         self.bytes += more;
-        self.values.push((at, value.clone()));
         Ok(())
+    }
+
+    /// Gives up the values of the last times, half of them or those of one time, or else those after the last time,
+    /// which `at` is one of.
+    fn give_up_last(&mut self, at: Time) {
+        if at > self.last {
+            self.until = Some(self.last.plus(1));
+            return;
+        }
+        self.sort();
+        let first = self.values[0].0;
+        let mut cut = self.values[self.values.len() / 2].0;
+        if cut == first {
+            let later = self.values.iter().map(|(at, _)| *at).find(|at| *at > first);
+            cut = later.unwrap_or(first);
+        }
+        let keep = self.values.partition_point(|(at, _)| *at < cut);
+        let heap: u64 = self.values.drain(keep..).map(|(_, value)| value.heap_bytes() as u64).sum();
+        self.account.release(MemoryKind::Buffers, heap);
+        self.bytes -= heap;
+        self.until = Some(cut);
+        self.last = self.values.last().map_or(Time::MIN, |(at, _)| *at);
+    }
+
+    /// Keeps the order of insertion; does nothing to what is in order.
+    fn sort(&mut self) {
+        self.values.sort_by_key(|(at, _)| *at);
     }
 }
 

@@ -12,14 +12,15 @@ use alluvium_pagestore::{Result, Time};
 use super::packing::{PackOrder, PackedRuns};
 use super::slices::PackedSlice;
 use super::{
-    BUCKETS_SHARE, LEVELS_MAX, LOADED_BYTES, LOADED_SHARE, PACKED, REST, SLICE_SHARE, is_plain,
-    loaded_most,
+    BUCKETS_SHARE, Coming, GOING_BYTES, Going, LEVELS_MAX, LOADED_BYTES, LOADED_SHARE, PACKED,
+    PACKED_RUNS_MAX, REST, SLICE_SHARE, is_plain, loaded_most,
 };
 use crate::append_log::bucket::{BUCKET_BYTES, Bucket};
 use crate::append_log::core::ListsCore;
 use crate::append_log::frozen::Frozen;
 use crate::append_log::jobs::RunName;
 use crate::append_log::run::RUN_BYTES;
+use crate::support::booked::Booked;
 use crate::trace_event;
 
 impl ListsCore {
@@ -42,11 +43,11 @@ impl ListsCore {
             return (Vec::new(), batch);
         }
         let imported = self.imported();
-        let mut taken = Vec::new();
+        let mut taken = Coming::new();
         let (small, others): (Vec<_>, Vec<_>) = batch.into_iter().partition(|frozen| {
             let is_packable = self.is_packable(frozen, &imported, &taken);
             if is_packable {
-                taken.push((frozen.bucket, loaded_most(frozen.booked.total())));
+                *taken.entry(frozen.bucket).or_default() += loaded_most(frozen.booked.total());
             }
             is_packable
         });
@@ -55,7 +56,8 @@ impl ListsCore {
             return (Vec::new(), small.into_iter().chain(others).collect());
         }
         packed.catch_up();
-        packed.going.extend(taken);
+        let memory = Booked::buffers(packed.account.clone(), small.len() as u64 * GOING_BYTES);
+        packed.going.push_back(Going { coming: taken, _memory: memory });
         let mut small = small;
         small.sort_by_key(|frozen| (frozen.bucket, frozen.number));
         (small, others)
@@ -70,6 +72,14 @@ impl ListsCore {
                     || !packed.directory.is_empty()
                     || self.buckets.len() as u64 * (BUCKET_BYTES + RUN_BYTES) > share)
         })
+    }
+
+    /// Bytes of a small bucket, and up to how many bytes and runs are frozen together of small ones, where these are
+    /// packed: what is to be free in memory, and as many runs as a fourth of what is free has room for.
+    pub(in crate::append_log) fn batch_to_pack(&self) -> (u64, u64, usize) {
+        let Some(packed) = self.packed.as_ref().filter(|_| self.packs()) else { return (0, 0, 0) };
+        let runs = self.account.available() / 4 / RUN_BYTES;
+        (packed.small_bytes, self.sizes.want_free, (runs as usize).min(PACKED_RUNS_MAX))
     }
 
     /// The buckets that others import from.
@@ -101,17 +111,21 @@ impl ListsCore {
         if !self.packs() || self.buckets.get(&time).is_some_and(|bucket| !bucket.runs.is_empty()) {
             return false;
         }
-        let near = self.buckets.range(self.together_with(time));
-        let near = near.map(|(time, bucket)| {
+        let all = self.buckets.range(self.together_with(time));
+        let all = all.map(|(time, bucket)| {
             let loaded = self.freed_by_packing(bucket).map_or(0, |(_, loaded)| loaded);
             (*time, loaded)
         });
-        let mut near: Vec<_> = near.collect();
-        if near.iter().any(|(other, _)| *other != time) {
-            // They may grow until they are counted again.
-            near.push((time, 2 * self.growth_bytes()));
+        let (mut near, mut is_alone) = (0, true);
+        for (other, loaded) in all {
+            near += loaded;
+            is_alone &= other == time;
         }
-        self.has_room_packed((time, loaded_most(BUCKET_BYTES)), &near)
+        if !is_alone {
+            // They may grow until they are counted again.
+            near += 2 * self.growth_bytes();
+        }
+        self.has_room_packed((time, loaded_most(BUCKET_BYTES)), near)
     }
 
     /// The slices that may be read together with one.
@@ -120,12 +134,7 @@ impl ListsCore {
         Time(time.0.saturating_sub(span))..=Time(time.0.saturating_add(span))
     }
 
-    fn is_packable(
-        &self,
-        frozen: &Frozen,
-        imported: &BTreeSet<Time>,
-        taken: &[(Time, u64)],
-    ) -> bool {
+    fn is_packable(&self, frozen: &Frozen, imported: &BTreeSet<Time>, taken: &Coming) -> bool {
         let (Some(packed), time) = (&self.packed, frozen.bucket) else { return false };
         let Some(bucket) = self.buckets.get(&time) else { return false };
         let own = bucket.runs.iter().find(|run| run.number != PACKED);
@@ -135,21 +144,26 @@ impl ListsCore {
             && own.is_some_and(|run| run.number == frozen.number)
             && is_plain(bucket)
             && !imported.contains(&time)
-            && self.has_room_packed((time, loaded), taken)
+            && self.has_room_packed((time, loaded), self.coming(taken, time))
     }
 
-    /// Whether what is packed of all slices that are read together has room in memory with so much more of one, beside what
-    /// is `taken` already and what is being packed; and whether the slice itself is small enough to be unpacked.
+    /// What is to come of slices that may be read together with one.
+    fn coming(&self, some: &Coming, time: Time) -> u64 {
+        some.range(self.together_with(time)).map(|(_, bytes)| bytes).sum()
+    }
+
+    /// Whether what is packed of all slices that are read together has room in memory with so much more of one, beside so
+    /// much that is taken already and what is being packed; and whether the slice itself is small enough to be unpacked.
     pub(in crate::append_log) fn has_room_packed(
         &self,
         (time, more): (Time, u64),
-        taken: &[(Time, u64)],
+        taken: u64,
     ) -> bool {
         let Some(packed) = &self.packed else { return false };
         let times = self.together_with(time);
         let limit = self.account.limit();
-        let coming = taken.iter().chain(&packed.going).filter(|(at, _)| times.contains(at));
-        let mut bytes = more + coming.map(|(_, bytes)| bytes).sum::<u64>();
+        let going = packed.going.iter().map(|batch| self.coming(&batch.coming, time));
+        let mut bytes = more + taken + going.sum::<u64>();
         for (at, slice) in packed.directory.within(times.clone()) {
             if at == time && slice.bytes + more > limit / SLICE_SHARE {
                 return false;
@@ -185,15 +199,22 @@ impl ListsCore {
         self.writing -= 1;
         if let Some(packed) = &mut self.packed {
             // Batches come back in the order in which they went.
-            packed.going.drain(..runs.len());
+            packed.going.pop_front();
         }
         let installed = result.and_then(|level| self.install_level(level));
         let packed = self.packed.as_mut().expect("who packs has it");
         match installed {
             Ok(slices) => {
                 let imported = self.imported();
-                for (name, slice) in runs.into_iter().zip(slices) {
-                    self.install_packed(name, slice, &imported);
+                let all = runs.into_iter().zip(slices);
+                let installed: Vec<(Time, PackedSlice)> = all
+                    .filter_map(|(name, slice)| self.install_packed(name, slice, &imported))
+                    .collect();
+                let packed = self.packed.as_mut().expect("who packs has it");
+                packed.directory.add_all(&installed);
+                packed.book_directory();
+                for (time, _) in installed {
+                    self.drop_if_vacant(time);
                 }
             }
             Err(error) => {
@@ -235,8 +256,14 @@ impl ListsCore {
         Ok(slices.into_iter().map(|(_, slice)| slice).collect())
     }
 
-    /// What a bucket had frozen is packed: it leaves memory, unless something was noted of it meanwhile.
-    fn install_packed(&mut self, name: RunName, slice: PackedSlice, imported: &BTreeSet<Time>) {
+    /// What a bucket had frozen is packed: it leaves memory, unless something was noted of it meanwhile. Returns what the
+    /// directory gets then.
+    fn install_packed(
+        &mut self,
+        name: RunName,
+        slice: PackedSlice,
+        imported: &BTreeSet<Time>,
+    ) -> Option<(Time, PackedSlice)> {
         let (time, number) = name;
         let is_free = self.captured_packed(name, slice)
             && !imported.contains(&time)
@@ -246,11 +273,13 @@ impl ListsCore {
             let at = bucket.runs.iter().position(|run| run.number == number)?;
             Some(bucket.runs.remove(at))
         });
-        let Some(run) = left else { return self.refuse_packed(name) };
+        let Some(run) = left else {
+            self.refuse_packed(name);
+            return None;
+        };
+        let slice = PackedSlice { elements: run.elements, ..slice };
         self.elements += run.elements;
         let packed = self.packed.as_mut().expect("who packs has it");
-        packed.directory.add(time, PackedSlice { elements: run.elements, ..slice });
-        packed.book_directory();
         let is_loaded = packed.loaded.contains(&time);
         // A fold that goes on may have seen it in memory.
         self.resume = None;
@@ -259,7 +288,7 @@ impl ListsCore {
             // It has more now than was loaded.
             self.unload(time);
         }
-        self.drop_if_vacant(time);
+        Some((time, slice))
     }
 
     /// What is packed of a run does not count. If the run is there still, it becomes one of its own.

@@ -1,19 +1,34 @@
 //! Reading what is packed: it becomes a run of its bucket, all of whose blocks are in memory, for as long as it is read.
+//!
+//! Neighbouring slices are read by one pass over the levels, some of them at a time. A fold loads so much in one call and
+//! goes on with the next; whoever had to begin anew, as something else was done in between, may load twice as much in each.
 
+use std::ops::{Range, RangeBounds};
 use std::sync::Arc;
 
 use alluvium_pagestore::block::AlignedVec;
 use alluvium_pagestore::{Error, ErrorKind, FooterEntry, MemoryKind, Result, Time};
 
 use super::packing::loaded_bytes;
-use super::{LOADED_BYTES, PACKED, PackedSlice, hash_of, is_loaded, number_in, place_in};
+use super::{LOADED_BYTES, PACKED, PackedSlice, hash_of, is_loaded, number_in, place_in, time_of};
 use crate::append_log::core::ListsCore;
 use crate::append_log::run::{BlockAt, Cached, RUN_BYTES, Run, StoredRun};
+use crate::contract::lists::span;
 use crate::runs::{scan, scan_bytes};
 use crate::support::booked::Booked;
 
+/// Bytes that are loaded at a time: one part in so many of the memory, within these limits, or one slice.
+const STEP_SHARE: u64 = 64;
+const STEP_BYTES_MIN: u64 = 32 << 10;
+const STEP_BYTES_MAX: u64 = 512 << 10;
+/// Slices that are loaded at a time.
+const STEP_SLICES: usize = 256;
+
+/// A packed slice, and what is known of it.
+pub(super) type Known = (Time, PackedSlice);
+
 /// The records of a slice, in the order of places and ranks.
-#[derive(Default)]
+#[derive(Debug, Default)]
 pub(super) struct Records {
     pub blocks: Vec<BlockAt>,
     pub payloads: Vec<AlignedVec>,
@@ -21,31 +36,155 @@ pub(super) struct Records {
     pub elements: u64,
 }
 
+/// Folds that are remembered while their slices are not all loaded.
+const FOLDS: usize = 4;
+
+/// Folds whose slices are not all loaded yet.
+#[derive(Debug, Default)]
+pub(super) struct Loading {
+    /// Their buckets, and steps of one call; the last of them last.
+    folds: [Option<(Range<Time>, usize)>; FOLDS],
+    /// Whether the last call was one of the last of them, and goes on.
+    goes_on: bool,
+}
+
+impl Loading {
+    /// Steps of the next call of this fold, which is not remembered any more: as many as in the last one if what that has
+    /// loaded is there, or else twice as many.
+    fn steps_of(&mut self, buckets: &Range<Time>, is_there: bool) -> usize {
+        let goes_on = std::mem::take(&mut self.goes_on) && is_there;
+        let is_it = |fold: &Option<(Range<Time>, usize)>| {
+            fold.as_ref().is_some_and(|(of, _)| of == buckets)
+        };
+        let Some(at) = self.folds.iter().rposition(is_it) else { return 1 };
+        let (_, steps) = self.folds[at].take().expect("it was found");
+        if goes_on && at == FOLDS - 1 { steps } else { 2 * steps }
+    }
+
+    /// The fold goes on; of too many the first is forgotten.
+    fn remember(&mut self, buckets: &Range<Time>, steps: usize) {
+        self.folds.sort_by_key(Option::is_some);
+        self.folds[0] = Some((buckets.clone(), steps));
+        self.folds.rotate_left(1);
+        self.goes_on = true;
+    }
+}
+
 impl ListsCore {
-    /// Loads what is packed of these slices and is not loaded. Says whether there was anything.
+    /// Loads what is packed of these slices and is not loaded: of all keys, or of those at one place. Says whether there was
+    /// anything.
     ///
     /// # Errors
     /// Those of reading; [`ErrorKind::OverBudget`](alluvium_pagestore::ErrorKind::OverBudget) if there is no memory.
-    pub(in crate::append_log) fn load_packed(&mut self, times: &[Time]) -> Result<bool> {
+    pub(in crate::append_log) fn load_packed(
+        &mut self,
+        times: &[Time],
+        of_place: Option<u64>,
+    ) -> Result<bool> {
         let mut any = false;
-        for time in times {
-            while let Some(slice) = self.to_load(*time) {
-                any |= self.load(*time, slice)?;
+        while self.load_step(times, of_place)? {
+            any = true;
+        }
+        Ok(any)
+    }
+
+    /// Loads some of the packed slices that a fold of these buckets reads, and says whether all of them are loaded now.
+    ///
+    /// # Errors
+    /// As for [`load_packed`](ListsCore::load_packed).
+    pub(in crate::append_log) fn load_some(
+        &mut self,
+        buckets: &Range<Time>,
+        times: &[Time],
+    ) -> Result<bool> {
+        let Some(packed) = self.packed.as_mut() else { return Ok(true) };
+        let steps = packed.loading.steps_of(buckets, !packed.loaded.is_empty());
+        for _ in 0..steps {
+            if !self.load_step(times, None)? {
+                return Ok(true);
+            }
+        }
+        let is_done = times.iter().all(|time| self.to_load(*time).is_none());
+        if !is_done {
+            let packed = self.packed.as_mut().expect("looked at above");
+            packed.loading.remember(buckets, steps);
+        }
+        Ok(is_done)
+    }
+
+    fn to_load(&self, time: Time) -> Option<PackedSlice> {
+        let packed = self.packed.as_ref().filter(|packed| !packed.loaded.contains(&time))?;
+        packed.directory.get(time)
+    }
+
+    /// Loads the next of these slices that are not loaded. Says whether there were any.
+    fn load_step(&mut self, times: &[Time], of_place: Option<u64>) -> Result<bool> {
+        let limit = self.account.limit() / STEP_SHARE;
+        let (most, mut bytes) = (limit.clamp(STEP_BYTES_MIN, STEP_BYTES_MAX), 0);
+        let missing = times.iter().filter_map(|time| Some((*time, self.to_load(*time)?)));
+        let some = missing.take(STEP_SLICES).take_while(|(_, slice)| {
+            let is_first = bytes == 0;
+            bytes += slice.bytes + LOADED_BYTES;
+            is_first || bytes <= most
+        });
+        let some: Vec<Known> = some.collect();
+        if some.is_empty() {
+            return Ok(false);
+        }
+        if of_place.is_none() && self.load_ahead(&some)? {
+            return Ok(true);
+        }
+        let more = some.len() as u64 * LOADED_BYTES;
+        let followers = self.followers(&some, of_place);
+        let all = [&some[..], &followers[..]].concat();
+        let read = match self.read_packed(&all, more, of_place) {
+            // Whatever is wrong with those that follow is told when they are read.
+            Err(_) if !followers.is_empty() => self.read_packed(&some, more, of_place),
+            read => read,
+        };
+        // Unless more of them was packed while memory was made free: then they are looked at again.
+        for (known, records) in read?.into_iter().flatten() {
+            match some.iter().any(|(time, _)| *time == known.0) {
+                true => self.install_loaded(known, records)?,
+                false => {
+                    let packed = self.packed.as_mut().expect("it was read");
+                    packed.ahead.put(known, records, &packed.account);
+                }
+            }
+        }
+        Ok(true)
+    }
+
+    /// The slices that are read ahead with these.
+    fn followers(&mut self, loaded: &[Known], of_place: Option<u64>) -> Vec<Known> {
+        let Some(packed) = self.packed.as_mut().filter(|_| of_place.is_none()) else {
+            return Vec::new();
+        };
+        let mut all = packed.ahead.followers(loaded, &packed.directory, &packed.account);
+        let count = all.iter().take_while(|(time, _)| !packed.loaded.contains(time)).count();
+        all.truncate(count);
+        all
+    }
+
+    /// Loads the first of these slices that were read ahead. Says whether there were any.
+    fn load_ahead(&mut self, slices: &[Known]) -> Result<bool> {
+        let mut any = false;
+        for known in slices {
+            let packed = self.packed.as_mut().expect("a slice is packed");
+            let Some((records, booked)) = packed.ahead.take(*known) else { break };
+            packed.ahead.has_loaded(known.0);
+            any = true;
+            self.make_room(LOADED_BYTES, "reading packed slices")?;
+            drop(booked);
+            // Unless more of it was packed meanwhile.
+            if self.to_load(known.0) == Some(known.1) {
+                self.install_loaded(*known, records)?;
             }
         }
         Ok(any)
     }
 
-    fn to_load(&self, time: Time) -> Option<PackedSlice> {
-        let packed = self.packed.as_ref()?;
-        packed.directory.get(time).filter(|_| !packed.loaded.contains(&time))
-    }
-
-    /// Loads a slice, unless more of it was packed while memory was made free.
-    fn load(&mut self, time: Time, slice: PackedSlice) -> Result<bool> {
-        let Some(records) = self.read_packed((time, slice), LOADED_BYTES)? else {
-            return Ok(false);
-        };
+    fn install_loaded(&mut self, (time, slice): Known, records: Records) -> Result<()> {
         if !self.buckets.contains_key(&time) {
             let bucket = self.new_bucket((time, slice.since))?;
             self.buckets.insert(time, bucket);
@@ -59,6 +198,7 @@ impl ListsCore {
         let run = Run {
             number: PACKED,
             elements: 0,
+            keys: 0,
             memory: None,
             stored: Some(Arc::new(stored)),
             // Nobody merges it or drops it from memory.
@@ -67,51 +207,70 @@ impl ListsCore {
         };
         let bucket = self.buckets.get_mut(&time).expect("there or made");
         bucket.runs.insert(0, run);
-        self.packed.as_mut().expect("it was read").loaded.push(time);
-        Ok(true)
+        self.packed.as_mut().expect("it was read").loaded.insert(time);
+        Ok(())
     }
 
-    /// Reads the records of a slice, for which memory is made free, and for so much more. None: what is packed of the slice
-    /// has changed meanwhile.
+    /// Reads the records of neighbouring slices, in order, for which memory is made free, and for so much more; those at one
+    /// place, if one is told. None: what is packed of the slices has changed meanwhile.
     pub(super) fn read_packed(
         &mut self,
-        (time, slice): (Time, PackedSlice),
+        slices: &[Known],
         more: u64,
-    ) -> Result<Option<Records>> {
+        of_place: Option<u64>,
+    ) -> Result<Option<Vec<(Known, Records)>>> {
         let packed = self.packed.as_ref().expect("a slice is packed");
-        let scan = scan_bytes(&packed.levels.infos_of(hash_of(time)), packed.read_bytes);
-        let (bytes, what) = (scan + slice.bytes + more, "reading packed slices");
-        self.make_room(bytes, what)?;
-        match self.to_load(time) == Some(slice) {
-            true => self.scan_packed((time, slice)).map(Some),
+        let hashes = hash_of(slices[0].0)..=hash_of(slices[slices.len() - 1].0);
+        let scan = scan_bytes(&packed.levels.infos_within(&hashes), packed.read_bytes);
+        let all: u64 = slices.iter().map(|(_, slice)| slice.bytes).sum();
+        self.make_room(scan + all + more, "reading packed slices")?;
+        match slices.iter().all(|(time, slice)| self.to_load(*time) == Some(*slice)) {
+            true => self.scan_packed(slices, of_place).map(Some),
             false => Ok(None),
         }
     }
 
-    fn scan_packed(&mut self, (time, slice): (Time, PackedSlice)) -> Result<Records> {
+    fn scan_packed(
+        &mut self,
+        slices: &[Known],
+        of_place: Option<u64>,
+    ) -> Result<Vec<(Known, Records)>> {
         if let Some(reads) = &self.reads {
             let waited = reads.wait();
             self.book_left();
             waited?;
         }
         let packed = self.packed.as_ref().expect("a slice is packed");
-        let (range, hash) = (self.range, hash_of(time));
-        let levels = packed.levels.infos_of(hash);
-        let bytes = scan_bytes(&levels, packed.read_bytes) + slice.bytes;
-        let booked = Booked::buffers(self.account.clone(), bytes);
-        let mut records = Records::default();
+        let (range, read_bytes) = (self.range, packed.read_bytes);
+        let hashes = hash_of(slices[0].0)..=hash_of(slices[slices.len() - 1].0);
+        let levels = packed.levels.infos_within(&hashes);
+        let all: u64 = slices.iter().map(|(_, slice)| slice.bytes).sum();
+        let booked = Booked::buffers(self.account.clone(), scan_bytes(&levels, read_bytes) + all);
+        let mut found: Vec<(Known, Records)> =
+            slices.iter().map(|known| (*known, Records::default())).collect();
+        let mut at = 0;
         let levels = (&packed.store, &levels[..]);
-        let scanned = scan(levels, &(hash..=hash), packed.read_bytes, &mut |group| {
+        let scanned = scan(levels, &hashes, read_bytes, &mut |group| {
+            let time = time_of(group[0].hash);
+            while found.get(at).is_some_and(|((here, _), _)| *here < time) {
+                at += 1;
+            }
+            let Some(((here, slice), records)) = found.get_mut(at) else { return Ok(false) };
+            if *here != time {
+                return Ok(true);
+            }
             for record in group.iter().filter(|record| number_in(record.order) >= slice.since) {
+                records.elements += u64::from(record.mark);
+                let place = place_in(record.order);
+                if of_place.is_some_and(|wanted| wanted != place) {
+                    continue;
+                }
                 let mut payload = AlignedVec::with_capacity(record.payload.len());
                 payload.extend_from_slice(record.payload);
-                let hash = range.hash(place_in(record.order));
-                let len = record.payload.len() as u32;
-                records
-                    .blocks
-                    .push(BlockAt { file: 0, record: FooterEntry { hash, grain: 0, len } });
+                let (hash, len) = (range.hash(place), record.payload.len() as u32);
+                let record = FooterEntry { hash, grain: 0, len };
+                records.blocks.push(BlockAt { file: 0, record });
                 records.bytes += loaded_bytes(payload.len());
-                records.elements += u64::from(record.mark);
                 records.payloads.push(payload);
             }
             Ok(true)
@@ -120,19 +279,20 @@ impl ListsCore {
         self.book_left();
         scanned.map_err(|error| error.with("state", &self.context.name))?;
         self.stats.cold_reads += 1;
-        if records.elements != slice.elements {
+        let wrong = found.iter().find(|((_, slice), records)| records.elements != slice.elements);
+        if let Some(((time, slice), records)) = wrong {
             let (found, told) = (records.elements, slice.elements);
             let what = format!("a packed slice has {found} elements in runs, {told} are told");
             let error = Error::new(ErrorKind::Corrupt, what);
             return Err(error.with("state", &self.context.name).with("slice", time.0));
         }
-        Ok(records)
+        Ok(found)
     }
 
     /// Unloads a slice.
     pub(super) fn unload(&mut self, time: Time) {
         let Some(packed) = self.packed.as_mut() else { return };
-        packed.loaded.retain(|known| *known != time);
+        packed.loaded.remove(&time);
         let Some(bucket) = self.buckets.get_mut(&time) else { return };
         let at = bucket.runs.iter().position(is_loaded);
         if let Some(run) = at.map(|at| bucket.runs.remove(at)) {
@@ -141,9 +301,24 @@ impl ListsCore {
         self.drop_if_vacant(time);
     }
 
+    /// Whether a fold goes on to load slices.
+    pub(in crate::append_log) fn is_loading(&self) -> bool {
+        self.packed.as_ref().is_some_and(|packed| packed.loading.goes_on)
+    }
+
+    /// Unloads the slices that are not among some buckets.
+    pub(in crate::append_log) fn unload_others(&mut self, buckets: &Range<Time>) {
+        let loaded = self.packed.iter().flat_map(|packed| &packed.loaded);
+        let others = loaded.filter(|time| !span(buckets).contains(time));
+        for time in others.copied().collect::<Vec<_>>() {
+            self.unload(time);
+        }
+    }
+
     /// Unloads all slices.
     pub(in crate::append_log) fn unload_all(&mut self) {
-        let loaded = self.packed.as_mut().map_or(Vec::new(), |p| std::mem::take(&mut p.loaded));
+        let loaded =
+            self.packed.as_mut().map_or(Default::default(), |p| std::mem::take(&mut p.loaded));
         for time in loaded {
             self.unload(time);
         }

@@ -11,6 +11,7 @@
 //! - What a bucket has packed is older than its own runs and than what it has in memory. Of its keys nothing is noted.
 //! - What is packed of slices that are read together has room in an eighth of the memory.
 
+mod ahead;
 mod image;
 mod leaving;
 mod loading;
@@ -18,7 +19,7 @@ mod packing;
 mod slices;
 mod unpacking;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ops::Bound;
 use std::rc::Rc;
 
@@ -31,10 +32,13 @@ use super::config::Sizes;
 use super::frozen::LIVE;
 use super::jobs::RunName;
 use super::run::{RUN_BYTES, Run};
-use crate::contract::table::StateContext;
+use crate::contract::table::{StateContext, TableStats};
 use crate::hybrid_log::NamedRuns;
 use crate::runs::{Judge, Levels, MERGED_MAX, MergeSizes, RecordView, RunSizes};
 use crate::support::booked::Booked;
+
+use ahead::Ahead;
+use loading::Loading;
 
 pub use image::{PackedAtBarrier, page_of, sync_all};
 pub use packing::{PackOrder, PackedRuns};
@@ -54,13 +58,31 @@ const BUCKETS_SHARE: u64 = 64;
 const SLICE_SHARE: u64 = 32;
 /// Hashes, which are slices here, of a partition: what is read before a slice is a part of it.
 const PARTITION_SLICES: usize = 128;
+/// Most buckets that are packed together: the fewer batches there are, the less merges write again.
+const PACKED_RUNS_MAX: usize = 1024;
 /// Bytes of records that a step of a merge looks at.
 const STEP_BYTES: u64 = 64 << 10;
+/// Most bytes that merges read at once from a level, and that are written at once.
+const MERGED_BYTES_MAX: u64 = 64 << 10;
 /// With more levels than these a batch does so many steps of merges.
 const LEVELS_MAX: usize = 12;
 const STEPS_MAX: usize = 16;
 /// Batches that are not packed after one that could not be.
 const REST: u32 = 16;
+
+/// What slices of a batch take once they are loaded, at most.
+type Coming = BTreeMap<Time, u64>;
+
+/// A batch that is being packed.
+#[derive(Debug)]
+struct Going {
+    coming: Coming,
+    /// What lists of its runs take, here and on the helper.
+    _memory: Booked,
+}
+
+/// Bytes of a run in the lists of a batch that is being packed.
+const GOING_BYTES: u64 = 160;
 
 /// What is packed of a state, if it can be.
 #[derive(Debug)]
@@ -73,8 +95,9 @@ pub struct Packed {
     levels: Levels,
     pub(super) named: NamedRuns,
     runs: RunSizes,
-    /// Read at once from each level.
+    /// Read at once from each level: by whoever reads slices, and by merges.
     read_bytes: usize,
+    merged_bytes: usize,
     /// A bucket is small up to so many bytes in memory.
     small_bytes: u64,
     /// What a batch takes that is written, once one was.
@@ -87,11 +110,14 @@ pub struct Packed {
     /// Batches that are yet not to be packed, and steps of merges not to be done.
     rest: u32,
     /// Slices that are loaded.
-    loaded: Vec<Time>,
+    loaded: BTreeSet<Time>,
+    /// What the fold that was begun last has yet to load.
+    loading: Loading,
+    ahead: Ahead,
     /// Runs that are in levels, where they do not count: they are in memory still, and are not packed again.
     refused: BTreeSet<RunName>,
-    /// What is being packed, in the order of its batches, and what it takes once it is loaded, at most.
-    going: Vec<(Time, u64)>,
+    /// What is being packed, in the order of its batches.
+    going: VecDeque<Going>,
     /// Bytes of the longest chunk of any level.
     longest_chunk: u64,
     /// What slices that are read together take once they are loaded, at most.
@@ -182,7 +208,7 @@ impl Packed {
             named: NamedRuns::default(),
             runs: RunSizes {
                 partition_hashes: PARTITION_SLICES,
-                write_bytes: 16 << 10,
+                write_bytes: (memory / 256).clamp(16 * KIB, MERGED_BYTES_MAX) as usize,
                 file_bytes: 8 * MIB,
                 payload_bytes_max: 2 * sizes.block_bytes + 1024,
                 order_bytes: ORDER_BYTES,
@@ -191,15 +217,18 @@ impl Packed {
                 syncs: false,
             },
             read_bytes: (memory / 256).clamp(4 * KIB, 16 * KIB) as usize,
+            merged_bytes: (memory / 256).clamp(4 * KIB, MERGED_BYTES_MAX) as usize,
             small_bytes: (memory / 64).clamp(8 * KIB, 64 * KIB),
             writer_memory: none(MemoryKind::Buffers),
             purse: none(MemoryKind::Buffers),
             is_lent: false,
             writes: false,
             rest: 0,
-            loaded: Vec::new(),
+            loaded: BTreeSet::new(),
+            loading: Loading::default(),
+            ahead: Ahead::default(),
             refused: BTreeSet::new(),
-            going: Vec::new(),
+            going: VecDeque::new(),
             longest_chunk: 4 * KIB,
             loaded_most: memory / LOADED_SHARE,
             store: store.clone(),
@@ -233,14 +262,17 @@ impl Packed {
         times.flat_map(|(from, to)| self.directory.within(from..=to)).map(|(time, _)| time)
     }
 
-    /// Bytes of levels.
-    pub fn stored_bytes(&self) -> u64 {
-        self.levels.stats().bytes
-    }
-
-    /// Bytes that merges wrote.
-    pub fn merged_bytes(&self) -> u64 {
-        self.levels.stats().merged_bytes
+    /// Adds what is packed to a table's statistics. Each record is a list or a part of one. How many of them count
+    /// nobody knows without reading them: as many as there are elements, at most.
+    pub fn describe(&self, stats: &mut TableStats) {
+        let levels = self.levels.stats();
+        let live = levels.records.min(self.directory.elements());
+        let bytes = u128::from(levels.bytes) * u128::from(live) / u128::from(levels.records.max(1));
+        stats.live_keys += live;
+        stats.live_bytes += bytes as u64;
+        stats.live_disk_bytes += bytes as u64;
+        stats.disk_bytes += levels.bytes;
+        stats.flushed_bytes += levels.merged_bytes;
     }
 
     /// Bytes that what is loaded of slices that are read together takes at most, and loading them. Nothing, if nothing is
@@ -257,9 +289,16 @@ impl Packed {
         self.purse.bytes() + self.levels.merging_bytes()
     }
 
-    /// Gives up what merges have of the memory, until it is [back](Packed::end_lending). Says whether that was anything.
+    /// Forgets the slices that were read ahead.
+    pub fn forget_ahead(&mut self) {
+        self.ahead.give_up();
+    }
+
+    /// Gives up what merges and slices that were read ahead have of the memory, until it is [back](Packed::end_lending).
+    /// Says whether that was anything.
     pub fn lend(&mut self) -> bool {
-        let held = self.merging_bytes();
+        let held = self.merging_bytes() + self.ahead.bytes();
+        self.ahead.give_up();
         self.levels.give_up();
         self.purse.give_back();
         self.is_lent = true;
@@ -283,13 +322,18 @@ impl Packed {
 
     /// What a merge takes.
     fn merge_bytes(&self) -> u64 {
-        self.runs.memory_bytes() + self.scan_bytes_most() + 2 * self.longest_chunk
+        self.runs.memory_bytes() + self.levels_bytes(self.merged_bytes) + 2 * self.longest_chunk
     }
 
     /// What reading all levels side by side takes, as a rule.
     fn scan_bytes_most(&self) -> u64 {
+        self.levels_bytes(self.read_bytes)
+    }
+
+    /// What reading all levels side by side takes, so many bytes at once.
+    fn levels_bytes(&self, read_bytes: usize) -> u64 {
         let group = MergeSizes::group_bytes_each() + RunSizes::directory_bytes_max();
-        let read = (self.read_bytes as u64).max(self.longest_chunk) + (2 << 10);
+        let read = (read_bytes as u64).max(self.longest_chunk) + (2 << 10);
         self.levels.len().max(MERGED_MAX) as u64 * (read + self.longest_chunk + group)
     }
 
@@ -344,10 +388,10 @@ impl Packed {
             return Ok(());
         }
         self.purse.give_back();
-        let Self { levels, directory, runs, read_bytes, .. } = self;
+        let Self { levels, directory, runs, merged_bytes, .. } = self;
         let directory = &*directory;
         let judge = |_| Counting { directory, last: None };
-        let stepped = levels.step(STEP_BYTES, *runs, *read_bytes, judge);
+        let stepped = levels.step(STEP_BYTES, *runs, *merged_bytes, judge);
         self.save_up();
         if stepped.is_err() {
             self.rest = REST;
@@ -379,6 +423,7 @@ impl Packed {
     /// Drops the slices before a time; says how many elements they had.
     pub fn purge(&mut self, before: Time) -> u64 {
         let gone = self.directory.remove_before(before);
+        self.ahead.purge(before);
         self.book_directory();
         self.refused = self.refused.split_off(&(before, 0));
         if self.directory.is_empty() && !self.levels.is_empty() {

@@ -6,7 +6,7 @@
 //! What it keeps true: a record of a packed slice counts if the slice is here and the record is not older than it.
 
 use std::collections::BTreeMap;
-use std::ops::RangeInclusive;
+use std::ops::{Bound, RangeInclusive};
 use std::sync::Arc;
 
 use alluvium_pagestore::{Error, ErrorKind, Result, Time};
@@ -109,6 +109,56 @@ impl SliceDirectory {
         });
     }
 
+    /// [`add`](SliceDirectory::add)s to several slices, which cost least in the order of their times.
+    pub fn add_all(&mut self, slices: &[(Time, PackedSlice)]) {
+        let mut rest = slices;
+        while let Some((first, _)) = rest.first() {
+            // Those that come to one page, which is coded once.
+            let (page, end) = self.page_for(*first);
+            let count = rest.iter().take(PAGE_SLICES / 2);
+            let is_here = |(time, _): &&(Time, PackedSlice)| {
+                *time >= *first && end.is_none_or(|end| *time < end)
+            };
+            let (here, after) = rest.split_at(count.take_while(is_here).count().max(1));
+            let page = page.and_then(|first| Some((first, self.pages.remove(&first)?)));
+            let mut all = page.map_or(Vec::new(), |(first, page)| self.forget(first, page));
+            for (time, more) in here {
+                let at = all.partition_point(|(known, _)| known < time);
+                match all.get_mut(at).filter(|(known, _)| known == time) {
+                    Some((_, known)) => {
+                        known.elements += more.elements;
+                        known.bytes += more.bytes;
+                    }
+                    None => all.insert(at, (*time, *more)),
+                }
+            }
+            self.put_split(all, here.last().map_or(*first, |(time, _)| *time));
+            rest = after;
+        }
+    }
+
+    /// The first slice of the page that a slice is of or comes to, and that of the next page.
+    fn page_for(&self, time: Time) -> (Option<Time>, Option<Time>) {
+        let first = self.pages.range(..=time).next_back().map(|(first, _)| *first);
+        // One before the first page belongs to it.
+        let first = first.or_else(|| self.pages.first_key_value().map(|(first, _)| *first));
+        let after =
+            (Bound::Excluded(first.map_or(time, |first| first.max(time))), Bound::Unbounded);
+        (first, self.pages.range(after).next().map(|(next, _)| *next))
+    }
+
+    /// Puts the slices of a page back, to which this one was added or changed last, as several pages if there are many.
+    fn put_split(&mut self, mut all: Vec<(Time, PackedSlice)>, last: Time) {
+        while all.len() > PAGE_SLICES {
+            // A page that grows at its end, as time does, leaves a full one behind.
+            let grows = all.last().is_some_and(|(time, _)| *time == last);
+            let rest = all.split_off(if grows { PAGE_SLICES } else { PAGE_SLICES / 2 });
+            self.put(&all);
+            all = rest;
+        }
+        self.put(&all);
+    }
+
     /// Takes a slice out.
     pub fn remove(&mut self, time: Time) -> Option<PackedSlice> {
         let mut removed = None;
@@ -159,9 +209,7 @@ impl SliceDirectory {
         time: Time,
         change: impl FnOnce(Option<PackedSlice>) -> Option<PackedSlice>,
     ) {
-        let first = self.pages.range(..=time).next_back().map(|(first, _)| *first);
-        // One before the first page belongs to it.
-        let first = first.or_else(|| self.pages.first_key_value().map(|(first, _)| *first));
+        let (first, _) = self.page_for(time);
         let page = first.and_then(|first| Some((first, self.pages.remove(&first)?)));
         let mut all = page.map_or(Vec::new(), |(first, page)| self.forget(first, page));
         let at = all.partition_point(|(known, _)| *known < time);
@@ -172,13 +220,7 @@ impl SliceDirectory {
             (None, Some(slice)) => all.insert(at, (time, slice)),
             (None, None) => {}
         }
-        // A page that grows at its end, as time does, leaves a full one behind.
-        let at = if at + 1 == all.len() { PAGE_SLICES } else { PAGE_SLICES / 2 };
-        if all.len() > PAGE_SLICES {
-            let rest = all.split_off(at);
-            self.put(&rest);
-        }
-        self.put(&all);
+        self.put_split(all, time);
     }
 
     /// What a page has that was taken out.
@@ -295,7 +337,22 @@ mod tests {
                     0..=9 => {
                         let more =
                             PackedSlice { elements: dice >> 40 & 7, bytes: 64, since: round };
-                        directory.add(time, more);
+                        match round % 3 {
+                            0 => directory.add(time, more),
+                            1 => directory.add_all(&[(time, more)]),
+                            _ => {
+                                // Neighbours and others, in order and not.
+                                let next = Time(time.0.wrapping_add((dice >> 20 & 63) as i64));
+                                directory.add_all(&[(time, more), (next, more)]);
+                                let known = model.entry(next).or_insert(PackedSlice {
+                                    elements: 0,
+                                    bytes: 0,
+                                    since: round,
+                                });
+                                known.elements += more.elements;
+                                known.bytes += 64;
+                            }
+                        }
                         let known = model.entry(time).or_insert(PackedSlice {
                             elements: 0,
                             bytes: 0,

@@ -45,7 +45,8 @@ impl ListsCore {
         let lists = (slice.bytes / 64).min(slice.elements).max(1) * LIST_BYTES;
         let chunks = slice.elements * self.pieces.elements.layout().size() as u64;
         let more = 4 * slice.bytes + 2 * chunks + lists + 2 * self.sizes.piece_bytes as u64;
-        let Some(records) = self.read_packed((time, slice), more)? else { return Ok(()) };
+        let read = self.read_packed(&[(time, slice)], more, None)?;
+        let Some((_, records)) = read.and_then(|mut all| all.pop()) else { return Ok(()) };
         let booked = records.bytes;
         self.account.charge(MemoryKind::Buffers, booked);
         let poured = self.pour_all((time, slice), records);
