@@ -27,6 +27,8 @@ use crate::support::booked::Booked;
 
 /// What looking at a record costs, in bytes of records.
 const LOOK_BYTES: u64 = 32;
+/// Buckets of the index are loaded so many records ahead.
+const PREFETCHED: usize = 8;
 /// A move waits for so many records that a batch is filled to one part in so many.
 const BATCH_SHARE: usize = 4;
 
@@ -226,7 +228,10 @@ impl Log {
             reader.footer(directory, at, entries)?;
             *image += 1;
             spent += entries.len() as u64 * LOOK_BYTES;
-            for entry in &*entries {
+            for (looked_at, entry) in entries.iter().enumerate() {
+                if let Some(later) = entries.get(looked_at + PREFETCHED) {
+                    self.index.prefetch(self.index_hash(later.hash));
+                }
                 let at = StoredAt { segment: *number, grain: entry.grain };
                 let length = entry.len as usize;
                 if length > PAYLOAD_MAX || !self.leads_to(entry.hash, at) {
@@ -337,6 +342,9 @@ impl Log {
         let end = *next + (fuel / LOOK_BYTES).max(1) as usize;
         while let Some(moving) = batch.record(*next).filter(|_| *next < end) {
             *next += 1;
+            if let Some(later) = batch.record(*next + PREFETCHED) {
+                self.index.prefetch(self.index_hash(later.hash));
+            }
             let Some(at) = self.place_of(batch, &moving) else { continue };
             let here = Address::stored(at);
             let found = self.index.find(self.index_hash(moving.hash), |known| known == here);

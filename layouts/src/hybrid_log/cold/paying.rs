@@ -10,16 +10,17 @@
 //! for them, no more records move, and the index refuses new keys; tombstones move and levels merge in what was kept.
 
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::time::Instant;
 
 use alluvium_pagestore::{ErrorKind, MemoryKind, Result};
 
-use super::judge::Newest;
+use super::judge::{Newest, is_never_hot};
 use super::moving::{Move, Moved, booked_for};
 use super::{Cold, DIRECTORY_BYTES};
 use crate::hybrid_log::index::IndexHash;
 use crate::hybrid_log::log::{Log, Needed};
 use crate::hybrid_log::stored::Stored;
-use crate::runs::RecordView;
+use crate::runs::{ABOVE_MAX, BoxedJudge, Helped, RecordView};
 
 /// Records move down before the index has more than one part in so many of the memory.
 const INDEX_SHARE: u64 = 2;
@@ -43,6 +44,10 @@ const REST: u32 = 256;
 const SAVING_MAX: u32 = 256;
 /// After the first failure it is so many.
 const REST_FAILED: u32 = 8;
+/// While nothing is to be done but what a helper does, it is so many.
+const REST_HELPED: u32 = 8;
+/// Records move beside a merge until there are so many levels.
+const LEVELS_MAX: usize = 2 * ABOVE_MAX;
 
 /// What a step came to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -51,6 +56,8 @@ enum Stepped {
     Something,
     /// Memory for what is to be done is being saved up; it has become more, or not.
     Saving { is_more: bool },
+    /// A helper merges, and there is nothing else to do.
+    Waiting,
     /// There is nothing to do, or no memory to do it with.
     Nothing,
 }
@@ -66,10 +73,24 @@ impl Cold {
         self.moving.is_some() || self.levels.is_merging()
     }
 
-    /// Whether levels are merged next, and no records move. After a merge that has failed they may.
+    /// Whether levels are merged next, and no records move. After a merge that has failed they may, and beside one on a
+    /// helper's thread, where memory has room for both.
     fn is_merge_next(&self) -> bool {
         let may_move = self.merge_has_failed && (self.wants_move || self.wants_to_bury());
-        self.levels.is_merging() || self.levels.is_behind() && !may_move
+        match self.overlaps {
+            true => self.levels.len() >= LEVELS_MAX && self.levels.is_behind() && !may_move,
+            false => self.levels.is_merging() || self.levels.is_behind() && !may_move,
+        }
+    }
+
+    /// Whether a merge that is due may begin on the helper's thread.
+    fn may_begin_merge(&self) -> bool {
+        match &self.moving {
+            // Of a level that is being left the latest touch is not known.
+            Some(moving) => self.overlaps && !moving.is_leaving() && self.levels.is_behind(),
+            None if self.overlaps => self.levels.is_behind(),
+            None => self.is_merge_next(),
+        }
     }
 
     /// What came of a step says when the next one is worth it.
@@ -83,6 +104,7 @@ impl Cold {
                 self.saved_nothing += 1;
                 self.rest = if self.saved_nothing < SAVING_MAX { 0 } else { REST_FAILED };
             }
+            Ok(Stepped::Waiting) => self.rest = REST_HELPED,
             Ok(Stepped::Nothing) if self.entries_max.is_some() => {}
             Ok(Stepped::Nothing) => self.rest = REST,
             Err(error) => {
@@ -112,6 +134,7 @@ impl Cold {
     fn left_bytes(&self) -> u64 {
         match &self.moving {
             Some(moving) => moving.left_bytes(self),
+            None if self.levels.is_helped() => 2 * self.batch_bytes as u64,
             None => self.levels.left_bytes() + 2 * self.batch_bytes as u64,
         }
     }
@@ -183,6 +206,7 @@ impl Log {
 
     /// Does what may be done while nobody waits. Says whether something was. What fails is tried again later.
     pub fn tick_cold(&mut self) -> bool {
+        self.cold.iter_mut().for_each(|cold| _ = cold.levels.has_left(false));
         let Some(cold) = self.cold.as_mut().filter(|cold| cold.is_behind()) else {
             return false;
         };
@@ -208,10 +232,18 @@ impl Log {
         let stepped = self.step_cold(FUEL_MAX, true);
         self.cold.iter_mut().for_each(|cold| cold.takes_few = cold.entries_max.is_some());
         match stepped {
+            Ok(Stepped::Waiting) => self.is_merge_on_its_way().map(|()| true),
             Ok(stepped) => Ok(stepped != Stepped::Nothing),
             Err(error) if error.kind() == ErrorKind::OverBudget => Ok(false),
             Err(error) => Err(error),
         }
+    }
+
+    /// Refuses to wait for ever for a helper that merges.
+    fn is_merge_on_its_way(&mut self) -> Result<()> {
+        let Some(cold) = &mut self.cold else { return Ok(()) };
+        let since = *cold.waits_since.get_or_insert_with(Instant::now);
+        self.check_patience(since)
     }
 
     /// A step of the move or merge that goes on, or the beginning of one.
@@ -228,15 +260,9 @@ impl Log {
                 // A panic has lost the move.
                 cold.take_graves_back();
             }
-            match cold.moving.take() {
-                Some(moving) => self.step_this_move(&mut cold, moving, fuel),
-                None if cold.begin_burial()? => Ok(Stepped::Something),
-                None if cold.is_merge_next() => self.step_merge(&mut cold, fuel, must),
-                None if cold.wants_move || cold.wants_to_bury() => {
-                    cold.merge_has_failed = false;
-                    self.begin_move(&mut cold, must)
-                }
-                None => Ok(Stepped::Nothing),
+            match cold.levels.is_helped() {
+                true => self.step_beside_helper(&mut cold, fuel, must),
+                false => self.step_here(&mut cold, fuel, must),
             }
         }));
         cold.drop_expired_levels();
@@ -245,6 +271,82 @@ impl Log {
         self.cold = Some(cold);
         let stepped = stepped.unwrap_or_else(|panic| resume_unwind(panic));
         stepped.map_err(|error| error.with("state", &self.name))
+    }
+
+    fn step_here(&mut self, cold: &mut Cold, fuel: u64, must: bool) -> Result<Stepped> {
+        match cold.moving.take() {
+            Some(moving) => self.step_this_move(cold, moving, fuel),
+            None if cold.begin_burial()? => Ok(Stepped::Something),
+            None if cold.is_merge_next() => self.step_merge(cold, fuel, must),
+            None if cold.wants_move || cold.wants_to_bury() => {
+                cold.merge_has_failed = false;
+                self.begin_move(cold, must)
+            }
+            None => Ok(Stepped::Nothing),
+        }
+    }
+
+    /// A helper merges; what moves does so here.
+    fn step_beside_helper(&mut self, cold: &mut Cold, fuel: u64, must: bool) -> Result<Stepped> {
+        let merged = self.step_merge_away(cold, must);
+        let moved = match cold.moving.take() {
+            Some(moving) => self.step_this_move(cold, moving, fuel)?,
+            None if cold.begin_burial()? => Stepped::Something,
+            None if cold.is_merge_next() => Stepped::Nothing,
+            None if cold.wants_move || cold.wants_to_bury() => {
+                cold.merge_has_failed = false;
+                self.begin_move(cold, must)?
+            }
+            None => Stepped::Nothing,
+        };
+        let merged = merged?;
+        cold.waits_since = cold.waits_since.filter(|_| merged == Stepped::Waiting);
+        match (moved, merged) {
+            (Stepped::Nothing, merged) => Ok(merged),
+            (Stepped::Saving { is_more: false }, Stepped::Something) => Ok(merged),
+            (moved, _) => Ok(moved),
+        }
+    }
+
+    /// Has the helper's merge go on, or one that is due begin.
+    fn step_merge_away(&mut self, cold: &mut Cold, must: bool) -> Result<Stepped> {
+        if !cold.levels.is_merging() {
+            if !cold.may_begin_merge() {
+                return Ok(Stepped::Nothing);
+            }
+            if let Some(saving) = self.save_up_for_merge(cold, must)? {
+                return Ok(saving);
+            }
+        }
+        let (record_type, gone) = (cold.record_type, cold.live.gone());
+        let is_patient = must && cold.moving.is_none() && cold.is_merge_next();
+        let helped = cold.levels.step_away(
+            (cold.runs, cold.read_bytes),
+            is_patient,
+            &mut |is_last| -> BoxedJudge {
+                Box::new(Newest { record_type, is_last, is_hot: is_never_hot, gone })
+            },
+        );
+        cold.merge_has_failed = helped.is_err();
+        self.stats.stalls += u64::from(is_patient);
+        helped.map(|helped| match helped {
+            Helped::Something => Stepped::Something,
+            Helped::Waiting => Stepped::Waiting,
+            Helped::Nothing => Stepped::Nothing,
+        })
+    }
+
+    /// Has memory for the merge that is due, or says that it is being saved up.
+    fn save_up_for_merge(&mut self, cold: &mut Cold, must: bool) -> Result<Option<Stepped>> {
+        let needed = cold.levels.due_bytes(cold.runs, cold.read_bytes);
+        // What must be done is not put off for the sake of the directories.
+        let wanted = if must { needed } else { needed + DIRECTORY_BYTES };
+        let saved = cold.purse.bytes();
+        if !self.save_up(cold, (wanted, "a merge of runs"), must)? {
+            return Ok(Some(saving(cold, saved)));
+        }
+        cold.purse.give_some_back(needed);
+        Ok(None)
     }
 
     fn step_this_move(&mut self, cold: &mut Cold, moving: Box<Move>, fuel: u64) -> Result<Stepped> {
@@ -269,11 +371,12 @@ impl Log {
         // Records move only while what moves and merges after them take is there too, so that tombstones always can.
         let takes_less = cold.wants_to_bury() || cold.entries_max.is_some();
         let saved = cold.purse.bytes();
+        let all = cold.work_bytes() - if cold.overlaps { cold.levels.merging_bytes() } else { 0 };
         let wanted = match (takes_less, must) {
             (true, true) => needed,
             (true, false) => needed + DIRECTORY_BYTES,
-            (false, true) => cold.work_bytes() - DIRECTORY_BYTES / 2,
-            (false, false) => cold.work_bytes(),
+            (false, true) => all - DIRECTORY_BYTES / 2,
+            (false, false) => all,
         };
         if !self.save_up(cold, (wanted + graves, "records that move to runs"), must)? {
             return Ok(saving(cold, saved));
@@ -287,15 +390,10 @@ impl Log {
 
     fn step_merge(&mut self, cold: &mut Cold, fuel: u64, must: bool) -> Result<Stepped> {
         let (record_type, runs, read_bytes) = (cold.record_type, cold.runs, cold.read_bytes);
-        if !cold.levels.is_merging() {
-            let needed = cold.levels.due_bytes(runs, read_bytes);
-            // What must be done is not put off for the sake of the directories.
-            let wanted = if must { needed } else { needed + DIRECTORY_BYTES };
-            let saved = cold.purse.bytes();
-            if !self.save_up(cold, (wanted, "a merge of runs"), must)? {
-                return Ok(saving(cold, saved));
-            }
-            cold.purse.give_some_back(needed);
+        if !cold.levels.is_merging()
+            && let Some(saving) = self.save_up_for_merge(cold, must)?
+        {
+            return Ok(saving);
         }
         let log = &*self;
         let is_hot = |record: &RecordView<'_>| log.has_in_memory(record_type, record);
