@@ -427,6 +427,12 @@ impl Levels {
         self.levels.iter().map(infos).filter(|runs| !runs.is_empty()).collect()
     }
 
+    /// Bytes of all guides, also of those that are not in memory. Cost: O(runs).
+    pub fn all_guide_bytes(&self) -> u64 {
+        let runs = self.levels.iter().flat_map(|level| &level.runs);
+        runs.map(|run| run.info().guide_bytes).sum()
+    }
+
     /// Bytes of guides in memory. Cost: O(runs).
     pub fn guide_bytes(&self) -> u64 {
         let runs = self.levels.iter().flat_map(|level| &level.runs);

@@ -52,6 +52,7 @@ fn play_with(seed: u64, bits: u32, memory: u64, faults: Faults, helper: &Helper)
     let mut levels = Levels::new(store.clone(), account.clone(), STATE).helped_by(helper);
     let mut map: BTreeMap<u64, Owned> = BTreeMap::new();
     let keys = 700;
+    let small = || RunSizes { is_wide: seed % 2 == 1, ..small() };
     for _ in 0..40 {
         let batch = level(&mut dice, 20 + (seed * 31) % 120, keys, bits, 0);
         let runs = again(|| write(&store, small(), &batch));
@@ -62,7 +63,7 @@ fn play_with(seed: u64, bits: u32, memory: u64, faults: Faults, helper: &Helper)
         for _ in 0..dice.below(8) {
             let fuel = 1 + dice.below(40_000);
             if levels.is_helped() {
-                step_away(&mut levels, dice.below(3) == 0);
+                step_away(&mut levels, small(), dice.below(3) == 0);
             } else {
                 again(|| levels.step(fuel, small(), 8 << 10, |is_last| Newest { is_last }));
             }
@@ -113,8 +114,8 @@ fn play_with(seed: u64, bits: u32, memory: u64, faults: Faults, helper: &Helper)
     assert_eq!(account.used(), 0);
 }
 
-fn step_away(levels: &mut Levels, is_patient: bool) -> Helped {
-    let sizes = (small(), 8 << 10);
+fn step_away(levels: &mut Levels, runs: RunSizes, is_patient: bool) -> Helped {
+    let sizes = (runs, 8 << 10);
     again(|| levels.step_away(sizes, is_patient, &mut |is_last| Box::new(Newest { is_last })))
 }
 

@@ -189,6 +189,7 @@ impl Packed {
                 key_groups: 1,
                 groups_each: 1,
                 syncs: false,
+                is_wide: false,
             },
             read_bytes: (memory / 256).clamp(4 * KIB, 16 * KIB) as usize,
             small_bytes: (memory / 64).clamp(8 * KIB, 64 * KIB),

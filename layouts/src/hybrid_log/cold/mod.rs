@@ -71,6 +71,10 @@ const GUIDE_SHARE: u64 = 4;
 const DIRECTORY_BYTES: u64 = 32 << 10;
 /// With so much memory records move while a helper merges: there is room for both.
 const OVERLAP_MEMORY_MIN: u64 = 16 * MIB;
+/// With so much memory filters of all levels but the oldest have two bytes a slot, as long as the guides of all levels
+/// have one part in so many of it.
+const WIDE_MEMORY_MIN: u64 = 4 * MIB;
+const WIDE_SHARE: u64 = 8;
 /// Bytes at most of a write of runs, of a read of segments by a move, and of a read of runs by a merge.
 const WRITE_BYTES_MAX: u64 = 512 * KIB;
 const WINDOW_BYTES_MAX: u64 = 512 * KIB;
@@ -199,6 +203,7 @@ impl Cold {
         let run_memory = if is_test { 8 * KIB } else { (memory / 32).clamp(32 * KIB, 512 * KIB) };
         let mut runs = RunSizes::within(run_memory, PAYLOAD_MAX, context.key_groups);
         // Requests cost time each: in much memory they are long.
+        runs.is_wide = !is_test && memory >= WIDE_MEMORY_MIN;
         runs.write_bytes = runs.write_bytes.max((memory / 256).min(WRITE_BYTES_MAX) as usize);
         let window_bytes = sizes.window_bytes.max((memory / 256).min(WINDOW_BYTES_MAX) as usize);
         let read_bytes = (memory / 128).clamp(8 * KIB, 64 * KIB).max(memory / 1024);
@@ -264,6 +269,12 @@ impl Cold {
     fn held_bytes(&self) -> u64 {
         let moving = self.moving.as_ref().map_or(0, |moving| moving.memory_bytes());
         self.purse.bytes() + moving + self.levels.merging_bytes() + self.levels.leaving_bytes()
+    }
+
+    /// Of runs that are to be written, while there are some that are older.
+    fn run_sizes(&self) -> RunSizes {
+        let has_room = WIDE_SHARE * self.levels.all_guide_bytes() <= self.account.limit();
+        RunSizes { is_wide: self.runs.is_wide && has_room, ..self.runs }
     }
 
     /// Bytes that moving records takes.
@@ -582,7 +593,9 @@ impl Cold {
 
     /// Gives up what other states may have: guides, and what is saved up for moves and merges. Returns how much.
     pub fn give_up_to_states(&mut self, bytes: u64) -> u64 {
-        let given = self.give_guides_up(bytes);
+        let leaving = self.levels.leaving_bytes();
+        self.levels.has_left(false);
+        let given = leaving - self.levels.leaving_bytes() + self.give_guides_up(bytes);
         given + self.lend_saved(bytes.saturating_sub(given))
     }
 

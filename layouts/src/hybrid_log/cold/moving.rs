@@ -402,7 +402,9 @@ fn begin_writing(cold: &mut Cold, one: Box<Move>) -> Result<Moved> {
     if records + graves == 0 || is_little && !cold.takes_few && !cold.wants_to_bury() {
         return Ok(Moved::Nothing);
     }
-    let sizes = RunSizes { syncs: false, ..cold.runs.expecting((records + graves) as u64) };
+    let runs = cold.run_sizes();
+    let is_wide = runs.is_wide && !cold.levels.is_empty();
+    let sizes = RunSizes { syncs: false, is_wide, ..runs.expecting((records + graves) as u64) };
     begin_leaving(cold, one, sizes).map(Moved::On)
 }
 

@@ -318,10 +318,10 @@ impl Log {
                 return Ok(saving);
             }
         }
-        let (record_type, gone) = (cold.record_type, cold.live.gone());
+        let (record_type, runs, gone) = (cold.record_type, cold.run_sizes(), cold.live.gone());
         let is_patient = must && cold.moving.is_none() && cold.is_merge_next();
         let helped = cold.levels.step_away(
-            (cold.runs, cold.read_bytes),
+            (runs, cold.read_bytes),
             is_patient,
             &mut |is_last| -> BoxedJudge {
                 Box::new(Newest { record_type, is_last, is_hot: is_never_hot, gone })
@@ -338,7 +338,7 @@ impl Log {
 
     /// Has memory for the merge that is due, or says that it is being saved up.
     fn save_up_for_merge(&mut self, cold: &mut Cold, must: bool) -> Result<Option<Stepped>> {
-        let needed = cold.levels.due_bytes(cold.runs, cold.read_bytes);
+        let needed = cold.levels.due_bytes(cold.run_sizes(), cold.read_bytes);
         // What must be done is not put off for the sake of the directories.
         let wanted = if must { needed } else { needed + DIRECTORY_BYTES };
         let saved = cold.purse.bytes();
@@ -371,11 +371,12 @@ impl Log {
         // Records move only while what moves and merges after them take is there too, so that tombstones always can.
         let takes_less = cold.wants_to_bury() || cold.entries_max.is_some();
         let saved = cold.purse.bytes();
-        let all = cold.work_bytes() - if cold.overlaps { cold.levels.merging_bytes() } else { 0 };
+        let merging = if cold.overlaps { cold.levels.merging_bytes() } else { 0 };
+        let all = cold.work_bytes().saturating_sub(merging);
         let wanted = match (takes_less, must) {
             (true, true) => needed,
             (true, false) => needed + DIRECTORY_BYTES,
-            (false, true) => all - DIRECTORY_BYTES / 2,
+            (false, true) => all.saturating_sub(DIRECTORY_BYTES / 2),
             (false, false) => all,
         };
         if !self.save_up(cold, (wanted + graves, "records that move to runs"), must)? {
@@ -389,7 +390,7 @@ impl Log {
     }
 
     fn step_merge(&mut self, cold: &mut Cold, fuel: u64, must: bool) -> Result<Stepped> {
-        let (record_type, runs, read_bytes) = (cold.record_type, cold.runs, cold.read_bytes);
+        let (record_type, runs, read_bytes) = (cold.record_type, cold.run_sizes(), cold.read_bytes);
         if !cold.levels.is_merging()
             && let Some(saving) = self.save_up_for_merge(cold, must)?
         {

@@ -190,7 +190,9 @@ impl Levels {
         let merged: Vec<Vec<RunInfo>> = self.infos().drain(..count).collect();
         let infos: Vec<&[RunInfo]> = merged.iter().map(Vec::as_slice).collect();
         let records = merged.iter().flatten().map(|info| info.records).sum();
-        let runs = RunSizes { syncs: self.syncs, ..runs.expecting(records) };
+        // What stays longest has the short filters: they are most of what filters take.
+        let is_wide = runs.is_wide && count < self.levels.len();
+        let runs = RunSizes { syncs: self.syncs, is_wide, ..runs.expecting(records) };
         let sizes = MergeSizes::of(runs, read_bytes, &infos);
         (sizes, sizes.memory_bytes(&infos))
     }
