@@ -439,6 +439,11 @@ impl Levels {
         runs.map(|run| run.memory_bytes().0).sum()
     }
 
+    /// Merges that have ended.
+    pub fn stats_merges(&self) -> u64 {
+        self.done.merges
+    }
+
     /// What they are and have done. Cost: O(partitions).
     pub fn stats(&self) -> LevelStats {
         let mut stats = LevelStats { levels: self.levels.len() as u64, ..self.done };

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use alluvium_layouts::runs_internals::{Helped, Levels, RunSizes, verify};
+use alluvium_layouts::runs_internals::{BoxedJudge, FAILED_MAX, Helped, Levels, RunSizes, verify};
 use alluvium_pagestore::io::{Device, Faults, Simulated};
 use alluvium_pagestore::{Account, ErrorKind, Helper, KIB, MIB, Turns, hash_word};
 
@@ -144,6 +144,32 @@ fn where_calls_fail_by_chance() {
         ..Faults::none()
     };
     (30..34).for_each(|seed| play(seed, 64, MIB, faults));
+}
+
+/// A merge on a helper ends although each share of it has a request that fails.
+#[test]
+fn a_merge_ends_whose_shares_all_fail() {
+    let turns = Turns::new(60);
+    let helper = Helper::in_turns(&turns).unwrap();
+    let device = device(60);
+    let (store, account) = (store(&device), account());
+    let mut levels = Levels::new(store.clone(), account, STATE).helped_by(&helper);
+    let mut dice = Dice(60);
+    let sizes = RunSizes { file_bytes: u64::MAX, ..small() };
+    for _ in 0..3 {
+        let batch = level(&mut dice, 6000, 20_000, 64, 0);
+        levels.add(&write(&store, sizes, &batch).unwrap()).unwrap();
+    }
+    let mut failed = 0;
+    device.set_faults(Faults { read_errors: 0.2, write_errors: 0.2, ..Faults::none() });
+    while levels.stats().merges == 0 {
+        let judge_of = &mut |is_last| -> BoxedJudge { Box::new(Newest { is_last }) };
+        let stepped = levels.step_away((sizes, 8 << 10), true, judge_of);
+        failed += u32::from(stepped.is_err());
+        assert!(failed == 0 || levels.is_merging() || levels.stats().merges > 0, "it goes on");
+        assert!(failed < 10_000);
+    }
+    assert!(failed > FAILED_MAX, "{failed}");
 }
 
 #[test]

@@ -15,6 +15,7 @@ use crate::contract::by_hash::ByHash;
 use crate::contract::table::{Cursor, Layout, StateContext, Table};
 use crate::contract::upkeep::Upkeep;
 use crate::hybrid_log::{HybridLog, HybridLogTable};
+use crate::runs::ABOVE_MAX;
 
 type Log = HybridLogTable<u64, u64>;
 
@@ -217,16 +218,30 @@ fn a_log_is_cleared_and_dropped_while_a_helper_merges() {
             assert!(!play.is_merging());
             play.load(play.merges() + 1);
         }
-        play.table.core.log.cold = None;
+        let levels = play.table.core.log.cold.as_ref().unwrap().levels.infos();
+        let mut wanted: Vec<_> = levels.iter().flatten().map(|run| run.id.file_name()).collect();
+        wanted.sort();
         let (device, store) = (play.device.clone(), play.store.clone());
-        let names = |device: &Simulated| {
-            let files = device.list().unwrap().into_iter();
-            files.filter(|name| name.starts_with("run-")).count()
-        };
-        let left = names(&device);
         drop(play);
-        assert_eq!((store.used(), names(&device)), (0, left), "what was begun had gone before");
+        let mut files = device.list().unwrap();
+        files.retain(|name| name.starts_with("run-"));
+        files.sort();
+        assert_eq!((store.used(), files), (0, wanted), "what was begun has gone");
     }
+}
+
+/// Deletes go on while a helper merges, and levels of tombstones do not become many.
+#[test]
+fn deletes_beside_a_merge_keep_levels_few() {
+    let mut play = Play::in_turns(60, MIB);
+    play.load(3);
+    let mut most = 0;
+    for key in (0..play.keys).step_by(3) {
+        assert_eq!(again(|| play.table.take(&key)), play.model.remove(&key), "{key}");
+        most = most.max(play.table.core.log.cold.as_ref().unwrap().levels.len());
+    }
+    assert!(most <= 2 * ABOVE_MAX, "{most} levels");
+    play.end();
 }
 
 /// A full device stops merging, and nothing else; it goes on when there is room.
@@ -253,9 +268,10 @@ fn a_full_device_stops_a_merge() {
 /// on.
 #[test]
 fn a_helper_that_hangs_is_not_waited_for_for_ever() {
-    let patience = Duration::from_millis(200);
+    let patience = Duration::from_secs(20);
     let mut play = Play::new(50, MIB, patience, Helper::thread().unwrap());
     play.load(1);
+    play.table.core.log.sizes.patience = Duration::from_millis(200);
     (1..2000).for_each(|nth| play.device.on_nth_write(nth, Fault::Stuck));
     let refused =
         (play.keys..play.keys + 1_000_000).find_map(|key| match play.table.put(key, key) {
@@ -271,6 +287,7 @@ fn a_helper_that_hangs_is_not_waited_for_for_ever() {
     assert!(told.contains(&error.kind()), "{error}");
     assert!(play.store.used() <= play.memory, "{:?}", play.store);
     assert_eq!(play.table.get(&(key - 1)).unwrap().copied(), Some(key - 1));
+    play.table.core.log.sizes.patience = patience;
     play.device.forget_scripts();
     play.device.release_stuck();
     let put = |play: &mut Play| play.table.put(key, key).map_err(|rejected| rejected.error);

@@ -156,6 +156,15 @@ pub struct Cold {
     merge_has_failed: bool,
     /// Whether records move while a helper merges.
     overlaps: bool,
+    /// So many steps come before a merge that has failed goes on, or begins again.
+    merge_rest: u32,
+    /// Shares that failed since the last that did not, and merges that were given up since the last that ended.
+    shares_failed: u32,
+    merges_given_up: u32,
+    /// Merges that had ended when it was last looked.
+    merges_ended: u64,
+    /// What was saved up when the step began.
+    saved_before: u64,
     /// Since when a call waits for a helper that merges.
     waits_since: Option<Instant>,
 }
@@ -242,6 +251,11 @@ impl Cold {
             saved_nothing: 0,
             merge_has_failed: false,
             overlaps: !context.helper.is_inline() && memory >= OVERLAP_MEMORY_MIN && !is_test,
+            merge_rest: 0,
+            shares_failed: 0,
+            merges_given_up: 0,
+            merges_ended: 0,
+            saved_before: 0,
             waits_since: None,
             account,
         })
@@ -249,14 +263,22 @@ impl Cold {
 
     /// Bytes that moving records, or merging levels, takes beside what is always there.
     pub fn work_bytes(&self) -> u64 {
-        let merge = self.runs.memory_bytes()
+        match self.overlaps {
+            true => self.move_bytes() + self.merge_bytes() + DIRECTORY_BYTES,
+            false => self.work_alone_bytes(),
+        }
+    }
+
+    /// The same where one of the two is done at a time.
+    fn work_alone_bytes(&self) -> u64 {
+        self.move_bytes().max(self.merge_bytes()) + DIRECTORY_BYTES
+    }
+
+    /// Bytes that merging levels takes.
+    fn merge_bytes(&self) -> u64 {
+        self.runs.memory_bytes()
             + MERGED_MAX as u64 * self.level_bytes()
-            + self.levels.longest_read();
-        let both = match self.overlaps {
-            true => self.move_bytes() + merge,
-            false => self.move_bytes().max(merge),
-        };
-        both + DIRECTORY_BYTES
+            + self.levels.longest_read()
     }
 
     /// Bytes that a merge takes for each level: what it reads, and a group of equal records.
@@ -564,6 +586,7 @@ impl Cold {
         self.grave_memory.give_back();
         self.live.clear();
         (self.rest, self.lent, self.wants_move) = (0, 0, false);
+        (self.merge_rest, self.merges_given_up, self.waits_since) = (0, 0, None);
     }
 
     /// Bytes of buffers that it keeps when it is [cleared](Cold::clear).

@@ -375,7 +375,8 @@ impl Cold {
 
     /// Tombstones move alone while levels are merged, which may take long. Says whether they begin to.
     pub(super) fn begin_burial(&mut self) -> Result<bool> {
-        if !self.levels.is_merging() || !self.wants_to_bury() || !self.going.is_empty() {
+        let may = self.levels.is_merging() && !self.has_many_levels();
+        if !may || !self.wants_to_bury() || !self.going.is_empty() {
             return Ok(false);
         }
         let sizes = self.burial_sizes();

@@ -12,7 +12,7 @@
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::time::Instant;
 
-use alluvium_pagestore::{ErrorKind, MemoryKind, Result};
+use alluvium_pagestore::{Error, ErrorKind, MemoryKind, Result};
 
 use super::judge::{Newest, is_never_hot};
 use super::moving::{Move, Moved, booked_for};
@@ -73,12 +73,23 @@ impl Cold {
         self.moving.is_some() || self.levels.is_merging()
     }
 
+    /// Whether there are so many levels that none comes before a merge has ended.
+    pub(super) fn has_many_levels(&self) -> bool {
+        self.levels.is_helped() && self.levels.len() >= LEVELS_MAX
+    }
+
+    /// Whether three quarters of the room for tombstones are used: then calls wait for a helper that merges.
+    fn is_short_of_graves(&self) -> bool {
+        4 * (self.buried.len() + self.going.len()) >= 3 * self.buried_max
+    }
+
     /// Whether levels are merged next, and no records move. After a merge that has failed they may, and beside one on a
     /// helper's thread, where memory has room for both.
     fn is_merge_next(&self) -> bool {
-        let may_move = self.merge_has_failed && (self.wants_move || self.wants_to_bury());
+        let may_move = self.merge_has_failed && (self.wants_move || self.wants_to_bury())
+            || self.merge_rest > 0 && !self.levels.is_merging();
         match self.overlaps {
-            true => self.levels.len() >= LEVELS_MAX && self.levels.is_behind() && !may_move,
+            true => self.has_many_levels() && self.levels.is_behind() && !may_move,
             false => self.levels.is_merging() || self.levels.is_behind() && !may_move,
         }
     }
@@ -90,6 +101,29 @@ impl Cold {
             Some(moving) => self.overlaps && !moving.is_leaving() && self.levels.is_behind(),
             None if self.overlaps => self.levels.is_behind(),
             None => self.is_merge_next(),
+        }
+    }
+
+    /// What came of a merge's step on a helper says when the next one is worth it: a merge that was given up does not
+    /// begin again at once.
+    fn rest_after(&mut self, merged: &Result<Stepped>) {
+        let ended = self.levels.stats_merges();
+        if std::mem::replace(&mut self.merges_ended, ended) < ended {
+            self.merges_given_up = 0;
+        }
+        match merged {
+            Ok(Stepped::Something) => self.shares_failed = 0,
+            Ok(_) => {}
+            // Nothing was begun.
+            Err(error) if error.kind() == ErrorKind::OverBudget => {}
+            Err(_) if self.levels.is_merging() => {
+                self.merge_rest = REST_FAILED << self.shares_failed.min(3);
+                self.shares_failed += 1;
+            }
+            Err(_) => {
+                self.merge_rest = REST_FAILED << self.merges_given_up.min(7);
+                self.merges_given_up += 1;
+            }
         }
     }
 
@@ -170,6 +204,7 @@ impl Log {
     fn pay_some(&mut self) {
         let (has, most) = (self.index_bytes(), self.index_bytes_max());
         let Some(cold) = &mut self.cold else { return };
+        cold.waits_since = None;
         cold.wants_move |= has > begins_at(most);
         let steps = most.saturating_sub(has) / ENTRY_BYTES;
         match cold.entries_max {
@@ -184,9 +219,10 @@ impl Log {
 
     /// Pays for a tombstone.
     pub fn pay_for_grave(&mut self) {
-        let Some(cold) = &self.cold else { return };
+        let Some(cold) = &mut self.cold else { return };
+        cold.waits_since = None;
         if cold.is_behind() || cold.wants_to_bury() {
-            let steps = cold.buried_max - cold.buried.len() - cold.going.len();
+            let steps = cold.buried_max.saturating_sub(cold.buried.len() + cold.going.len());
             self.pay_within(steps as u64, false);
         }
     }
@@ -200,6 +236,8 @@ impl Log {
         let Some(cold) = &mut self.cold else { return };
         match stepped {
             Err(error) if must && error.kind() == ErrorKind::OverBudget => cold.rest = REST_FAILED,
+            // Each entry waits.
+            Ok(Stepped::Waiting) if must => cold.rest = 0,
             stepped => cold.note(&stepped),
         }
     }
@@ -239,16 +277,23 @@ impl Log {
         }
     }
 
-    /// Refuses to wait for ever for a helper that merges.
+    /// Refuses to wait for a helper that merges any longer, in one call.
     fn is_merge_on_its_way(&mut self) -> Result<()> {
+        let patience = self.sizes.patience;
         let Some(cold) = &mut self.cold else { return Ok(()) };
-        let since = *cold.waits_since.get_or_insert_with(Instant::now);
-        self.check_patience(since)
+        // The next call looks when it begins.
+        cold.rest = 0;
+        if cold.waits_since.get_or_insert_with(Instant::now).elapsed() < patience {
+            return Ok(());
+        }
+        let message = format!("a merge of sorted runs has not ended within {patience:?}");
+        Err(Error::new(ErrorKind::Backpressure, message).with("state", &self.name))
     }
 
     /// A step of the move or merge that goes on, or the beginning of one.
     fn step_cold(&mut self, fuel: u64, must: bool) -> Result<Stepped> {
         let Some(mut cold) = self.cold.take() else { return Ok(Stepped::Nothing) };
+        cold.saved_before = cold.purse.bytes();
         if cold.is_working() {
             // For the directories of what is written.
             cold.purse.give_back();
@@ -288,7 +333,15 @@ impl Log {
 
     /// A helper merges; what moves does so here.
     fn step_beside_helper(&mut self, cold: &mut Cold, fuel: u64, must: bool) -> Result<Stepped> {
-        let merged = self.step_merge_away(cold, must);
+        cold.levels.has_left(false);
+        let merged = match cold.merge_rest {
+            0 => self.step_merge_away(cold, must),
+            _ => {
+                cold.merge_rest -= 1;
+                Ok(Stepped::Nothing)
+            }
+        };
+        cold.rest_after(&merged);
         let moved = match cold.moving.take() {
             Some(moving) => self.step_this_move(cold, moving, fuel)?,
             None if cold.begin_burial()? => Stepped::Something,
@@ -299,12 +352,14 @@ impl Log {
             }
             None => Stepped::Nothing,
         };
-        let merged = merged?;
-        cold.waits_since = cold.waits_since.filter(|_| merged == Stepped::Waiting);
         match (moved, merged) {
-            (Stepped::Nothing, merged) => Ok(merged),
-            (Stepped::Saving { is_more: false }, Stepped::Something) => Ok(merged),
-            (moved, _) => Ok(moved),
+            // What moves is not held up by a merge that fails, which is tried again later.
+            (Stepped::Something, Err(error)) => {
+                cold.failed += u64::from(error.kind() != ErrorKind::OverBudget);
+                Ok(moved)
+            }
+            (Stepped::Nothing, merged) => merged,
+            (moved, merged) => merged.map(|_| moved),
         }
     }
 
@@ -314,12 +369,17 @@ impl Log {
             if !cold.may_begin_merge() {
                 return Ok(Stepped::Nothing);
             }
+            // Beside a move no page goes for a merge, which can wait: its memory was saved up before the move began.
+            if cold.moving.is_some() && !self.has_saved_for_merge(cold) {
+                return Ok(Stepped::Nothing);
+            }
+            let must = must && cold.moving.is_none() && cold.is_merge_next();
             if let Some(saving) = self.save_up_for_merge(cold, must)? {
                 return Ok(saving);
             }
         }
         let (record_type, runs, gone) = (cold.record_type, cold.run_sizes(), cold.live.gone());
-        let is_patient = must && cold.moving.is_none() && cold.is_merge_next();
+        let is_patient = (must || cold.is_short_of_graves()) && cold.moving.is_none();
         let helped = cold.levels.step_away(
             (runs, cold.read_bytes),
             is_patient,
@@ -336,12 +396,19 @@ impl Log {
         })
     }
 
+    /// Whether a merge has memory without a page that goes.
+    fn has_saved_for_merge(&self, cold: &Cold) -> bool {
+        let needed = cold.levels.due_bytes(cold.run_sizes(), cold.read_bytes) + DIRECTORY_BYTES;
+        let keep = self.sizes.headroom_bytes + 2 * self.sizes.frame_bytes;
+        cold.purse.bytes() + self.account.available() >= needed + keep
+    }
+
     /// Has memory for the merge that is due, or says that it is being saved up.
     fn save_up_for_merge(&mut self, cold: &mut Cold, must: bool) -> Result<Option<Stepped>> {
         let needed = cold.levels.due_bytes(cold.run_sizes(), cold.read_bytes);
         // What must be done is not put off for the sake of the directories.
         let wanted = if must { needed } else { needed + DIRECTORY_BYTES };
-        let saved = cold.purse.bytes();
+        let saved = cold.saved_before;
         if !self.save_up(cold, (wanted, "a merge of runs"), must)? {
             return Ok(Some(saving(cold, saved)));
         }
@@ -370,15 +437,17 @@ impl Log {
         let (graves, needed) = (cold.graves_lacking(), cold.move_bytes());
         // Records move only while what moves and merges after them take is there too, so that tombstones always can.
         let takes_less = cold.wants_to_bury() || cold.entries_max.is_some();
-        let saved = cold.purse.bytes();
+        let saved = cold.saved_before;
         let merging = if cold.overlaps { cold.levels.merging_bytes() } else { 0 };
         let all = cold.work_bytes().saturating_sub(merging);
         let wanted = match (takes_less, must) {
             (true, true) => needed,
             (true, false) => needed + DIRECTORY_BYTES,
-            (false, true) => all.saturating_sub(DIRECTORY_BYTES / 2),
+            // Where there is no room for both, one is done at a time.
+            (false, true) => cold.work_alone_bytes().min(all).saturating_sub(DIRECTORY_BYTES / 2),
             (false, false) => all,
         };
+        let wanted = wanted.max(needed);
         if !self.save_up(cold, (wanted + graves, "records that move to runs"), must)? {
             return Ok(saving(cold, saved));
         }

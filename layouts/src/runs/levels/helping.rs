@@ -7,6 +7,7 @@
 //! What it keeps true: memory that a helper may use stays booked until its answer is there, also if the merge was given
 //! up meanwhile.
 
+use std::panic::resume_unwind;
 use std::time::{Duration, Instant};
 
 use alluvium_pagestore::{Helper, Result};
@@ -90,10 +91,14 @@ impl Levels {
         match poll(helper, away, is_patient) {
             Ok(None) => Ok(None),
             Ok(Some(Share { work, judge, done })) => {
+                // A share in which one request of many fails has gone on.
+                let has_gone_on = work.read_bytes() > merging.read_bytes;
                 merging.read_bytes = work.read_bytes();
-                merging.failed = if matches!(done, Ok(false)) { 0 } else { merging.failed };
+                if has_gone_on || matches!(done, Ok(Ok(false))) {
+                    merging.failed = 0;
+                }
                 merging.worker = Worker::Here(work, Some(judge));
-                Ok(Some(done))
+                Ok(Some(done.unwrap_or_else(|panic| resume_unwind(panic))))
             }
             Err(error) => {
                 // Its memory went with it.

@@ -8,7 +8,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use alluvium_pagestore::{Error, ErrorKind, Helper, Result, SegmentStore};
+use alluvium_pagestore::{Helper, Result, SegmentStore};
 
 use crate::checkpoint::Job;
 use crate::runs::directory::RunInfo;
@@ -146,7 +146,7 @@ pub(super) struct Away {
 pub(super) struct Share {
     pub work: Box<Work>,
     pub judge: BoxedJudge,
-    pub done: Result<bool>,
+    pub done: std::thread::Result<Result<bool>>,
 }
 
 impl fmt::Debug for Worker {
@@ -177,12 +177,8 @@ impl Away {
         let seen = is_given_up.clone();
         let job = Job::submit(helper, "a merge of runs", move || {
             trace_span!(DEBUG, "merge runs");
-            // Keys are the user's: to compare them may panic.
-            let share = catch_unwind(AssertUnwindSafe(|| work.share(&mut *judge, &seen)));
-            let done = share.unwrap_or_else(|_| {
-                let what = "a key panicked while sorted runs were merged";
-                Err(Error::new(ErrorKind::Poisoned, what))
-            });
+            // Keys are the user's: to compare them may panic. The owner goes on with the panic.
+            let done = catch_unwind(AssertUnwindSafe(|| work.share(&mut *judge, &seen)));
             Share { work, judge, done }
         });
         Self { job, is_given_up }
