@@ -341,6 +341,7 @@ impl Log {
                 Ok(Stepped::Nothing)
             }
         };
+        let rests = cold.merge_rest > 0 && matches!(merged, Ok(Stepped::Nothing));
         cold.rest_after(&merged);
         let moved = match cold.moving.take() {
             Some(moving) => self.step_this_move(cold, moving, fuel)?,
@@ -358,6 +359,8 @@ impl Log {
                 cold.failed += u64::from(error.kind() != ErrorKind::OverBudget);
                 Ok(moved)
             }
+            // Where room must be made and nothing can move, a merge does not rest.
+            (Stepped::Nothing, _) if must && rests => self.step_merge_away(cold, must),
             (Stepped::Nothing, merged) => merged,
             (moved, merged) => merged.map(|_| moved),
         }
