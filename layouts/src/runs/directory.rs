@@ -186,12 +186,12 @@ pub(super) fn directory_bytes(partitions: usize) -> usize {
 
 fn check_versions(run: u64, bytes: &[u8]) -> Result<()> {
     let (version, hash_version) = (u32_at(bytes, 8), u32_at(bytes, 12));
-    if (version, hash_version) == (RUN_VERSION, HASH_VERSION) {
+    if (1..=RUN_VERSION).contains(&version) && hash_version == HASH_VERSION {
         return Ok(());
     }
     let message = format!(
         "the run has format version {version} and key hash version {hash_version}; \
-         this build reads {RUN_VERSION} and {HASH_VERSION}"
+         this build reads 1 to {RUN_VERSION} and {HASH_VERSION}"
     );
     let error = Error::new(ErrorKind::FormatVersion, message);
     Err(error.with("file", RunId(run).file_name()))

@@ -1,4 +1,5 @@
-//! A binary fuse filter: one byte a slot, about 1.2 slots a hash, wrong about one absent hash in 256.
+//! A binary fuse filter: one byte a slot, about 1.2 slots a hash, wrong about one absent hash in 256. A *wide* one has a
+//! second byte for each slot, in a table behind the first, and is wrong about one in 65,536.
 //!
 //! A hash has three slots, in three neighbouring segments of the table; it is in the filter if the bytes of the three
 //! add up (by exclusive or) to its fingerprint. To build one is to find an order in which each hash has a slot that no
@@ -17,6 +18,8 @@ pub(super) struct FilterShape {
     pub segment_log: u8,
     /// Places where three neighbouring segments begin. 0: there is no filter, and all hashes may be there.
     pub windows: u32,
+    /// Whether there is a second table.
+    pub is_wide: bool,
 }
 
 /// Seeds that are tried. One in a hundred fails, so that all of them never do.
@@ -26,17 +29,23 @@ const SEGMENT_LOG_MAX: u8 = 12;
 
 impl FilterShape {
     /// That of a filter of so many hashes.
-    pub fn of(hashes: usize) -> Self {
+    pub fn of(hashes: usize, is_wide: bool) -> Self {
         let logarithm = (hashes.max(2) as f64).ln();
         let segment_log = (logarithm / 3.33f64.ln() + 2.25).floor() as u8;
         let segment_log = segment_log.min(SEGMENT_LOG_MAX);
         let factor = (0.875 + 0.25 * 1e6f64.ln() / logarithm).max(1.125);
         let segments = ((hashes as f64 * factor) as usize).div_ceil(1 << segment_log);
-        Self { seed: 0, segment_log, windows: segments.saturating_sub(2).max(1) as u32 }
+        let windows = segments.saturating_sub(2).max(1) as u32;
+        Self { seed: 0, segment_log, windows, is_wide }
     }
 
-    /// Slots, each a byte.
-    pub fn slots(&self) -> usize {
+    /// Bytes of all tables.
+    pub fn bytes(&self) -> usize {
+        self.slots() << u32::from(self.is_wide)
+    }
+
+    /// Slots, each a byte of a table.
+    fn slots(&self) -> usize {
         if self.windows == 0 { 0 } else { (self.windows as usize + 2) << self.segment_log }
     }
 
@@ -46,10 +55,15 @@ impl FilterShape {
     }
 
     /// The most slots that filters of up to so many hashes have.
-    pub fn slots_most(hashes: usize) -> usize {
+    fn slots_most(hashes: usize) -> usize {
         // Segments double in length where the number of hashes grows by 3.33; before that, two may be too many.
-        let shape = Self::of(hashes);
+        let shape = Self::of(hashes, false);
         shape.slots() + (2 << shape.segment_log)
+    }
+
+    /// Bytes of the longest filter of up to so many hashes.
+    pub fn bytes_most(hashes: usize, is_wide: bool) -> usize {
+        Self::slots_most(hashes) << u32::from(is_wide)
     }
 
     /// What slots and fingerprint are chosen by. Hashes of a partition agree in their first bits.
@@ -72,14 +86,21 @@ impl FilterShape {
         (mixed >> 38) as u8
     }
 
+    /// That of the second table.
+    fn second_fingerprint(mixed: u64) -> u8 {
+        (mixed >> 46) as u8
+    }
+
     /// Whether the hash may be in the filter of this shape with these slots. It is for sure not, if not.
     pub fn may_have(&self, slots: &[u8], hash: u64) -> bool {
         if self.windows == 0 {
             return true;
         }
         let mixed = self.mixed(hash);
-        let sum = self.slots_of(mixed).into_iter().fold(0, |sum, slot| sum ^ slots[slot]);
-        sum == Self::fingerprint(mixed)
+        let at = self.slots_of(mixed);
+        let sum = |table: &[u8]| at.into_iter().fold(0, |sum, slot| sum ^ table[slot]);
+        sum(slots) == Self::fingerprint(mixed)
+            && (!self.is_wide || sum(&slots[self.slots()..]) == Self::second_fingerprint(mixed))
     }
 }
 
@@ -110,13 +131,17 @@ impl FilterBuilder {
     }
 
     /// Builds the filter of distinct hashes at the end of `to`. If no seed does, there is none.
-    pub fn build(&mut self, hashes: &[u64], to: &mut Vec<u8>) -> FilterShape {
-        let mut shape = FilterShape::of(hashes.len());
+    pub fn build(&mut self, hashes: &[u64], is_wide: bool, to: &mut Vec<u8>) -> FilterShape {
+        let mut shape = FilterShape::of(hashes.len(), is_wide);
         while shape.seed < SEEDS {
             if self.take_slots(shape, hashes) {
                 let start = to.len();
-                to.resize(start + shape.slots(), 0);
-                self.fill(shape, &mut to[start..]);
+                to.resize(start + shape.bytes(), 0);
+                let (first, second) = to[start..].split_at_mut(shape.slots());
+                self.fill(shape, first, FilterShape::fingerprint);
+                if is_wide {
+                    self.fill(shape, second, FilterShape::second_fingerprint);
+                }
                 return shape;
             }
             shape.seed += 1;
@@ -177,12 +202,12 @@ impl FilterBuilder {
     }
 
     /// Fills the slots: the last taken first, as the others of its hash were taken later or by nobody.
-    fn fill(&self, shape: FilterShape, slots: &mut [u8]) {
+    fn fill(&self, shape: FilterShape, slots: &mut [u8], fingerprint: fn(u64) -> u8) {
         for &slot in self.single.iter().rev() {
             let slot = slot as usize;
             let mixed = self.sums[slot];
             let others = shape.slots_of(mixed).into_iter().fold(0, |sum, other| sum ^ slots[other]);
-            slots[slot] ^= others ^ FilterShape::fingerprint(mixed);
+            slots[slot] ^= others ^ fingerprint(mixed);
         }
     }
 }
@@ -209,14 +234,18 @@ mod tests {
             for seed in 0..if count < 1000 { 50 } else { 3 } {
                 let there = hashes(count, seed);
                 let mut slots = vec![1, 2, 3];
-                let shape = builder.build(&there, &mut slots);
+                let is_wide = seed % 2 == 1;
+                let shape = builder.build(&there, is_wide, &mut slots);
                 assert!(shape.windows > 0 && slots[..3] == [1, 2, 3], "{count} {seed}");
                 let slots = &slots[3..];
-                assert_eq!(slots.len(), shape.slots());
+                assert_eq!(slots.len(), shape.bytes());
                 assert!(there.iter().all(|hash| shape.may_have(slots, *hash)), "{count} {seed}");
                 let others = hashes(100_000, seed + 1000);
                 let wrong = others.iter().filter(|hash| shape.may_have(slots, **hash)).count();
-                assert!(wrong < 560, "{count} {seed}: {wrong} of 100,000");
+                assert!(
+                    wrong < if is_wide { 12 } else { 560 },
+                    "{count} {seed}: {wrong} of 100,000"
+                );
             }
         }
     }
@@ -224,7 +253,7 @@ mod tests {
     #[test]
     fn a_filter_takes_the_bits_that_the_design_says_and_no_more_memory_than_told() {
         for (count, bits) in [(2048, 11.1), (16384, 10.1), (65536, 9.6)] {
-            let bits_used = FilterShape::of(count).slots() as f64 * 8.0 / count as f64;
+            let bits_used = FilterShape::of(count, false).bytes() as f64 * 8.0 / count as f64;
             assert!(bits_used < bits, "{count}: {bits_used}");
         }
         for most in [1, 5, 100, 5000, 20000] {
@@ -234,7 +263,8 @@ mod tests {
             };
             let told = FilterBuilder::memory_bytes(most);
             for count in [1, most / 3 + 1, most / 2 + 1, most - most / 10, most] {
-                builder.build(&hashes(count, 9), &mut Vec::new());
+                let shape = builder.build(&hashes(count, 9), true, &mut Vec::new());
+                assert!(shape.bytes() <= FilterShape::bytes_most(most, true), "{count} of {most}");
                 assert!(held(&builder) as u64 <= told, "{count} of {most}");
             }
         }
@@ -243,7 +273,7 @@ mod tests {
     #[test]
     fn what_cannot_be_filtered_may_all_be_there() {
         // Equal hashes have no slots of their own.
-        let shape = FilterBuilder::new(4).build(&[5, 5], &mut Vec::new());
+        let shape = FilterBuilder::new(4).build(&[5, 5], true, &mut Vec::new());
         assert_eq!(shape, FilterShape::default());
         assert!(shape.may_have(&[], 9) && shape.slots() == 0);
     }
@@ -251,10 +281,12 @@ mod tests {
     /// Filters are stored: a change here needs a new version of the format.
     #[test]
     fn slots_are_pinned() {
-        let shape = FilterShape { seed: 3, segment_log: 7, windows: 5 };
+        let shape = FilterShape { seed: 3, segment_log: 7, windows: 5, is_wide: true };
         let all = [0, 1, u64::MAX].map(|hash| shape.slots_of(shape.mixed(hash)));
         let prints = [0, 1, u64::MAX].map(|hash| FilterShape::fingerprint(shape.mixed(hash)));
         assert_eq!(all, [[217, 329, 397], [109, 206, 290], [404, 524, 667]]);
         assert_eq!(prints, [44, 244, 120]);
+        let told = [0, 1, u64::MAX].map(|hash| FilterShape::second_fingerprint(shape.mixed(hash)));
+        assert_eq!(told, [61, 184, 167]);
     }
 }

@@ -27,6 +27,8 @@ pub(super) struct Contents<'a> {
     /// The first hash of each chunk.
     pub firsts: &'a [u64],
     pub long: &'a [LongChunk],
+    /// Whether the filter has two bytes a slot.
+    pub is_wide: bool,
 }
 
 impl Contents<'_> {
@@ -39,16 +41,16 @@ impl Contents<'_> {
 }
 
 /// Bytes of the longest guide of so many hashes and chunks.
-pub(super) fn bytes_most(hashes: usize, chunks: usize) -> usize {
+pub(super) fn bytes_most(hashes: usize, chunks: usize, is_wide: bool) -> usize {
     let shape = FenceShape { chunks: chunks as u32, long: chunks as u32, ..FenceShape::default() };
-    HEADER_BYTES + shape.bytes() + FilterShape::slots_most(hashes)
+    HEADER_BYTES + shape.bytes() + FilterShape::bytes_most(hashes, is_wide)
 }
 
 /// Bytes that a guide of so many hashes and chunks takes in memory, all chunks of one block or all longer.
-pub(super) fn bytes_of(hashes: usize, chunks: usize, is_long: bool) -> u64 {
+pub(super) fn bytes_of(hashes: usize, chunks: usize, (is_long, is_wide): (bool, bool)) -> u64 {
     let long = if is_long { chunks as u32 } else { 0 };
     let shape = FenceShape { chunks: chunks as u32, long, ..FenceShape::default() };
-    let bytes = HEADER_BYTES + shape.bytes() + FilterShape::of(hashes).slots();
+    let bytes = HEADER_BYTES + shape.bytes() + FilterShape::of(hashes, is_wide).bytes();
     (bytes + size_of::<Guide>()) as u64
 }
 
@@ -65,7 +67,7 @@ pub(super) fn build(
     to.clear();
     to.resize(HEADER_BYTES, 0);
     let fence = fence::build(contents.firsts, contents.long, to);
-    let filter = builder.build(contents.hashes, to);
+    let filter = builder.build(contents.hashes, contents.is_wide, to);
     write_header(to, fence, filter);
     let crc = checksum(run, offset, &to[4..]);
     put_u32(to, 0, crc);
@@ -78,6 +80,7 @@ fn write_header(to: &mut [u8], fence: FenceShape, filter: FilterShape) {
     put_u64(to, 8, fence.base);
     to[16] = fence.shift;
     to[17] = filter.segment_log;
+    to[18] = u8::from(filter.is_wide);
     put_u32(to, 20, fence.chunks);
     put_u32(to, 24, fence.long);
     put_u32(to, 28, filter.windows);
@@ -111,10 +114,10 @@ fn shapes((run, offset): (u64, u64), bytes: &[u8]) -> Result<(FenceShape, Filter
         long: u32_at(bytes, 24),
     };
     let (segment_log, windows, seed) = (bytes[17], u32_at(bytes, 28), u32_at(bytes, 32));
-    let filter = FilterShape { seed, segment_log, windows };
-    let is_possible = fence.shift < 64 && filter.is_possible();
+    let filter = FilterShape { seed, segment_log, windows, is_wide: bytes[18] == 1 };
+    let is_possible = fence.shift < 64 && bytes[18] <= 1 && filter.is_possible();
     let told = u32_at(bytes, 4) as usize == bytes.len();
-    match is_possible && told && HEADER_BYTES + fence.bytes() + filter.slots() == bytes.len() {
+    match is_possible && told && HEADER_BYTES + fence.bytes() + filter.bytes() == bytes.len() {
         true => Ok((fence, filter)),
         false => Err(corrupt()),
     }
@@ -176,10 +179,10 @@ mod tests {
     use super::*;
     use alluvium_pagestore::ErrorKind;
 
-    fn built(hashes: &[u64]) -> Vec<u8> {
+    fn built(hashes: &[u64], is_wide: bool) -> Vec<u8> {
         let mut to = Vec::new();
         let firsts: Vec<u64> = hashes.iter().copied().step_by(5).collect();
-        let contents = Contents { hashes, firsts: &firsts, long: &[(1, 3)] };
+        let contents = Contents { hashes, firsts: &firsts, long: &[(1, 3)], is_wide };
         build((7, 4096), &contents, &mut FilterBuilder::new(hashes.len()), &mut to).unwrap();
         to
     }
@@ -187,7 +190,7 @@ mod tests {
     #[test]
     fn each_bit_of_a_guide_is_verified() {
         let hashes: Vec<u64> = (1..60).map(|nth| nth << 40).collect();
-        let bytes = built(&hashes);
+        let bytes = built(&hashes, true);
         let guide = Guide::verified((7, 4096), &bytes[..]).unwrap();
         assert_eq!(guide.bytes(), bytes.len() as u64);
         for (nth, hash) in hashes.iter().enumerate() {
@@ -210,9 +213,10 @@ mod tests {
     #[test]
     fn a_new_guide_that_misses_a_hash_is_refused() {
         let hashes: Vec<u64> = (1..60).map(|nth| nth << 40).collect();
-        let mut bytes = built(&hashes);
+        let mut bytes = built(&hashes, false);
         let firsts: Vec<u64> = hashes.iter().copied().step_by(5).collect();
-        let contents = Contents { hashes: &hashes, firsts: &firsts, long: &[(1, 3)] };
+        let contents =
+            Contents { hashes: &hashes, firsts: &firsts, long: &[(1, 3)], is_wide: false };
         check((7, 4096), &contents, &bytes).unwrap();
         // A slot of the filter that is wrong before the checksum is taken.
         let mut refused = 0;

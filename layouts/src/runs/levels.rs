@@ -9,12 +9,16 @@
 //! - Levels that come while a merge goes on are newer than what it writes.
 
 mod cutting;
+mod helping;
 mod merging;
+mod work;
 
 use std::ops::{Range, RangeInclusive};
 use std::rc::Rc;
 
-use alluvium_pagestore::{Account, Error, ErrorKind, MemoryKind, Result, SegmentStore, Time};
+use alluvium_pagestore::{
+    Account, Error, ErrorKind, Helper, MemoryKind, Result, SegmentStore, Time,
+};
 
 use super::ahead::Wanted;
 use super::chunk::RecordView;
@@ -23,8 +27,11 @@ use super::run::{ReadBuffer, Run, RunReads};
 use super::unsynced::UnsyncedRun;
 use crate::support::booked::Booked;
 
+pub use helping::Helped;
+use helping::Leaving;
 use merging::Merging;
 pub use merging::{ABOVE_MAX, FAILED_MAX, MERGED_MAX, SHARE, due};
+pub use work::BoxedJudge;
 
 /// Runs whose hashes do not overlap, in order.
 #[derive(Debug)]
@@ -111,6 +118,10 @@ pub struct Levels {
     levels: Vec<Level>,
     next: u64,
     merging: Option<Merging>,
+    /// Who merges. None: the owner, in its steps.
+    helper: Option<Helper>,
+    /// Merges that were given up while the helper has them.
+    leaving: Vec<Leaving>,
     pub(super) buffer: ReadBuffer,
     /// Memory that guides leave to others.
     keep_free: u64,
@@ -138,6 +149,8 @@ impl Levels {
             levels,
             next,
             merging,
+            helper: None,
+            leaving: Vec::new(),
             buffer,
             keep_free,
             lacked,
@@ -421,10 +434,21 @@ impl Levels {
         self.levels.iter().map(infos).filter(|runs| !runs.is_empty()).collect()
     }
 
+    /// Bytes of all guides, also of those that are not in memory. Cost: O(runs).
+    pub fn all_guide_bytes(&self) -> u64 {
+        let runs = self.levels.iter().flat_map(|level| &level.runs);
+        runs.map(|run| run.info().guide_bytes).sum()
+    }
+
     /// Bytes of guides in memory. Cost: O(runs).
     pub fn guide_bytes(&self) -> u64 {
         let runs = self.levels.iter().flat_map(|level| &level.runs);
         runs.map(|run| run.memory_bytes().0).sum()
+    }
+
+    /// Merges that have ended.
+    pub fn stats_merges(&self) -> u64 {
+        self.done.merges
     }
 
     /// What they are and have done. Cost: O(partitions).

@@ -34,7 +34,9 @@ mod writer;
 pub use alluvium_pagestore::{RunId, RunInfo};
 pub use chunk::RecordView;
 pub use cursor::Cursor;
-pub use levels::{ABOVE_MAX, FAILED_MAX, LevelStats, Levels, MERGED_MAX, SHARE, due};
+pub use levels::{
+    ABOVE_MAX, BoxedJudge, FAILED_MAX, Helped, LevelStats, Levels, MERGED_MAX, SHARE, due,
+};
 pub(crate) use merge::is_of_device;
 pub use merge::{Judge, Merge, MergeSizes};
 pub use needs::RunsMemory;
@@ -46,8 +48,8 @@ pub use writer::{RunSizes, RunWriter};
 
 use alluvium_pagestore::{Error, ErrorKind};
 
-/// The version of the format of runs.
-pub const RUN_VERSION: u32 = 1;
+/// The version of the format of runs. Those of version 1 are read: their filters have one byte a slot.
+pub const RUN_VERSION: u32 = 2;
 
 /// The checksum of bytes of a run at an offset: bytes of another place or another run never have it.
 fn checksum(run: u64, offset: u64, bytes: &[u8]) -> u32 {

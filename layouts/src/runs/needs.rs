@@ -31,7 +31,7 @@ impl RunSizes {
         let ranges = u64::from(sizes.key_groups.div_ceil(sizes.groups_each)).min(records);
         let partitions = ranges * records.div_ceil(ranges).div_ceil(most);
         let hashes = records.div_ceil(partitions) as usize;
-        let guide = guide::bytes_of(hashes, hashes.div_ceil(a_chunk), is_long);
+        let guide = guide::bytes_of(hashes, hashes.div_ceil(a_chunk), (is_long, sizes.is_wide));
         let bytes = records.saturating_mul(record as u64);
         let files =
             partitions.div_ceil(PARTITIONS_MAX as u64).max(bytes.div_ceil(sizes.file_bytes));
@@ -59,5 +59,8 @@ mod tests {
         let directories = memory.directories as f64 / 3e5;
         assert!((0.06..0.2).contains(&directories), "{directories}");
         assert_eq!(sizes.in_memory(0, 16).guides, 0);
+        let wide = RunSizes { is_wide: true, ..RunSizes::within(512 << 10, 8 << 10, 128) };
+        let guides = wide.in_memory(10_000_000, 80).guides as f64 / 1e7;
+        assert!((2.5..2.8).contains(&guides), "{guides}");
     }
 }

@@ -41,6 +41,8 @@ pub struct RunSizes {
     pub groups_each: u16,
     /// Whether a file is synced when it ends. Else its owner does that before a checkpoint names it.
     pub syncs: bool,
+    /// Whether filters have two bytes a slot: then one absent hash in 65,536 is read for, and not one in 256.
+    pub is_wide: bool,
 }
 
 /// A file ends with so many partitions: its directory is in memory while it is written.
@@ -66,6 +68,7 @@ impl RunSizes {
             key_groups,
             groups_each: 1,
             syncs: true,
+            is_wide: false,
         }
     }
 
@@ -109,7 +112,7 @@ impl RunSizes {
 
     /// Bytes of the longest guide, or of the longest directory.
     fn scratch_bytes(&self) -> usize {
-        let guide = guide::bytes_most(self.partition_hashes, self.chunks_max());
+        let guide = guide::bytes_most(self.partition_hashes, self.chunks_max(), self.is_wide);
         guide.max(directory::directory_bytes(PARTITIONS_MAX))
     }
 
@@ -405,7 +408,7 @@ impl RunWriter {
         self.end_chunk();
         let place = (self.run.as_ref().expect("a partition stands in a file").id.0, self.offset());
         let OpenPartition { hashes, firsts, long, entry } = &mut self.partition;
-        let contents = Contents { hashes, firsts, long };
+        let contents = Contents { hashes, firsts, long, is_wide: self.sizes.is_wide };
         let built = guide::build(place, &contents, &mut self.builder, &mut self.scratch);
         self.has_failed |= built.is_err();
         built?;

@@ -74,6 +74,7 @@ pub fn small() -> RunSizes {
         key_groups: 16,
         groups_each: 2,
         syncs: true,
+        is_wide: false,
     }
 }
 

@@ -2,9 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use alluvium_layouts::runs_internals::{Levels, RunSizes, verify};
+use alluvium_layouts::runs_internals::{BoxedJudge, FAILED_MAX, Helped, Levels, RunSizes, verify};
 use alluvium_pagestore::io::{Device, Faults, Simulated};
-use alluvium_pagestore::{Account, ErrorKind, KIB, MIB, hash_word};
+use alluvium_pagestore::{Account, ErrorKind, Helper, KIB, MIB, Turns, hash_word};
 
 use crate::common::*;
 use crate::dice::Dice;
@@ -38,13 +38,21 @@ fn again<T>(mut call: impl FnMut() -> alluvium_pagestore::Result<T>) -> T {
 }
 
 fn play(seed: u64, bits: u32, memory: u64, faults: Faults) {
+    play_with(seed, bits, memory, faults, &Helper::inline());
+    let turns = Turns::new(seed);
+    play_with(seed, bits, memory, faults, &Helper::in_turns(&turns).unwrap());
+}
+
+/// Plays a history of levels, which a helper merges if it has a thread.
+fn play_with(seed: u64, bits: u32, memory: u64, faults: Faults, helper: &Helper) {
     let mut dice = Dice(seed);
     let device = Simulated::new(seed, faults);
     let store = store(&device);
     let account = Account::below(&Account::root(memory), "cold", memory);
-    let mut levels = Levels::new(store.clone(), account.clone(), STATE);
+    let mut levels = Levels::new(store.clone(), account.clone(), STATE).helped_by(helper);
     let mut map: BTreeMap<u64, Owned> = BTreeMap::new();
     let keys = 700;
+    let small = || RunSizes { is_wide: seed % 2 == 1, ..small() };
     for _ in 0..40 {
         let batch = level(&mut dice, 20 + (seed * 31) % 120, keys, bits, 0);
         let runs = again(|| write(&store, small(), &batch));
@@ -54,7 +62,14 @@ fn play(seed: u64, bits: u32, memory: u64, faults: Faults) {
         }
         for _ in 0..dice.below(8) {
             let fuel = 1 + dice.below(40_000);
-            again(|| levels.step(fuel, small(), 8 << 10, |is_last| Newest { is_last }));
+            if levels.is_helped() {
+                step_away(&mut levels, small(), dice.below(3) == 0);
+            } else {
+                again(|| levels.step(fuel, small(), 8 << 10, |is_last| Newest { is_last }));
+            }
+        }
+        if levels.is_helped() && dice.below(10) == 0 {
+            levels.give_up();
         }
         if dice.below(5) == 0 {
             let (first, length) = (hash_word(dice.below(1 << 40)), u64::MAX >> (2 + dice.below(6)));
@@ -81,6 +96,7 @@ fn play(seed: u64, bits: u32, memory: u64, faults: Faults) {
             verify(&store, info).unwrap();
         });
         levels.give_up();
+        while !levels.has_left(true) {}
         let files = device.list().unwrap().len() as u64;
         assert_eq!(files, levels.stats().runs, "nothing is left over");
         // A restore adds the levels again, the oldest first.
@@ -93,7 +109,14 @@ fn play(seed: u64, bits: u32, memory: u64, faults: Faults) {
     }
     again(|| levels.clear());
     assert_eq!(levels.stats().levels, 0);
+    while !levels.has_left(true) {}
     drop(levels);
+    assert_eq!(account.used(), 0);
+}
+
+fn step_away(levels: &mut Levels, runs: RunSizes, is_patient: bool) -> Helped {
+    let sizes = (runs, 8 << 10);
+    again(|| levels.step_away(sizes, is_patient, &mut |is_last| Box::new(Newest { is_last })))
 }
 
 #[test]
@@ -121,6 +144,32 @@ fn where_calls_fail_by_chance() {
         ..Faults::none()
     };
     (30..34).for_each(|seed| play(seed, 64, MIB, faults));
+}
+
+/// A merge on a helper ends although each share of it has a request that fails.
+#[test]
+fn a_merge_ends_whose_shares_all_fail() {
+    let turns = Turns::new(60);
+    let helper = Helper::in_turns(&turns).unwrap();
+    let device = device(60);
+    let (store, account) = (store(&device), account());
+    let mut levels = Levels::new(store.clone(), account, STATE).helped_by(&helper);
+    let mut dice = Dice(60);
+    let sizes = RunSizes { file_bytes: u64::MAX, ..small() };
+    for _ in 0..3 {
+        let batch = level(&mut dice, 6000, 20_000, 64, 0);
+        levels.add(&write(&store, sizes, &batch).unwrap()).unwrap();
+    }
+    let mut failed = 0;
+    device.set_faults(Faults { read_errors: 0.2, write_errors: 0.2, ..Faults::none() });
+    while levels.stats().merges == 0 {
+        let judge_of = &mut |is_last| -> BoxedJudge { Box::new(Newest { is_last }) };
+        let stepped = levels.step_away((sizes, 8 << 10), true, judge_of);
+        failed += u32::from(stepped.is_err());
+        assert!(failed == 0 || levels.is_merging() || levels.stats().merges > 0, "it goes on");
+        assert!(failed < 10_000);
+    }
+    assert!(failed > FAILED_MAX, "{failed}");
 }
 
 #[test]

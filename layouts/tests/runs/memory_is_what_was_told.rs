@@ -22,6 +22,7 @@ fn of_writers_cursors_and_merges() {
     for memory in [64 * KIB, MIB, 3 * MIB] {
         let mut sizes = RunSizes::within(memory, 40_000, 16).expecting(5000);
         sizes.file_bytes = 300 << 10;
+        sizes.is_wide = memory == MIB;
         let levels: Vec<_> = (0..3).map(|_| level(&mut dice, 5000, 20_000, 64, 0)).collect();
         let written: Vec<Vec<RunInfo>> =
             levels.iter().map(|records| write_counted(&store, sizes, records, memory)).collect();

@@ -215,6 +215,7 @@ impl Packed {
                 key_groups: 1,
                 groups_each: 1,
                 syncs: false,
+                is_wide: false,
             },
             read_bytes: (memory / 256).clamp(4 * KIB, 16 * KIB) as usize,
             merged_bytes: (memory / 256).clamp(4 * KIB, MERGED_BYTES_MAX) as usize,

@@ -11,7 +11,7 @@
 //!   first: a tombstone, which is the copy itself with a mark, goes to the next level.
 //! - Where entries expire, a record that was touched last before the [tide](touches) is not there.
 //! - One thing is done at a time: a move, or a merge. Each is done in steps that new entries pay for, and its memory is
-//!   saved up before it begins.
+//!   saved up before it begins. A helper that has a thread does the merges; with memory for both, records move meanwhile.
 
 mod batch;
 mod counts;
@@ -20,6 +20,8 @@ mod expiring_tests;
 #[cfg(test)]
 mod fetching_tests;
 mod graves;
+#[cfg(test)]
+mod helping_tests;
 mod image;
 mod judge;
 mod later;
@@ -37,6 +39,7 @@ mod touches;
 use std::ops::RangeInclusive;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use alluvium_pagestore::io::Waker;
 use alluvium_pagestore::{
@@ -70,6 +73,18 @@ const PAYLOAD_MAX: usize = 8 << 10;
 const GUIDE_SHARE: u64 = 4;
 /// A move and a merge leave so much free, for the directories of what they write.
 const DIRECTORY_BYTES: u64 = 32 << 10;
+/// With so much memory records move while a helper merges: there is room for both.
+const OVERLAP_MEMORY_MIN: u64 = 16 * MIB;
+/// With so much memory filters of all levels but the oldest have two bytes a slot, as long as the guides of all levels
+/// have one part in so many of it.
+const WIDE_MEMORY_MIN: u64 = 4 * MIB;
+const WIDE_SHARE: u64 = 8;
+/// Bytes at most of a write of runs, of a read of segments by a move, and of a read of runs by a merge.
+const WRITE_BYTES_MAX: u64 = 512 * KIB;
+const WINDOW_BYTES_MAX: u64 = 512 * KIB;
+const READ_BYTES_MAX: u64 = 256 * KIB;
+/// How long a state that is dropped waits for a helper that merges.
+const DROP_MOST: Duration = Duration::from_secs(2);
 
 /// A look-up reads one block, or two that are neighbours, as a rule.
 const AHEAD_BYTES: usize = 8 << 10;
@@ -143,6 +158,19 @@ pub struct Cold {
     saved_nothing: u32,
     /// Whether the last step of a merge has failed, since when none has moved.
     merge_has_failed: bool,
+    /// Whether records move while a helper merges.
+    overlaps: bool,
+    /// So many steps come before a merge that has failed goes on, or begins again.
+    merge_rest: u32,
+    /// Shares that failed since the last that did not, and merges that were given up since the last that ended.
+    shares_failed: u32,
+    merges_given_up: u32,
+    /// Merges that had ended when it was last looked.
+    merges_ended: u64,
+    /// What was saved up when the step began.
+    saved_before: u64,
+    /// Since when a call waits for a helper that merges.
+    waits_since: Option<Instant>,
 }
 
 impl Cold {
@@ -186,18 +214,24 @@ impl Cold {
         let (batch_bytes, batch_records) = Batch::within(batch_memory, payload);
         let batch_bytes = batch_bytes.max(PAYLOAD_MAX);
         let run_memory = if is_test { 8 * KIB } else { (memory / 32).clamp(32 * KIB, 512 * KIB) };
-        let levels = Levels::new(store.clone(), account.clone(), state);
+        let mut runs = RunSizes::within(run_memory, PAYLOAD_MAX, context.key_groups);
+        // Requests cost time each: in much memory they are long.
+        runs.is_wide = !is_test && memory >= WIDE_MEMORY_MIN;
+        runs.write_bytes = runs.write_bytes.max((memory / 256).min(WRITE_BYTES_MAX) as usize);
+        let window_bytes = sizes.window_bytes.max((memory / 256).min(WINDOW_BYTES_MAX) as usize);
+        let read_bytes = (memory / 128).clamp(8 * KIB, 64 * KIB).max(memory / 1024);
+        let levels = Levels::new(store.clone(), account.clone(), state).helped_by(&context.helper);
         let fetches = sizes.queue_depth.saturating_sub(1);
         Some(Self {
             record_type,
             state,
-            runs: RunSizes::within(run_memory, PAYLOAD_MAX, context.key_groups),
+            runs,
             batch_bytes,
             batch_records,
             headroom_bytes: sizes.headroom_bytes,
-            window_bytes: sizes.window_bytes,
+            window_bytes,
             page_records: sizes.page_records as usize,
-            read_bytes: (memory / 128).clamp(8 * KIB, 64 * KIB) as usize,
+            read_bytes: read_bytes.min(READ_BYTES_MAX) as usize,
             entries_max: sizes.cold_entries,
             levels: levels.keeping_free(keep_free).synced_by_owner().fetching(fetches),
             store,
@@ -220,6 +254,13 @@ impl Cold {
             failed_in_row: 0,
             saved_nothing: 0,
             merge_has_failed: false,
+            overlaps: !context.helper.is_inline() && memory >= OVERLAP_MEMORY_MIN && !is_test,
+            merge_rest: 0,
+            shares_failed: 0,
+            merges_given_up: 0,
+            merges_ended: 0,
+            saved_before: 0,
+            waits_since: None,
             account,
         })
     }
@@ -231,10 +272,22 @@ impl Cold {
 
     /// Bytes that moving records, or merging levels, takes beside what is always there.
     pub fn work_bytes(&self) -> u64 {
-        let merge = self.runs.memory_bytes()
+        match self.overlaps {
+            true => self.move_bytes() + self.merge_bytes() + DIRECTORY_BYTES,
+            false => self.work_alone_bytes(),
+        }
+    }
+
+    /// The same where one of the two is done at a time.
+    fn work_alone_bytes(&self) -> u64 {
+        self.move_bytes().max(self.merge_bytes()) + DIRECTORY_BYTES
+    }
+
+    /// Bytes that merging levels takes.
+    fn merge_bytes(&self) -> u64 {
+        self.runs.memory_bytes()
             + MERGED_MAX as u64 * self.level_bytes()
-            + self.levels.longest_read();
-        self.move_bytes().max(merge) + DIRECTORY_BYTES
+            + self.levels.longest_read()
     }
 
     /// Bytes that a merge takes for each level: what it reads, and a group of equal records.
@@ -246,7 +299,13 @@ impl Cold {
     /// Bytes of these that are booked now.
     fn held_bytes(&self) -> u64 {
         let moving = self.moving.as_ref().map_or(0, |moving| moving.memory_bytes());
-        self.purse.bytes() + moving + self.levels.merging_bytes()
+        self.purse.bytes() + moving + self.levels.merging_bytes() + self.levels.leaving_bytes()
+    }
+
+    /// Of runs that are to be written, while there are some that are older.
+    fn run_sizes(&self) -> RunSizes {
+        let has_room = WIDE_SHARE * self.levels.all_guide_bytes() <= self.account.limit();
+        RunSizes { is_wide: self.runs.is_wide && has_room, ..self.runs }
     }
 
     /// Bytes that moving records takes.
@@ -536,11 +595,13 @@ impl Cold {
         self.grave_memory.give_back();
         self.live.clear();
         (self.rest, self.lent, self.wants_move) = (0, 0, false);
+        (self.merge_rest, self.merges_given_up, self.waits_since) = (0, 0, None);
     }
 
     /// Bytes of buffers that it keeps when it is [cleared](Cold::clear).
     pub fn kept_bytes(&self) -> u64 {
-        self.live.bytes() + self.reads.booked_bytes() + self.levels.fetch_bytes()
+        let reads = self.reads.booked_bytes() + self.levels.fetch_bytes();
+        self.live.bytes() + reads + self.levels.leaving_bytes()
     }
 
     /// Gives up what can be read again: guides, and the buffer. Returns how many bytes that was.
@@ -564,7 +625,9 @@ impl Cold {
 
     /// Gives up what other states may have: guides, and what is saved up for moves and merges. Returns how much.
     pub fn give_up_to_states(&mut self, bytes: u64) -> u64 {
-        let given = self.give_guides_up(bytes);
+        let leaving = self.levels.leaving_bytes();
+        self.levels.has_left(false);
+        let given = leaving - self.levels.leaving_bytes() + self.give_guides_up(bytes);
         given + self.lend_saved(bytes.saturating_sub(given))
     }
 
@@ -589,6 +652,7 @@ impl Cold {
             self.take_graves_back();
         }
         self.levels.give_up();
+        self.levels.wait_to_leave(self.store.patience().unwrap_or(DROP_MOST));
         self.purse.give_back();
         self.held_bytes() < held
     }
@@ -602,6 +666,7 @@ impl Drop for Cold {
         self.levels.close_fetches();
         self.moving.take().into_iter().for_each(|moving| moving.give_up(&self.store));
         self.levels.give_up();
+        self.levels.wait_to_leave(DROP_MOST);
     }
 }
 

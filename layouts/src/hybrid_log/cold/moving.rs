@@ -27,6 +27,8 @@ use crate::support::booked::Booked;
 
 /// What looking at a record costs, in bytes of records.
 const LOOK_BYTES: u64 = 32;
+/// Buckets of the index are loaded so many records ahead.
+const PREFETCHED: usize = 8;
 /// A move waits for so many records that a batch is filled to one part in so many.
 const BATCH_SHARE: usize = 4;
 
@@ -226,7 +228,10 @@ impl Log {
             reader.footer(directory, at, entries)?;
             *image += 1;
             spent += entries.len() as u64 * LOOK_BYTES;
-            for entry in &*entries {
+            for (looked_at, entry) in entries.iter().enumerate() {
+                if let Some(later) = entries.get(looked_at + PREFETCHED) {
+                    self.index.prefetch(self.index_hash(later.hash));
+                }
                 let at = StoredAt { segment: *number, grain: entry.grain };
                 let length = entry.len as usize;
                 if length > PAYLOAD_MAX || !self.leads_to(entry.hash, at) {
@@ -337,6 +342,9 @@ impl Log {
         let end = *next + (fuel / LOOK_BYTES).max(1) as usize;
         while let Some(moving) = batch.record(*next).filter(|_| *next < end) {
             *next += 1;
+            if let Some(later) = batch.record(*next + PREFETCHED) {
+                self.index.prefetch(self.index_hash(later.hash));
+            }
             let Some(at) = self.place_of(batch, &moving) else { continue };
             let here = Address::stored(at);
             let found = self.index.find(self.index_hash(moving.hash), |known| known == here);
@@ -367,7 +375,8 @@ impl Cold {
 
     /// Tombstones move alone while levels are merged, which may take long. Says whether they begin to.
     pub(super) fn begin_burial(&mut self) -> Result<bool> {
-        if !self.levels.is_merging() || !self.wants_to_bury() || !self.going.is_empty() {
+        let may = self.levels.is_merging() && !self.has_many_levels();
+        if !may || !self.wants_to_bury() || !self.going.is_empty() {
             return Ok(false);
         }
         let sizes = self.burial_sizes();
@@ -394,7 +403,9 @@ fn begin_writing(cold: &mut Cold, one: Box<Move>) -> Result<Moved> {
     if records + graves == 0 || is_little && !cold.takes_few && !cold.wants_to_bury() {
         return Ok(Moved::Nothing);
     }
-    let sizes = RunSizes { syncs: false, ..cold.runs.expecting((records + graves) as u64) };
+    let runs = cold.run_sizes();
+    let is_wide = runs.is_wide && !cold.levels.is_empty();
+    let sizes = RunSizes { syncs: false, is_wide, ..runs.expecting((records + graves) as u64) };
     begin_leaving(cold, one, sizes).map(Moved::On)
 }
 

@@ -3,7 +3,7 @@
 use super::paying::{begins_at, index_share};
 use super::touches::Touches;
 use super::{Cold, PAYLOAD_MAX};
-use crate::runs::{RunsMemory, SHARE};
+use crate::runs::{RunSizes, RunsMemory, SHARE};
 
 /// What the index may have beside a tier.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -17,8 +17,13 @@ pub struct IndexPart {
 impl Cold {
     /// Memory of runs of so many keys, of which updates have left as many dead copies as there are at most.
     pub fn runs_of(&self, keys: u64, payload_bytes: usize) -> RunsMemory {
-        let records = (keys as f64 * (1.0 + SHARE)) as u64;
-        self.runs.in_memory(records, payload_bytes.min(PAYLOAD_MAX))
+        let payload_bytes = payload_bytes.min(PAYLOAD_MAX);
+        let oldest = RunSizes { is_wide: false, ..self.runs }.in_memory(keys, payload_bytes);
+        let above = self.runs.in_memory((keys as f64 * SHARE) as u64, payload_bytes);
+        RunsMemory {
+            guides: oldest.guides + above.guides,
+            directories: oldest.directories + above.directories,
+        }
     }
 
     /// Memory that moves, merges and tombstones take.

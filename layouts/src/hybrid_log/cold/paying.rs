@@ -10,16 +10,17 @@
 //! for them, no more records move, and the index refuses new keys; tombstones move and levels merge in what was kept.
 
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::time::Instant;
 
-use alluvium_pagestore::{ErrorKind, MemoryKind, Result};
+use alluvium_pagestore::{Error, ErrorKind, MemoryKind, Result};
 
-use super::judge::Newest;
+use super::judge::{Newest, is_never_hot};
 use super::moving::{Move, Moved, booked_for};
 use super::{Cold, DIRECTORY_BYTES};
 use crate::hybrid_log::index::IndexHash;
 use crate::hybrid_log::log::{Log, Needed};
 use crate::hybrid_log::stored::Stored;
-use crate::runs::RecordView;
+use crate::runs::{ABOVE_MAX, BoxedJudge, Helped, RecordView};
 
 /// Records move down before the index has more than one part in so many of the memory.
 const INDEX_SHARE: u64 = 2;
@@ -43,6 +44,10 @@ const REST: u32 = 256;
 const SAVING_MAX: u32 = 256;
 /// After the first failure it is so many.
 const REST_FAILED: u32 = 8;
+/// While nothing is to be done but what a helper does, it is so many.
+const REST_HELPED: u32 = 8;
+/// Records move beside a merge until there are so many levels.
+const LEVELS_MAX: usize = 2 * ABOVE_MAX;
 
 /// What a step came to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -51,6 +56,8 @@ enum Stepped {
     Something,
     /// Memory for what is to be done is being saved up; it has become more, or not.
     Saving { is_more: bool },
+    /// A helper merges, and there is nothing else to do.
+    Waiting,
     /// There is nothing to do, or no memory to do it with.
     Nothing,
 }
@@ -66,10 +73,58 @@ impl Cold {
         self.moving.is_some() || self.levels.is_merging()
     }
 
-    /// Whether levels are merged next, and no records move. After a merge that has failed they may.
+    /// Whether there are so many levels that none comes before a merge has ended.
+    pub(super) fn has_many_levels(&self) -> bool {
+        self.levels.is_helped() && self.levels.len() >= LEVELS_MAX
+    }
+
+    /// Whether three quarters of the room for tombstones are used: then calls wait for a helper that merges.
+    fn is_short_of_graves(&self) -> bool {
+        4 * (self.buried.len() + self.going.len()) >= 3 * self.buried_max
+    }
+
+    /// Whether levels are merged next, and no records move. After a merge that has failed they may, and beside one on a
+    /// helper's thread, where memory has room for both.
     fn is_merge_next(&self) -> bool {
-        let may_move = self.merge_has_failed && (self.wants_move || self.wants_to_bury());
-        self.levels.is_merging() || self.levels.is_behind() && !may_move
+        let may_move = self.merge_has_failed && (self.wants_move || self.wants_to_bury())
+            || self.merge_rest > 0 && !self.levels.is_merging();
+        match self.overlaps {
+            true => self.has_many_levels() && self.levels.is_behind() && !may_move,
+            false => self.levels.is_merging() || self.levels.is_behind() && !may_move,
+        }
+    }
+
+    /// Whether a merge that is due may begin on the helper's thread.
+    fn may_begin_merge(&self) -> bool {
+        match &self.moving {
+            // Of a level that is being left the latest touch is not known.
+            Some(moving) => self.overlaps && !moving.is_leaving() && self.levels.is_behind(),
+            None if self.overlaps => self.levels.is_behind(),
+            None => self.is_merge_next(),
+        }
+    }
+
+    /// What came of a merge's step on a helper says when the next one is worth it: a merge that was given up does not
+    /// begin again at once.
+    fn rest_after(&mut self, merged: &Result<Stepped>) {
+        let ended = self.levels.stats_merges();
+        if std::mem::replace(&mut self.merges_ended, ended) < ended {
+            self.merges_given_up = 0;
+        }
+        match merged {
+            Ok(Stepped::Something) => self.shares_failed = 0,
+            Ok(_) => {}
+            // Nothing was begun.
+            Err(error) if error.kind() == ErrorKind::OverBudget => {}
+            Err(_) if self.levels.is_merging() => {
+                self.merge_rest = REST_FAILED << self.shares_failed.min(3);
+                self.shares_failed += 1;
+            }
+            Err(_) => {
+                self.merge_rest = REST_FAILED << self.merges_given_up.min(7);
+                self.merges_given_up += 1;
+            }
+        }
     }
 
     /// What came of a step says when the next one is worth it.
@@ -83,6 +138,7 @@ impl Cold {
                 self.saved_nothing += 1;
                 self.rest = if self.saved_nothing < SAVING_MAX { 0 } else { REST_FAILED };
             }
+            Ok(Stepped::Waiting) => self.rest = REST_HELPED,
             Ok(Stepped::Nothing) if self.entries_max.is_some() => {}
             Ok(Stepped::Nothing) => self.rest = REST,
             Err(error) => {
@@ -112,6 +168,7 @@ impl Cold {
     fn left_bytes(&self) -> u64 {
         match &self.moving {
             Some(moving) => moving.left_bytes(self),
+            None if self.levels.is_helped() => 2 * self.batch_bytes as u64,
             None => self.levels.left_bytes() + 2 * self.batch_bytes as u64,
         }
     }
@@ -147,6 +204,7 @@ impl Log {
     fn pay_some(&mut self) {
         let (has, most) = (self.index_bytes(), self.index_bytes_max());
         let Some(cold) = &mut self.cold else { return };
+        cold.waits_since = None;
         cold.wants_move |= has > begins_at(most);
         let steps = most.saturating_sub(has) / ENTRY_BYTES;
         match cold.entries_max {
@@ -161,9 +219,10 @@ impl Log {
 
     /// Pays for a tombstone.
     pub fn pay_for_grave(&mut self) {
-        let Some(cold) = &self.cold else { return };
+        let Some(cold) = &mut self.cold else { return };
+        cold.waits_since = None;
         if cold.is_behind() || cold.wants_to_bury() {
-            let steps = cold.buried_max - cold.buried.len() - cold.going.len();
+            let steps = cold.buried_max.saturating_sub(cold.buried.len() + cold.going.len());
             self.pay_within(steps as u64, false);
         }
     }
@@ -177,12 +236,15 @@ impl Log {
         let Some(cold) = &mut self.cold else { return };
         match stepped {
             Err(error) if must && error.kind() == ErrorKind::OverBudget => cold.rest = REST_FAILED,
+            // Each entry waits.
+            Ok(Stepped::Waiting) if must => cold.rest = 0,
             stepped => cold.note(&stepped),
         }
     }
 
     /// Does what may be done while nobody waits. Says whether something was. What fails is tried again later.
     pub fn tick_cold(&mut self) -> bool {
+        self.cold.iter_mut().for_each(|cold| _ = cold.levels.has_left(false));
         let Some(cold) = self.cold.as_mut().filter(|cold| cold.is_behind()) else {
             return false;
         };
@@ -208,15 +270,30 @@ impl Log {
         let stepped = self.step_cold(FUEL_MAX, true);
         self.cold.iter_mut().for_each(|cold| cold.takes_few = cold.entries_max.is_some());
         match stepped {
+            Ok(Stepped::Waiting) => self.is_merge_on_its_way().map(|()| true),
             Ok(stepped) => Ok(stepped != Stepped::Nothing),
             Err(error) if error.kind() == ErrorKind::OverBudget => Ok(false),
             Err(error) => Err(error),
         }
     }
 
+    /// Refuses to wait for a helper that merges any longer, in one call.
+    fn is_merge_on_its_way(&mut self) -> Result<()> {
+        let patience = self.sizes.patience;
+        let Some(cold) = &mut self.cold else { return Ok(()) };
+        // The next call looks when it begins.
+        cold.rest = 0;
+        if cold.waits_since.get_or_insert_with(Instant::now).elapsed() < patience {
+            return Ok(());
+        }
+        let message = format!("a merge of sorted runs has not ended within {patience:?}");
+        Err(Error::new(ErrorKind::Backpressure, message).with("state", &self.name))
+    }
+
     /// A step of the move or merge that goes on, or the beginning of one.
     fn step_cold(&mut self, fuel: u64, must: bool) -> Result<Stepped> {
         let Some(mut cold) = self.cold.take() else { return Ok(Stepped::Nothing) };
+        cold.saved_before = cold.purse.bytes();
         if cold.is_working() {
             // For the directories of what is written.
             cold.purse.give_back();
@@ -228,15 +305,9 @@ impl Log {
                 // A panic has lost the move.
                 cold.take_graves_back();
             }
-            match cold.moving.take() {
-                Some(moving) => self.step_this_move(&mut cold, moving, fuel),
-                None if cold.begin_burial()? => Ok(Stepped::Something),
-                None if cold.is_merge_next() => self.step_merge(&mut cold, fuel, must),
-                None if cold.wants_move || cold.wants_to_bury() => {
-                    cold.merge_has_failed = false;
-                    self.begin_move(&mut cold, must)
-                }
-                None => Ok(Stepped::Nothing),
+            match cold.levels.is_helped() {
+                true => self.step_beside_helper(&mut cold, fuel, must),
+                false => self.step_here(&mut cold, fuel, must),
             }
         }));
         cold.drop_expired_levels();
@@ -245,6 +316,107 @@ impl Log {
         self.cold = Some(cold);
         let stepped = stepped.unwrap_or_else(|panic| resume_unwind(panic));
         stepped.map_err(|error| error.with("state", &self.name))
+    }
+
+    fn step_here(&mut self, cold: &mut Cold, fuel: u64, must: bool) -> Result<Stepped> {
+        match cold.moving.take() {
+            Some(moving) => self.step_this_move(cold, moving, fuel),
+            None if cold.begin_burial()? => Ok(Stepped::Something),
+            None if cold.is_merge_next() => self.step_merge(cold, fuel, must),
+            None if cold.wants_move || cold.wants_to_bury() => {
+                cold.merge_has_failed = false;
+                self.begin_move(cold, must)
+            }
+            None => Ok(Stepped::Nothing),
+        }
+    }
+
+    /// A helper merges; what moves does so here.
+    fn step_beside_helper(&mut self, cold: &mut Cold, fuel: u64, must: bool) -> Result<Stepped> {
+        cold.levels.has_left(false);
+        let merged = match cold.merge_rest {
+            0 => self.step_merge_away(cold, must),
+            _ => {
+                cold.merge_rest -= 1;
+                Ok(Stepped::Nothing)
+            }
+        };
+        let rests = cold.merge_rest > 0 && matches!(merged, Ok(Stepped::Nothing));
+        cold.rest_after(&merged);
+        let moved = match cold.moving.take() {
+            Some(moving) => self.step_this_move(cold, moving, fuel)?,
+            None if cold.begin_burial()? => Stepped::Something,
+            None if cold.is_merge_next() => Stepped::Nothing,
+            None if cold.wants_move || cold.wants_to_bury() => {
+                cold.merge_has_failed = false;
+                self.begin_move(cold, must)?
+            }
+            None => Stepped::Nothing,
+        };
+        match (moved, merged) {
+            // What moves is not held up by a merge that fails, which is tried again later.
+            (Stepped::Something, Err(error)) => {
+                cold.failed += u64::from(error.kind() != ErrorKind::OverBudget);
+                Ok(moved)
+            }
+            // Where room must be made and nothing can move, a merge does not rest.
+            (Stepped::Nothing, _) if must && rests => self.step_merge_away(cold, must),
+            (Stepped::Nothing, merged) => merged,
+            (moved, merged) => merged.map(|_| moved),
+        }
+    }
+
+    /// Has the helper's merge go on, or one that is due begin.
+    fn step_merge_away(&mut self, cold: &mut Cold, must: bool) -> Result<Stepped> {
+        if !cold.levels.is_merging() {
+            if !cold.may_begin_merge() {
+                return Ok(Stepped::Nothing);
+            }
+            // Beside a move no page goes for a merge, which can wait: its memory was saved up before the move began.
+            if cold.moving.is_some() && !self.has_saved_for_merge(cold) {
+                return Ok(Stepped::Nothing);
+            }
+            let must = must && cold.moving.is_none() && cold.is_merge_next();
+            if let Some(saving) = self.save_up_for_merge(cold, must)? {
+                return Ok(saving);
+            }
+        }
+        let (record_type, runs, gone) = (cold.record_type, cold.run_sizes(), cold.live.gone());
+        let is_patient = (must || cold.is_short_of_graves()) && cold.moving.is_none();
+        let helped = cold.levels.step_away(
+            (runs, cold.read_bytes),
+            is_patient,
+            &mut |is_last| -> BoxedJudge {
+                Box::new(Newest { record_type, is_last, is_hot: is_never_hot, gone })
+            },
+        );
+        cold.merge_has_failed = helped.is_err();
+        self.stats.stalls += u64::from(is_patient);
+        helped.map(|helped| match helped {
+            Helped::Something => Stepped::Something,
+            Helped::Waiting => Stepped::Waiting,
+            Helped::Nothing => Stepped::Nothing,
+        })
+    }
+
+    /// Whether a merge has memory without a page that goes.
+    fn has_saved_for_merge(&self, cold: &Cold) -> bool {
+        let needed = cold.levels.due_bytes(cold.run_sizes(), cold.read_bytes) + DIRECTORY_BYTES;
+        let keep = self.sizes.headroom_bytes + 2 * self.sizes.frame_bytes;
+        cold.purse.bytes() + self.account.available() >= needed + keep
+    }
+
+    /// Has memory for the merge that is due, or says that it is being saved up.
+    fn save_up_for_merge(&mut self, cold: &mut Cold, must: bool) -> Result<Option<Stepped>> {
+        let needed = cold.levels.due_bytes(cold.run_sizes(), cold.read_bytes);
+        // What must be done is not put off for the sake of the directories.
+        let wanted = if must { needed } else { needed + DIRECTORY_BYTES };
+        let saved = cold.saved_before;
+        if !self.save_up(cold, (wanted, "a merge of runs"), must)? {
+            return Ok(Some(saving(cold, saved)));
+        }
+        cold.purse.give_some_back(needed);
+        Ok(None)
     }
 
     fn step_this_move(&mut self, cold: &mut Cold, moving: Box<Move>, fuel: u64) -> Result<Stepped> {
@@ -268,13 +440,17 @@ impl Log {
         let (graves, needed) = (cold.graves_lacking(), cold.move_bytes());
         // Records move only while what moves and merges after them take is there too, so that tombstones always can.
         let takes_less = cold.wants_to_bury() || cold.entries_max.is_some();
-        let saved = cold.purse.bytes();
+        let saved = cold.saved_before;
+        let merging = if cold.overlaps { cold.levels.merging_bytes() } else { 0 };
+        let all = cold.work_bytes().saturating_sub(merging);
         let wanted = match (takes_less, must) {
             (true, true) => needed,
             (true, false) => needed + DIRECTORY_BYTES,
-            (false, true) => cold.work_bytes() - DIRECTORY_BYTES / 2,
-            (false, false) => cold.work_bytes(),
+            // Where there is no room for both, one is done at a time.
+            (false, true) => cold.work_alone_bytes().min(all).saturating_sub(DIRECTORY_BYTES / 2),
+            (false, false) => all,
         };
+        let wanted = wanted.max(needed);
         if !self.save_up(cold, (wanted + graves, "records that move to runs"), must)? {
             return Ok(saving(cold, saved));
         }
@@ -286,16 +462,11 @@ impl Log {
     }
 
     fn step_merge(&mut self, cold: &mut Cold, fuel: u64, must: bool) -> Result<Stepped> {
-        let (record_type, runs, read_bytes) = (cold.record_type, cold.runs, cold.read_bytes);
-        if !cold.levels.is_merging() {
-            let needed = cold.levels.due_bytes(runs, read_bytes);
-            // What must be done is not put off for the sake of the directories.
-            let wanted = if must { needed } else { needed + DIRECTORY_BYTES };
-            let saved = cold.purse.bytes();
-            if !self.save_up(cold, (wanted, "a merge of runs"), must)? {
-                return Ok(saving(cold, saved));
-            }
-            cold.purse.give_some_back(needed);
+        let (record_type, runs, read_bytes) = (cold.record_type, cold.run_sizes(), cold.read_bytes);
+        if !cold.levels.is_merging()
+            && let Some(saving) = self.save_up_for_merge(cold, must)?
+        {
+            return Ok(saving);
         }
         let log = &*self;
         let is_hot = |record: &RecordView<'_>| log.has_in_memory(record_type, record);

@@ -5,10 +5,10 @@
 
 use alluvium_pagestore::{Error, MemoryKind, Result};
 
+use super::work::{Work, Worker};
 use super::{Level, Levels};
 use crate::runs::directory::RunInfo;
-use crate::runs::merge::{Judge, Merge, MergeSizes, is_of_device};
-use crate::runs::unsynced::UnsyncedRun;
+use crate::runs::merge::{Judge, MergeSizes, is_of_device};
 use crate::runs::writer::RunSizes;
 use crate::support::booked::Booked;
 
@@ -44,19 +44,18 @@ pub fn due(records: &[u64]) -> Option<usize> {
 /// A merge under way.
 #[derive(Debug)]
 pub(super) struct Merging {
-    merge: Merge,
+    pub(super) worker: Worker,
     /// The levels that it merges.
     pub(super) numbers: Vec<u64>,
     /// Whether the oldest level is one of them.
-    is_last: bool,
-    sealed: Vec<RunInfo>,
-    unsynced: Vec<UnsyncedRun>,
-    /// Bytes of the files that are merged.
+    pub(super) is_last: bool,
+    /// Bytes of the files that are merged, and those that are read.
     bytes: u64,
+    pub(super) read_bytes: u64,
     /// What was cut since it began, which it may have written before.
     pub(super) cuts: Vec<(u64, u64)>,
     /// Steps that failed since the last that did not.
-    failed: u32,
+    pub(super) failed: u32,
     memory: Booked,
 }
 
@@ -82,7 +81,7 @@ impl Levels {
     /// Bytes of levels that the merge which goes on, or is due, is yet to read.
     pub fn left_bytes(&self) -> u64 {
         if let Some(merging) = &self.merging {
-            return merging.bytes.saturating_sub(merging.merge.read_bytes());
+            return merging.bytes.saturating_sub(merging.read_bytes);
         }
         self.due().map_or(0, |count| self.levels[..count].iter().map(Level::bytes).sum())
     }
@@ -109,6 +108,9 @@ impl Levels {
     /// # Errors
     /// Those of the merge: the levels are as they were. It goes on with the next step if the device failed, and not again
     /// and again; else it was given up, and is due again.
+    ///
+    /// # Panics
+    /// If a helper has the merge.
     pub fn step<J: Judge>(
         &mut self,
         fuel: u64,
@@ -121,6 +123,11 @@ impl Levels {
         }
         let is_last = self.merging.as_ref().is_some_and(|merging| merging.is_last);
         let stepped = self.go_on(fuel, &mut judge_of(is_last));
+        self.stepped(stepped)
+    }
+
+    /// A step has ended in this way: the merge may be over.
+    pub(super) fn stepped(&mut self, stepped: Result<bool>) -> Result<bool> {
         match stepped {
             Ok(true) => self.install(),
             Ok(false) => Ok(true),
@@ -135,7 +142,7 @@ impl Levels {
     fn failed(&mut self, error: &Error) {
         let Some(merging) = &mut self.merging else { return };
         merging.failed += 1;
-        let goes_on = is_of_device(error) && merging.merge.can_go_on();
+        let goes_on = is_of_device(error) && merging.worker.can_go_on();
         if !goes_on || merging.failed == FAILED_MAX {
             self.give_up();
         }
@@ -143,24 +150,39 @@ impl Levels {
 
     /// Begins the merge that is due. Says whether there is one and memory for it.
     fn begin(&mut self, runs: RunSizes, read_bytes: usize) -> Result<bool> {
-        let Some(count) = self.due() else { return Ok(false) };
+        let Some((count, mut work, memory)) = self.prepare(runs, read_bytes) else {
+            return Ok(false);
+        };
+        work.open()?;
+        self.merging = Some(self.merging_of(count, Worker::Here(work, None), memory));
+        Ok(true)
+    }
+
+    /// What the merge that is due works with, how many levels it merges, and its memory, if there is room for it.
+    pub(super) fn prepare(
+        &mut self,
+        runs: RunSizes,
+        read_bytes: usize,
+    ) -> Option<(usize, Box<Work>, Booked)> {
+        let count = self.due()?;
         let (sizes, bytes) = self.sizes_of(count, runs, read_bytes);
-        let Some(memory) = self.book(bytes) else { return Ok(false) };
+        let memory = self.book(bytes)?;
         let merged: Vec<Vec<RunInfo>> = self.infos().drain(..count).collect();
-        let infos: Vec<&[RunInfo]> = merged.iter().map(Vec::as_slice).collect();
-        let merge = Merge::new(&self.store, self.state, &infos, sizes)?;
-        self.merging = Some(Merging {
-            merge,
+        let work = Work::new(self.store.clone(), self.state, merged, sizes);
+        Some((count, Box::new(work), memory))
+    }
+
+    pub(super) fn merging_of(&self, count: usize, worker: Worker, memory: Booked) -> Merging {
+        Merging {
+            worker,
             numbers: self.levels[..count].iter().map(|level| level.number).collect(),
             is_last: count == self.levels.len(),
-            sealed: Vec::new(),
-            unsynced: Vec::new(),
             bytes: self.levels[..count].iter().map(Level::bytes).sum(),
+            read_bytes: 0,
             cuts: Vec::new(),
             failed: 0,
             memory,
-        });
-        Ok(true)
+        }
     }
 
     /// The sizes of a merge of the newest levels, and what it takes.
@@ -168,7 +190,9 @@ impl Levels {
         let merged: Vec<Vec<RunInfo>> = self.infos().drain(..count).collect();
         let infos: Vec<&[RunInfo]> = merged.iter().map(Vec::as_slice).collect();
         let records = merged.iter().flatten().map(|info| info.records).sum();
-        let runs = RunSizes { syncs: self.syncs, ..runs.expecting(records) };
+        // What stays longest has the short filters: they are most of what filters take.
+        let is_wide = runs.is_wide && count < self.levels.len();
+        let runs = RunSizes { syncs: self.syncs, is_wide, ..runs.expecting(records) };
         let sizes = MergeSizes::of(runs, read_bytes, &infos);
         (sizes, sizes.memory_bytes(&infos))
     }
@@ -184,9 +208,9 @@ impl Levels {
 
     fn go_on(&mut self, fuel: u64, judge: &mut dyn Judge) -> Result<bool> {
         let merging = self.merging.as_mut().expect("a merge was begun");
-        let done = merging.merge.step(fuel, judge);
-        merging.sealed.append(&mut merging.merge.take_sealed());
-        merging.unsynced.append(&mut merging.merge.take_unsynced());
+        let Worker::Here(work, _) = &mut merging.worker else { panic!("a helper has the merge") };
+        let done = work.step(fuel, judge);
+        merging.read_bytes = work.read_bytes();
         if matches!(done, Ok(false)) {
             merging.failed = 0;
         }
@@ -195,17 +219,20 @@ impl Levels {
 
     /// The merge is over: what it wrote stands where the levels stood that it merged.
     fn install(&mut self) -> Result<bool> {
-        let sealed = self.merging.as_ref().map(|merging| merging.sealed.clone());
-        let level = match self.open(&sealed.unwrap_or_default()) {
+        let merging = self.merging.as_ref().expect("a merge was begun");
+        let Worker::Here(work, _) = &merging.worker else { panic!("a helper has the merge") };
+        let mut level = match self.open(&work.sealed.clone()) {
             Ok(level) => level,
             Err(error) => {
                 self.failed(&error);
                 return Err(error);
             }
         };
-        let merging = self.merging.take().expect("a merge was begun");
-        let mut level = level;
-        level.are_unsynced(&merging.unsynced);
+        let mut merging = self.merging.take().expect("looked at above");
+        if let Worker::Here(work, _) = &mut merging.worker {
+            level.are_unsynced(&work.unsynced);
+            work.leave();
+        }
         for run in &mut level.runs {
             merging.cuts.iter().for_each(|(first, last)| run.cut(*first, *last));
         }
@@ -224,13 +251,15 @@ impl Levels {
         removed.map(|()| true)
     }
 
-    /// Gives up the merge that goes on, and removes what it wrote.
+    /// Gives up the merge that goes on, and removes what it wrote. Where a helper has it, its memory comes back when that
+    /// has seen so.
     pub fn give_up(&mut self) {
-        let Some(Merging { merge, sealed, .. }) = self.merging.take() else { return };
-        // What cannot be removed is left over until the next open.
-        let _ = merge.abandon();
-        for info in sealed {
-            let _ = self.store.remove_file(&info.id.file_name());
+        let Some(Merging { worker, memory, .. }) = self.merging.take() else { return };
+        match worker {
+            // It removes what it wrote.
+            Worker::Here(work, _) => drop(work),
+            Worker::Away(away) => self.leave_alone(away, memory),
+            Worker::Gone => {}
         }
     }
 }

@@ -1,0 +1,191 @@
+//! What a merge works with. It is on the thread that steps it: its owner's, or a helper's.
+//!
+//! What it keeps true: files that it wrote are removed when it is dropped, unless their owner has taken them over. So a
+//! merge that is given up or lost leaves nothing, whoever drops it.
+
+use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use alluvium_pagestore::{Helper, Result, SegmentStore};
+
+use crate::checkpoint::Job;
+use crate::runs::directory::RunInfo;
+use crate::runs::merge::{Judge, Merge, MergeSizes};
+use crate::runs::unsynced::UnsyncedRun;
+use crate::trace_span;
+
+/// A helper merges for so many bytes of records, some milliseconds, before it does what others have for it.
+const SHARE_BYTES: u64 = 1 << 20;
+/// After so many it looks whether the merge was given up.
+const LOOK_BYTES: u64 = 64 << 10;
+
+/// The judge of a merge on a helper's thread.
+pub type BoxedJudge = Box<dyn Judge + Send>;
+
+/// A merge, what it merges, and what it has written.
+pub(super) struct Work {
+    store: SegmentStore,
+    state: u64,
+    levels: Vec<Vec<RunInfo>>,
+    sizes: MergeSizes,
+    /// None before it is opened.
+    merge: Option<Merge>,
+    pub sealed: Vec<RunInfo>,
+    pub unsynced: Vec<UnsyncedRun>,
+}
+
+impl Work {
+    /// What merges levels, the newest first. It takes no memory before it is opened.
+    pub fn new(
+        store: SegmentStore,
+        state: u64,
+        levels: Vec<Vec<RunInfo>>,
+        sizes: MergeSizes,
+    ) -> Self {
+        let (sealed, unsynced) = (Vec::new(), Vec::new());
+        Self { store, state, levels, sizes, merge: None, sealed, unsynced }
+    }
+
+    /// Opens the levels. Reads the beginning of each.
+    ///
+    /// # Errors
+    /// Those of [`Merge::new`]; it can be tried again.
+    pub fn open(&mut self) -> Result<()> {
+        self.opened().map(|_| ())
+    }
+
+    fn opened(&mut self) -> Result<&mut Merge> {
+        if self.merge.is_none() {
+            let infos: Vec<&[RunInfo]> = self.levels.iter().map(Vec::as_slice).collect();
+            self.merge = Some(Merge::new(&self.store, self.state, &infos, self.sizes)?);
+            self.levels = Vec::new();
+        }
+        Ok(self.merge.as_mut().expect("it was just opened"))
+    }
+
+    /// Merges for about `fuel` bytes of records, and says whether all were.
+    ///
+    /// # Errors
+    /// Those of opening, and of [`Merge::step`].
+    pub fn step(&mut self, fuel: u64, judge: &mut dyn Judge) -> Result<bool> {
+        let merge = self.opened()?;
+        let done = merge.step(fuel, judge);
+        let (mut sealed, mut unsynced) = (merge.take_sealed(), merge.take_unsynced());
+        self.sealed.append(&mut sealed);
+        self.unsynced.append(&mut unsynced);
+        done
+    }
+
+    /// Whether a step that has failed can be tried again.
+    pub fn can_go_on(&self) -> bool {
+        self.merge.as_ref().is_none_or(Merge::can_go_on)
+    }
+
+    /// Bytes read so far.
+    pub fn read_bytes(&self) -> u64 {
+        self.merge.as_ref().map_or(0, Merge::read_bytes)
+    }
+
+    /// Its owner has taken over what it wrote.
+    pub fn leave(&mut self) {
+        self.sealed.clear();
+    }
+
+    /// A helper's share of it.
+    fn share(&mut self, judge: &mut dyn Judge, is_given_up: &AtomicBool) -> Result<bool> {
+        for _ in 0..SHARE_BYTES / LOOK_BYTES {
+            if is_given_up.load(Ordering::Relaxed) {
+                break;
+            }
+            if self.step(LOOK_BYTES, judge)? {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+}
+
+impl Drop for Work {
+    fn drop(&mut self) {
+        // What cannot be removed is left over until the next open.
+        if let Some(merge) = self.merge.take() {
+            let _ = merge.abandon();
+        }
+        for info in self.sealed.drain(..) {
+            let _ = self.store.remove_file(&info.id.file_name());
+        }
+    }
+}
+
+impl fmt::Debug for Work {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Work({:?}, sealed: {})", self.merge, self.sealed.len())
+    }
+}
+
+/// Who has a merge.
+pub(super) enum Worker {
+    /// Its owner. The judge is of a merge that a helper does.
+    Here(Box<Work>, Option<BoxedJudge>),
+    /// A helper.
+    Away(Away),
+    /// Nobody, for the moment in which it is handed over.
+    Gone,
+}
+
+/// A share of a merge that a helper does.
+#[derive(Debug)]
+pub(super) struct Away {
+    pub job: Job<Share>,
+    is_given_up: Arc<AtomicBool>,
+}
+
+/// What came of a share.
+pub(super) struct Share {
+    pub work: Box<Work>,
+    pub judge: BoxedJudge,
+    pub done: std::thread::Result<Result<bool>>,
+}
+
+impl fmt::Debug for Worker {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Here(work, _) => write!(f, "Here({work:?})"),
+            Self::Away(away) => write!(f, "Away({away:?})"),
+            Self::Gone => f.write_str("Gone"),
+        }
+    }
+}
+
+impl Worker {
+    /// Whether a step that has failed can be tried again.
+    pub fn can_go_on(&self) -> bool {
+        match self {
+            Self::Here(work, _) => work.can_go_on(),
+            Self::Away(_) => true,
+            Self::Gone => false,
+        }
+    }
+}
+
+impl Away {
+    /// Has a helper do a share.
+    pub fn begin(helper: &Helper, mut work: Box<Work>, mut judge: BoxedJudge) -> Self {
+        let is_given_up = Arc::new(AtomicBool::new(false));
+        let seen = is_given_up.clone();
+        let job = Job::submit(helper, "a merge of runs", move || {
+            trace_span!(DEBUG, "merge runs");
+            // Keys are the user's: to compare them may panic. The owner goes on with the panic.
+            let done = catch_unwind(AssertUnwindSafe(|| work.share(&mut *judge, &seen)));
+            Share { work, judge, done }
+        });
+        Self { job, is_given_up }
+    }
+
+    /// Nobody wants what comes of it: the helper stops soon.
+    pub fn give_up(&self) {
+        self.is_given_up.store(true, Ordering::Relaxed);
+    }
+}
