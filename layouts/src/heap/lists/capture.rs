@@ -23,7 +23,7 @@ use crate::heap::segment_bytes;
 use crate::restore::full_image::{kept_free, pace};
 
 /// Bytes booked for a bucket at the barrier.
-const BUCKET_BYTES: u64 = 320;
+const BUCKET_BYTES: u64 = 336;
 
 impl<K: Key, E: State> InSteps for HeapLists<K, E> {
     fn pause(&mut self) -> Result<()> {

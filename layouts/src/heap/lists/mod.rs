@@ -37,7 +37,7 @@ use crate::support::oversize::Oversize;
 /// Elements of a list's first vector.
 const CAPACITY_FIRST: usize = 4;
 /// Bytes booked for a bucket without lists.
-const BUCKET_BYTES: u64 = 320;
+const BUCKET_BYTES: u64 = 336;
 
 /// Open lists of [`Heap`].
 #[derive(Debug)]

@@ -10,8 +10,8 @@
 //! - A key is deleted with its index entry. If levels have a copy of it, or one that is being written will, it is buried
 //!   first: a tombstone, which is the copy itself with a mark, goes to the next level.
 //! - Where entries expire, a record that was touched last before the [tide](touches) is not there.
-//! - One thing is done at a time: a move, or a merge. Each is done in steps that new entries pay for, and its memory is
-//!   saved up before it begins. A helper that has a thread does the merges; with memory for both, records move meanwhile.
+//! - Without a helper one thing is done at a time: a move, or a merge. Each is done in steps that new entries pay for, and
+//!   its memory is saved up before it begins. A helper that has a thread does the merges; with memory for both, records move meanwhile.
 
 mod batch;
 mod counts;
@@ -606,7 +606,11 @@ impl Cold {
 
     /// Gives up what can be read again: guides, and the buffer. Returns how many bytes that was.
     pub fn give_guides_up(&mut self, bytes: u64) -> u64 {
-        self.levels.reclaim(bytes)
+        // What a merge that was given up has left comes first.
+        let leaving = self.levels.leaving_bytes();
+        self.levels.has_left(false);
+        let left = leaving - self.levels.leaving_bytes();
+        left + self.levels.reclaim(bytes.saturating_sub(left))
     }
 
     /// Whether it has the little memory of tests.
@@ -625,9 +629,7 @@ impl Cold {
 
     /// Gives up what other states may have: guides, and what is saved up for moves and merges. Returns how much.
     pub fn give_up_to_states(&mut self, bytes: u64) -> u64 {
-        let leaving = self.levels.leaving_bytes();
-        self.levels.has_left(false);
-        let given = leaving - self.levels.leaving_bytes() + self.give_guides_up(bytes);
+        let given = self.give_guides_up(bytes);
         given + self.lend_saved(bytes.saturating_sub(given))
     }
 

@@ -2,7 +2,7 @@
 
 use super::paying::{begins_at, index_share};
 use super::touches::Touches;
-use super::{Cold, PAYLOAD_MAX};
+use super::{Cold, PAYLOAD_MAX, WIDE_SHARE};
 use crate::runs::{RunSizes, RunsMemory, SHARE};
 
 /// What the index may have beside a tier.
@@ -19,7 +19,10 @@ impl Cold {
     pub fn runs_of(&self, keys: u64, payload_bytes: usize) -> RunsMemory {
         let payload_bytes = payload_bytes.min(PAYLOAD_MAX);
         let oldest = RunSizes { is_wide: false, ..self.runs }.in_memory(keys, payload_bytes);
-        let above = self.runs.in_memory((keys as f64 * SHARE) as u64, payload_bytes);
+        // Once the oldest has that share of the memory, no level is written with wide filters.
+        let has_room = WIDE_SHARE * oldest.guides <= self.account.limit();
+        let sizes = RunSizes { is_wide: self.runs.is_wide && has_room, ..self.runs };
+        let above = sizes.in_memory((keys as f64 * SHARE) as u64, payload_bytes);
         RunsMemory {
             guides: oldest.guides + above.guides,
             directories: oldest.directories + above.directories,

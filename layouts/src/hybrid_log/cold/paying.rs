@@ -140,6 +140,8 @@ impl Cold {
             }
             Ok(Stepped::Waiting) => self.rest = REST_HELPED,
             Ok(Stepped::Nothing) if self.entries_max.is_some() => {}
+            // A merge that failed is tried again after some steps.
+            Ok(Stepped::Nothing) if self.merge_rest > 0 => self.rest = REST_HELPED,
             Ok(Stepped::Nothing) => self.rest = REST,
             Err(error) => {
                 self.rest = match error.kind() {
@@ -349,7 +351,15 @@ impl Log {
             None if cold.is_merge_next() => Stepped::Nothing,
             None if cold.wants_move || cold.wants_to_bury() => {
                 cold.merge_has_failed = false;
-                self.begin_move(cold, must)?
+                match (self.begin_move(cold, must), &merged) {
+                    // A merge that goes on gives memory back when it is over.
+                    (Err(error), Ok(Stepped::Something | Stepped::Waiting))
+                        if error.kind() == ErrorKind::OverBudget =>
+                    {
+                        Stepped::Nothing
+                    }
+                    (moved, _) => moved?,
+                }
             }
             None => Stepped::Nothing,
         };
@@ -360,7 +370,10 @@ impl Log {
                 Ok(moved)
             }
             // Where room must be made and nothing can move, a merge does not rest.
-            (Stepped::Nothing, _) if must && rests => self.step_merge_away(cold, must),
+            (Stepped::Nothing, _) if must && rests => {
+                cold.merge_rest = 0;
+                self.step_merge_away(cold, must)
+            }
             (Stepped::Nothing, merged) => merged,
             (moved, merged) => merged.map(|_| moved),
         }
