@@ -196,8 +196,9 @@ impl ListsCore {
                 cached.used = true;
             }
         }
+        // A cursor takes what its run needs at least, whatever its share is.
         let share = self.account.available() / 2 / names.len() as u64;
-        let window = share.clamp(self.sizes.window_bytes as u64, WINDOW_BYTES_MAX);
+        let window = share.min(WINDOW_BYTES_MAX);
         let open = |(time, number): &(Time, u64)| {
             let run = self.run(*time, *number).expect("a named run");
             let name = (*time, *number);

@@ -206,7 +206,7 @@ fn timers_stay_within_the_budget() {
 
 #[test]
 fn windows_stay_within_the_budget() {
-    try_sizes("window segments", 580 * KIB, 400, &|store| windows(store, WindowSegments::new()));
+    try_sizes("window segments", 500 * KIB, 400, &|store| windows(store, WindowSegments::new()));
     try_sizes("heap", 320 * KIB, 400, &|store| windows(store, Heap::new()));
 }
 

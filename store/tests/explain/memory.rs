@@ -12,7 +12,7 @@ use alluvium::{AnyLayout, ErrorKind, Heap, HybridLog, KIB, MIB, Map, Store};
 
 /// In percent of the memory.
 const MARGIN: u64 = 15;
-const MARGIN_OF_RUNS: u64 = 30;
+const MARGIN_OF_RUNS: u64 = 40;
 
 fn store(memory: u64) -> Store {
     let device = Arc::new(Simulated::new(1, Faults::none()));
