@@ -1,7 +1,6 @@
 //! Sorted runs against a `BTreeMap`, on simulated storage.
 
 mod common;
-mod counting_unsafe;
 #[path = "../common/dice.rs"]
 mod dice;
 
@@ -9,5 +8,4 @@ mod a_merge_is_what_an_ordered_map_says;
 mod damage_is_told_and_never_served;
 mod each_record_takes_one_read;
 mod levels_answer_like_a_map;
-mod memory_is_what_was_told;
 mod what_fails_leaves_the_runs_as_they_were;
