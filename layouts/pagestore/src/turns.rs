@@ -28,7 +28,7 @@ const HELPER_STAYS: u64 = 3;
 const LATE: u64 = 4;
 
 /// The turns of an owner and a [helper](crate::Helper::in_turns). One helper after another can use
-/// them; clones share them. [`Simulated::take_turns`](crate::io::Simulated::take_turns) lets turns
+/// them; clones share them. `Simulated::take_turns` lets turns
 /// change at the steps of a device.
 #[derive(Clone)]
 pub struct Turns(Arc<Shared>);
