@@ -228,11 +228,14 @@ fn without_a_tier_the_index_does_not_fit() {
 #[test]
 fn a_device_that_does_nothing_is_not_waited_for_for_ever() {
     let (device, store) = (Simulated::new(3, Faults::none()), Account::root(MIB));
-    let patience = Duration::from_millis(30);
+    let patience = Duration::from_millis(100);
     let layout = HybridLog::new().cold_runs(true).patience(patience);
     let mut table = open::<u64, u64>(&layout, &device, &store);
     for key in 0..100_000 {
-        table.put(key, key).unwrap();
+        // A machine with other work is as slow as that at times.
+        while let Err(rejected) = table.put(key, key) {
+            assert_eq!(rejected.error.kind(), ErrorKind::Backpressure, "{}", rejected.error);
+        }
     }
     let mut asked = 0;
     for key in (0..100_000).step_by(997) {
@@ -254,7 +257,13 @@ fn a_device_that_does_nothing_is_not_waited_for_for_ever() {
         }
         assert!(start.elapsed() < patience * 40);
         device.release_stuck();
-        assert_eq!(table.get(&key).unwrap().copied(), Some(key));
+        let found = loop {
+            match table.get(&key).map(|found| found.copied()) {
+                Err(error) if error.kind() == ErrorKind::Backpressure => continue,
+                found => break found.unwrap(),
+            }
+        };
+        assert_eq!(found, Some(key));
         if asked == 12 {
             break;
         }
