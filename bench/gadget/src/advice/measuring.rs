@@ -18,8 +18,6 @@ use alluvium_reports::environment;
 const SIZES: [u32; 2] = [16, 1024];
 /// Numbers of keys: some that the processor's cache has, and some that it has not.
 pub(super) const KEYS: [u64; 2] = [1000, 50_000];
-/// How often each phase is measured; the median counts.
-const ROUNDS: usize = 3;
 const MEMORY_BYTES: u64 = 256 << 20;
 /// Memory and keys of the phases that miss: the state is four times the memory.
 const SMALL_MEMORY_BYTES: u64 = 4 << 20;
@@ -34,11 +32,11 @@ const RANGE_KEYS: u64 = 8;
 const COLD_BYTES: [u32; 2] = [1024, 16];
 
 impl Calibration {
-    /// Measures all candidates: some seconds.
+    /// Measures all candidates: some seconds. Each phase is measured `rounds` times, and the median counts.
     ///
     /// # Errors
     /// The engines'.
-    pub fn measure(kinds: &[Kind], directory: &Path) -> Result<Self> {
+    pub fn measure(kinds: &[Kind], rounds: usize, directory: &Path) -> Result<Self> {
         let machine = environment(directory);
         let mut calibration = Calibration {
             machine: format!("{}, Linux {}", machine.processor, machine.kernel),
@@ -50,18 +48,18 @@ impl Calibration {
             let kind = kinds.iter().find(|kind| kind.name == name);
             let kind = kind.ok_or_else(|| Error::Usage(format!("there is no engine {name}")))?;
             for (bytes, keys) in SIZES.into_iter().flat_map(|size| KEYS.map(|keys| (size, keys))) {
-                let costs = (0..ROUNDS).map(|_| in_memory(kind, bytes, keys, directory));
+                let costs = (0..rounds).map(|_| in_memory(kind, bytes, keys, directory));
                 let costs = costs.collect::<Result<Vec<_>>>()?;
                 calibration.take(name, bytes, keys, false, &costs);
                 if name == "ours-append-log" {
                     continue;
                 }
-                let costs = (0..ROUNDS).map(|_| with_ranges(kind, bytes, keys, directory));
+                let costs = (0..rounds).map(|_| with_ranges(kind, bytes, keys, directory));
                 let costs = costs.collect::<Result<Vec<_>>>()?;
                 calibration.take(name, bytes, keys, true, &costs);
             }
             if super::spills(name) {
-                calibration.cold.extend(beyond_memory(kind, COLD_STEPS, directory)?);
+                calibration.cold.extend(beyond_memory(kind, (COLD_STEPS, rounds), directory)?);
             }
         }
         Ok(calibration)
@@ -130,16 +128,20 @@ fn with_ranges(kind: &Kind, bytes: u32, keys: u64, directory: &Path) -> Result<V
 
 /// What each operation on state that is larger than memory costs more than on state that is not, for
 /// each key that is not in memory.
-fn beyond_memory(kind: &Kind, steps: u64, directory: &Path) -> Result<Vec<Constant>> {
-    let mut rounds = Vec::new();
-    for _ in 0..ROUNDS {
+fn beyond_memory(
+    kind: &Kind,
+    (steps, rounds): (u64, usize),
+    directory: &Path,
+) -> Result<Vec<Constant>> {
+    let mut measured = Vec::new();
+    for _ in 0..rounds {
         let small = cold_phases(kind, SMALL_MEMORY_BYTES, steps, directory)?;
-        rounds.push((small, cold_phases(kind, MEMORY_BYTES, steps, directory)?));
+        measured.push((small, cold_phases(kind, MEMORY_BYTES, steps, directory)?));
     }
     let missed = 1.0
         - cold_state(kind).cached(kind.name, SMALL_MEMORY_BYTES) as f64 / SMALL_MEMORY_KEYS as f64;
     let more = |place: usize| {
-        let mut all: Vec<f64> = rounds
+        let mut all: Vec<f64> = measured
             .iter()
             .map(|(small, large)| (small[place].1 - large[place].1) / missed)
             .collect();
@@ -154,7 +156,7 @@ fn beyond_memory(kind: &Kind, steps: u64, directory: &Path) -> Result<Vec<Consta
         ordered: false,
         ns: more(place),
     };
-    Ok(rounds[0].0.iter().enumerate().map(constant).collect())
+    Ok(measured[0].0.iter().enumerate().map(constant).collect())
 }
 
 /// The state of these phases.
@@ -258,7 +260,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         for kind in built_in().iter().filter(|kind| crate::advice::spills(kind.name)) {
             let lists = kind.name == "ours-append-log";
-            let constants = beyond_memory(kind, 50, dir.path()).unwrap();
+            let constants = beyond_memory(kind, (50, 3), dir.path()).unwrap();
             let ops: Vec<_> = constants.iter().map(|one| one.op.as_str()).collect();
             let all = ["get", "put", "merge", "delete"];
             let wanted: Vec<_> = all.into_iter().filter(|op| !lists || *op != "put").collect();

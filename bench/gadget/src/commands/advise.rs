@@ -54,6 +54,9 @@ pub struct AdviseArgs {
     /// Measure the costs anew, and write them to that file
     #[arg(long)]
     calibrate: bool,
+    /// How often each of them is measured; the median counts
+    #[arg(long, default_value_t = 3, requires = "calibrate", value_parser = clap::value_parser!(u16).range(1..))]
+    rounds: u16,
     /// Measure all candidates on eleven operators and YCSB, and compare the advised ones with the best: in
     /// --memory, and with a quarter of each trace's state as memory
     #[arg(long)]
@@ -74,7 +77,8 @@ pub struct AdviseArgs {
 pub(super) fn advise(args: &AdviseArgs, kinds: &[Kind]) -> Result<()> {
     let memory = bytes("--memory", &args.memory)?;
     if args.calibrate {
-        let measured = Calibration::measure(kinds, &std::env::temp_dir())?;
+        let measured =
+            Calibration::measure(kinds, usize::from(args.rounds), &std::env::temp_dir())?;
         let text = serde_json::to_string_pretty(&measured).map_err(Error::engine)?;
         write(&args.calibration, &text)?;
     }

@@ -20,7 +20,6 @@ mod open;
 mod own_ring;
 mod patience;
 mod patient;
-mod primitive;
 mod read_only;
 mod reply;
 #[cfg(target_os = "linux")]
@@ -31,6 +30,8 @@ mod threads;
 #[cfg(target_os = "linux")]
 mod uring;
 mod wake;
+#[cfg(test)]
+mod wake_tests;
 
 pub use appended::Appended;
 pub(crate) use appended::move_chunk;
@@ -53,6 +54,7 @@ pub use crate::sim::{CrashPolicy, Fault, Faults, Lie, Moment, Simulated};
 
 use std::fmt;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use crossbeam_channel::Receiver;

@@ -9,7 +9,8 @@
 
 use std::fmt;
 
-use super::primitive::{AtomicBool, Ordering};
+// The standard library's; in `tests/hand_over_in_all_orders.rs` loom's, which tries all orders of their steps.
+use super::{AtomicBool, Ordering};
 
 /// Wakes a sleeper from any thread.
 pub struct Waker {
@@ -40,58 +41,5 @@ impl Waker {
 impl fmt::Debug for Waker {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Waker").field("woken", &self.woken).finish_non_exhaustive()
-    }
-}
-
-#[cfg(all(test, not(loom)))]
-mod tests {
-    use super::*;
-    use std::sync::Arc;
-    use std::sync::atomic::AtomicU64;
-
-    #[test]
-    fn a_sleeper_is_woken_once_until_it_looks() {
-        let calls = Arc::new(AtomicU64::new(0));
-        let counted = calls.clone();
-        let waker = Waker::new(move || {
-            counted.fetch_add(1, Ordering::Relaxed);
-        });
-        waker.wake();
-        waker.wake();
-        assert_eq!(calls.load(Ordering::Relaxed), 1);
-        waker.rearm();
-        waker.wake();
-        assert_eq!(calls.load(Ordering::Relaxed), 2);
-    }
-}
-
-#[cfg(all(test, loom))]
-mod loom_tests {
-    use super::*;
-    use loom::sync::{Arc, Mutex, Notify};
-
-    /// Two engines end a read each; the sleeper takes both in, whatever the order of steps. A
-    /// wake-up that is lost leaves it asleep for ever, which loom reports as a deadlock.
-    #[test]
-    fn no_end_is_slept_over() {
-        loom::model(|| {
-            let channel = Arc::new(Mutex::new(0));
-            let bell = Arc::new(Notify::new());
-            let rung = bell.clone();
-            let waker = Arc::new(Waker::new(move || rung.notify()));
-            for _ in 0..2 {
-                let (channel, waker) = (channel.clone(), waker.clone());
-                loom::thread::spawn(move || {
-                    *channel.lock().unwrap() += 1;
-                    waker.wake();
-                });
-            }
-            let mut taken = 0;
-            while taken < 2 {
-                bell.wait();
-                waker.rearm();
-                taken += std::mem::take(&mut *channel.lock().unwrap());
-            }
-        });
     }
 }
