@@ -279,11 +279,18 @@ impl HeapCore {
             let grown = self.table.capacity() + BLOCK_ENTRIES_MAX;
             self.kept = self.kept.max(self.kept_for(grown));
         }
-        let kept = self.kept();
         self.with_room(&mut |core| {
-            let needed = heap_bytes + kept + core.table.growth_bytes(hash);
-            core.context.account.ensure(needed, "a new entry")?;
-            core.table.make_room(hash)
+            // Again once the table has grown: splits that move no entry take more than was asked for.
+            for _ in 0..2 {
+                let needed = heap_bytes + core.kept() + core.table.growth_bytes(hash);
+                core.context.account.ensure(needed, "a new entry")?;
+                let before = core.table.slots();
+                core.table.make_room(hash)?;
+                if core.is_open && core.table.slots() > before {
+                    core.kept = core.kept.max(core.kept_for(core.table.capacity()));
+                }
+            }
+            Ok(())
         })
     }
 
