@@ -454,7 +454,9 @@ where
 
     /// Has rows wait on which those decide that were sent before them.
     fn put_early_aside(&mut self, sent: &T, rows: &mut Vec<(K, D)>) {
-        if self.settled >= sent.time() {
+        // Of windows that are no sessions none do, so their rows are not looked at.
+        let any_may = self.windows.counts_only_with_others(Time::MIN, Time::MAX);
+        if !any_may || self.settled >= sent.time() {
             return;
         }
         let (at, windows) = (self.at.clone(), self.windows);
