@@ -356,6 +356,22 @@ impl Core {
         }
     }
 
+    /// Whether a checkpoint has to [keep](Core::keep) what a slice has of the key that `is`, before that changes. The
+    /// groups have another table from now on.
+    #[inline(never)]
+    pub(super) fn wants(
+        &mut self,
+        slot: usize,
+        hash: u64,
+        is: &mut dyn FnMut(KeyRef<'_>) -> bool,
+    ) -> bool {
+        let Some(found) = &mut self.slots[slot] else { return false };
+        found.in_group = None;
+        let wants =
+            |captured: &Captured| captured.entries.wants(hash, is) || captured.cuts.wants(hash, is);
+        found.captured.as_deref().is_some_and(wants)
+    }
+
     /// The table of a slice is about to change at a key: keeps what that has for the checkpoint being
     /// taken, and notes that checkpoints have written another table.
     #[cold]
@@ -365,11 +381,12 @@ impl Core {
         found.in_group = None;
         let Some(captured) = &mut found.captured else { return };
         let (types, mut is_kept) = (self.types, true);
-        if captured.entries.wants(hash, key) {
+        let is = &mut |kept: KeyRef<'_>| kept == key;
+        if captured.entries.wants(hash, is) {
             let before = found.active.find(hash, &mut |known| types.key_of(known) == key);
             is_kept = captured.entries.keep(hash, key, before);
         }
-        if is_kept && captured.cuts.wants(hash, key) {
+        if is_kept && captured.cuts.wants(hash, is) {
             let before = found.cuts.find(hash, &mut |known| types.key_of(known) == key);
             is_kept = captured.cuts.keep(hash, key, before);
         }

@@ -207,22 +207,12 @@ impl Core {
         }
     }
 
-    /// Removes what a key has in a slice, in memory and on storage.
-    pub(super) fn remove_key(&mut self, slice: Time, hash: u64, key: KeyRef<'_>) -> Result<()> {
-        let Some(slot) = self.slot_of(slice) else { return Ok(()) };
-        if self.slice_at(slot).is_watched() {
-            self.keep(slot, hash, key);
-        }
-        if self.slice_at(slot).has_older_parts() {
-            // Before the cut is made, so that nothing is half removed.
-            self.make_room((16 << 10) + self.sizes.headroom_bytes, "a removed key")?;
-            let found = self.slots[slot].as_mut().expect("a slice in use");
-            found.cut(self.types, (hash, key), (&self.account, self.range))?;
-        }
-        let types = self.types;
-        self.take_from_table(slot, hash, &mut |known| types.key_of(known) == key);
-        self.end_if_empty(slice);
-        Ok(())
+    /// Removes what a key has in the older parts of a slice.
+    pub(super) fn cut(&mut self, slot: usize, hash: u64, key: KeyRef<'_>) -> Result<()> {
+        // Before the cut is made, so that nothing is half removed.
+        self.make_room((16 << 10) + self.sizes.headroom_bytes, "a removed key")?;
+        let found = self.slots[slot].as_mut().expect("a slice in use");
+        found.cut(self.types, (hash, key), (&self.account, self.range))
     }
 
     /// Removes the entry with this hash that `is` it from a slice's table in use.

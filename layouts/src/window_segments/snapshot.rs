@@ -49,13 +49,13 @@ impl Snapshot {
         Self { types, account: account.clone(), range, next: Some(0), kept, kept_bytes: 0 }
     }
 
-    fn has_kept(&self, hash: u64, key: KeyRef<'_>) -> bool {
-        self.kept.find(hash, |kept| kept.key.get() == key).is_some()
+    fn has_kept(&self, hash: u64, is: &mut dyn FnMut(KeyRef<'_>) -> bool) -> bool {
+        self.kept.find(hash, |kept| is(kept.key.get())).is_some()
     }
 
-    /// Returns whether a key's record has to be [kept](Snapshot::keep) before it changes.
-    pub fn wants(&self, hash: u64, key: KeyRef<'_>) -> bool {
-        self.next.is_some_and(|next| self.range.place(hash) >= next) && !self.has_kept(hash, key)
+    /// Returns whether the record of the key that `is` has to be [kept](Snapshot::keep) before it changes.
+    pub fn wants(&self, hash: u64, is: &mut dyn FnMut(KeyRef<'_>) -> bool) -> bool {
+        self.next.is_some_and(|next| self.range.place(hash) >= next) && !self.has_kept(hash, is)
     }
 
     /// Keeps the record of a key, which is about to change; `None` if it has none. Returns whether there was room for it.
@@ -89,7 +89,8 @@ impl Snapshot {
         for record in part {
             let hash = record.hash();
             let is_new = self.range.place(hash) >= next;
-            if is_new && !self.has_kept(hash, self.types.key_of(record)) {
+            let key = self.types.key_of(record);
+            if is_new && !self.has_kept(hash, &mut |kept| kept == key) {
                 take(record)?;
             }
         }

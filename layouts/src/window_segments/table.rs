@@ -146,8 +146,10 @@ impl<K: Key, A: State> Typed<K, A> {
     #[cold]
     #[inline(never)]
     fn keep_before<Q: Lookup<K> + ?Sized>(&mut self, slot: usize, hash: u64, key: &Q) {
-        let key = key.to_owned();
-        self.keep(slot, hash, KeyRef::of(&key));
+        if self.wants(slot, hash, &mut |kept| key.is(kept.native::<K>())) {
+            let key = key.to_owned();
+            self.keep(slot, hash, KeyRef::of(&key));
+        }
     }
 }
 
@@ -321,8 +323,19 @@ impl<K: Key, A: State> Panes<K, A> for SegmentPanes<K, A> {
     }
 
     fn remove<Q: Lookup<K> + ?Sized>(&mut self, slice: Time, key: &Q) -> Result<()> {
-        let key = key.to_owned();
-        self.core.remove_key(slice, key.key_hash(), KeyRef::of(&key))
+        let Some(slot) = self.core.slot_of(slice) else { return Ok(()) };
+        let hash = key.key_hash();
+        if self.core.slice_at(slot).is_watched() {
+            self.core.keep_before(slot, hash, key);
+        }
+        if self.core.slice_at(slot).has_older_parts() {
+            let key = key.to_owned();
+            self.core.cut(slot, hash, KeyRef::of(&key))?;
+        }
+        let is_it = &mut |known: RecordRef<'_>| key.is(known.get::<K, A>().0);
+        self.core.take_from_table(slot, hash, is_it);
+        self.core.end_if_empty(slice);
+        Ok(())
     }
 
     fn next_slice(&self, from: Time) -> Option<Time> {
