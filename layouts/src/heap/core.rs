@@ -17,6 +17,7 @@ use crate::heap::lent::check_not_overdrawn;
 use crate::heap::place::Place;
 use crate::restore::full_image::{kept_free, pace_of};
 use crate::support::first_panic::FirstPanic;
+use crate::support::out_of_line_unsafe::DroppedHere;
 use crate::support::oversize::Oversize;
 use crate::support::record_type_unsafe::{RecordRef, RecordType};
 
@@ -69,8 +70,8 @@ impl HeapCore {
         context: StateContext,
         record_type: &'static RecordType,
         durability: Durability,
-    ) -> Self {
-        Self {
+    ) -> DroppedHere<Self> {
+        DroppedHere::new(Self {
             remembered: Remembered::new(&context),
             oversize: Oversize::new(&context.name, context.max_value_bytes),
             table: table_of(&context, record_type),
@@ -84,7 +85,7 @@ impl HeapCore {
             sought: 0,
             kept: 0,
             is_open: false,
-        }
+        })
     }
 
     pub(super) fn empty_table(&self) -> RawTable {

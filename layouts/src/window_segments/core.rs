@@ -31,6 +31,7 @@ use crate::checkpoint::at_once;
 use crate::contract::table::{CheckpointOutcome, StateContext, TableStats};
 use crate::contract::upkeep::Upkeep;
 use crate::heap::hash_range::HashRange;
+use crate::support::out_of_line_unsafe::DroppedHere;
 use crate::support::oversize::Oversize;
 use crate::support::patient_reads::PatientReads;
 use crate::support::record_type_unsafe::RecordRef;
@@ -99,7 +100,7 @@ impl Core {
         types: &'static PaneType,
         gathering: fn(u64) -> Box<dyn Gathered>,
         put: Put<'_>,
-    ) -> Result<Self> {
+    ) -> Result<DroppedHere<Self>> {
         let account = context.account.clone();
         let stored = context.segments.is_some();
         // What is there already may be larger than what may come.
@@ -170,7 +171,7 @@ impl Core {
             panes.fund.came(bytes - TABLE_FILES as u64 * NAME_BYTES);
             panes.fund.want_slack(panes.sizes.slack_bytes());
         }
-        Ok(panes)
+        Ok(DroppedHere::new(panes))
     }
 
     #[cold]

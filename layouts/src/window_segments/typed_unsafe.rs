@@ -11,12 +11,15 @@ use alluvium_pagestore::{Account, Key, State};
 
 use super::core::Core;
 use crate::heap::record_table_unsafe::Native;
+use crate::support::out_of_line_unsafe::{DroppedHere, drop_here};
 use crate::support::oversize::Oversize;
+
+drop_here!(Core);
 
 /// A core whose keys are `K` and whose accumulators are `A`.
 #[repr(transparent)]
 pub struct Typed<K, A> {
-    core: Core,
+    core: DroppedHere<Core>,
     types: PhantomData<fn() -> (K, A)>,
 }
 
@@ -49,7 +52,7 @@ impl<K: Key, A: State> Typed<K, A> {
     ///
     /// # Panics
     /// If it was opened for other types.
-    pub fn new(core: Core) -> Self {
+    pub fn new(core: DroppedHere<Core>) -> Self {
         assert!(core.types.record().is::<K, A>(), "panes of other types");
         Self { core, types: PhantomData }
     }
@@ -75,7 +78,7 @@ impl<K: Key, A: State> Typed<K, A> {
     /// Returns the same to be changed.
     #[inline(always)]
     pub fn changing(&mut self, slot: usize) -> Changing<'_, K, A> {
-        let Core { slots, account, oversize, .. } = &mut self.core;
+        let Core { slots, account, oversize, .. } = &mut *self.core;
         let found = slots[slot].as_mut().expect("a slice in use");
         // SAFETY: as said above.
         let table = unsafe { found.active.native_mut_unchecked() };
