@@ -91,6 +91,7 @@ pub use operators::join::Join;
 pub use operators::join_sides::JoinSides;
 pub use operators::key_by::{KeyBy, Keyed};
 pub use operators::lookup_join::LookupJoin;
+pub use operators::placing::{Fixed, Moved, Placing};
 pub use operators::rolling::Rolling;
 pub use operators::shared_table::{SharedTable, TableLoader};
 pub use operators::spec::{OperatorState, Spec};

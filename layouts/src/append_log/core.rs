@@ -30,6 +30,7 @@ use crate::contract::table::{CheckpointOutcome, Cursor, StateContext, TableStats
 use crate::contract::upkeep::Upkeep;
 use crate::heap::hash_range::HashRange;
 use crate::hybrid_log::Pool;
+use crate::support::out_of_line_unsafe::DroppedHere;
 use crate::support::oversize::Oversize;
 use crate::support::patient_reads::PatientReads;
 
@@ -101,7 +102,7 @@ impl ListsCore {
         layout: &AppendLog,
         list_type: &'static ListType,
         mut context: StateContext,
-    ) -> Result<Self> {
+    ) -> Result<DroppedHere<Self>> {
         let longest = context.longest_record();
         let restored = context.restored.take();
         let account = context.account.clone();
@@ -169,7 +170,7 @@ impl ListsCore {
         if let Some((image, _)) = restored {
             lists.restore(&image)?;
         }
-        Ok(lists)
+        Ok(DroppedHere::new(lists))
     }
 
     /// A bucket without lists. Books it.

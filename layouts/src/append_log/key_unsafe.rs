@@ -43,6 +43,26 @@ impl<'a> KeyRef<'a> {
         Self(unsafe { RecordRef::new(key_type, key) })
     }
 
+    /// A whole record, as if it were a key: its value goes with it.
+    pub fn whole(record: RecordRef<'a>) -> Self {
+        Self(record)
+    }
+
+    /// The key as a record, or the [whole](Self::whole) record.
+    pub fn record(self) -> RecordRef<'a> {
+        self.0
+    }
+
+    /// Whether it is of this type.
+    pub fn is_of(self, key_type: KeyType) -> bool {
+        self.0.record_type().is_like(key_type)
+    }
+
+    /// Bytes that an owned copy takes outside, with the heap that it owns.
+    pub fn owned_bytes(self) -> u64 {
+        OwnedKey::own_bytes(self.0.record_type()) + self.heap_bytes()
+    }
+
     /// The native key.
     ///
     /// # Panics
@@ -107,7 +127,7 @@ pub struct OwnedKey {
     place: Place,
 }
 
-// SAFETY: a `RecordType` of keys is made of types that are `Send`, and the key is owned.
+// SAFETY: only records of types that are `Send` can be cloned, and the key is owned.
 unsafe impl Send for OwnedKey {}
 // SAFETY: they are `Sync` too, and shared access only reads the key.
 unsafe impl Sync for OwnedKey {}

@@ -26,7 +26,7 @@ mod groups;
 mod heads_unsafe;
 mod jobs;
 mod kept;
-mod key_unsafe;
+pub(crate) mod key_unsafe;
 mod merge;
 mod notes;
 mod packed;

@@ -18,6 +18,7 @@ use super::chain_unsafe::Chain;
 use super::core::ListsCore;
 use super::heads_unsafe::{NativeHeads, ReadHeads};
 use crate::heap::raw_table_unsafe::Near;
+use crate::support::out_of_line_unsafe::{DroppedHere, drop_here};
 
 /// More than a new key and the growth of a table take, unless they are large.
 const NEW_BYTES: u64 = 64 << 10;
@@ -33,9 +34,11 @@ pub struct Plenty {
 /// probably is.
 pub type Found = (u64, Option<Near>);
 
+drop_here!(ListsCore);
+
 /// Lists of keys `K` and elements `E`.
 pub struct TypedLists<K, E> {
-    core: ListsCore,
+    core: DroppedHere<ListsCore>,
     types: PhantomData<fn() -> (K, E)>,
 }
 
@@ -60,7 +63,7 @@ impl<K: Key, E: State> TypedLists<K, E> {
     ///
     /// # Panics
     /// If it was opened for others.
-    pub fn new(core: ListsCore) -> Self {
+    pub fn new(core: DroppedHere<ListsCore>) -> Self {
         assert!(core.list_type.is::<K, E>(), "lists of other types");
         Self { core, types: PhantomData }
     }
@@ -75,7 +78,7 @@ impl<K: Key, E: State> TypedLists<K, E> {
     /// The buckets, and the count of elements.
     #[inline(always)]
     pub fn parts(&mut self) -> (TypedBuckets<'_, K, E>, &mut u64) {
-        let ListsCore { buckets, elements, .. } = &mut self.core;
+        let ListsCore { buckets, elements, .. } = &mut *self.core;
         (TypedBuckets { buckets, types: PhantomData }, elements)
     }
 }

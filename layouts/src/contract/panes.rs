@@ -12,6 +12,7 @@ use crate::contract::by_hash::ByHash;
 use crate::contract::table::{BatchError, Cursor, StateContext};
 use crate::contract::upkeep::Upkeep;
 use crate::heap::entry_part_unsafe::Iter;
+use crate::support::record_type_unsafe::Entry;
 
 /// Merges the second accumulator into the first, which holds the earlier events. Must be
 /// associative.
@@ -24,7 +25,7 @@ pub struct Run<'a, K, A>(Entries<'a, K, A>);
 #[derive(Debug)]
 enum Entries<'a, K, A> {
     One(Option<(&'a K, &'a A)>),
-    Table(Iter<'a, (K, A)>),
+    Table(Iter<'a, Entry<K, A>>),
 }
 
 impl<'a, K, A> Run<'a, K, A> {
@@ -34,13 +35,13 @@ impl<'a, K, A> Run<'a, K, A> {
     }
 
     #[inline]
-    pub(crate) fn of_table(entries: Iter<'a, (K, A)>) -> Self {
+    pub(crate) fn of_table(entries: Iter<'a, Entry<K, A>>) -> Self {
         Self(Entries::Table(entries))
     }
 
     /// What is left of a run of a table.
     #[inline]
-    pub(crate) fn table_mut(&mut self) -> Option<&mut Iter<'a, (K, A)>> {
+    pub(crate) fn table_mut(&mut self) -> Option<&mut Iter<'a, Entry<K, A>>> {
         match &mut self.0 {
             Entries::Table(entries) => Some(entries),
             Entries::One(_) => None,
@@ -54,7 +55,7 @@ impl<'a, K, A> Iterator for Run<'a, K, A> {
     #[inline]
     fn next(&mut self) -> Option<Self::Item> {
         match &mut self.0 {
-            Entries::Table(entries) => entries.next().map(|(key, acc)| (key, acc)),
+            Entries::Table(entries) => entries.next().map(|entry| (&entry.key, &entry.value)),
             Entries::One(one) => one.take(),
         }
     }
@@ -63,7 +64,9 @@ impl<'a, K, A> Iterator for Run<'a, K, A> {
     #[inline]
     fn fold<B, F: FnMut(B, Self::Item) -> B>(self, init: B, mut f: F) -> B {
         match self.0 {
-            Entries::Table(entries) => entries.fold(init, |all, (key, acc)| f(all, (key, acc))),
+            Entries::Table(entries) => {
+                entries.fold(init, |all, entry| f(all, (&entry.key, &entry.value)))
+            }
             Entries::One(one) => one.into_iter().fold(init, f),
         }
     }

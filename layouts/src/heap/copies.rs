@@ -246,7 +246,7 @@ fn write_all(chunk: &mut Records, sink: &mut Sink<'_>) -> Result<()> {
 }
 
 /// An error of a record that is too large, with its key.
-pub(super) fn name_large(error: Error, record: RecordRef<'_>) -> Error {
+pub(crate) fn name_large(error: Error, record: RecordRef<'_>) -> Error {
     match error.kind() {
         ErrorKind::ValueTooLarge | ErrorKind::OverBudget => error.with("key", record.key_text()),
         _ => error,

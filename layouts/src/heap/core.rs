@@ -17,6 +17,7 @@ use crate::heap::lent::check_not_overdrawn;
 use crate::heap::place::Place;
 use crate::restore::full_image::{kept_free, pace_of};
 use crate::support::first_panic::FirstPanic;
+use crate::support::out_of_line_unsafe::DroppedHere;
 use crate::support::oversize::Oversize;
 use crate::support::record_type_unsafe::{RecordRef, RecordType};
 
@@ -69,8 +70,8 @@ impl HeapCore {
         context: StateContext,
         record_type: &'static RecordType,
         durability: Durability,
-    ) -> Self {
-        Self {
+    ) -> DroppedHere<Self> {
+        DroppedHere::new(Self {
             remembered: Remembered::new(&context),
             oversize: Oversize::new(&context.name, context.max_value_bytes),
             table: table_of(&context, record_type),
@@ -84,7 +85,7 @@ impl HeapCore {
             sought: 0,
             kept: 0,
             is_open: false,
-        }
+        })
     }
 
     pub(super) fn empty_table(&self) -> RawTable {
@@ -279,11 +280,18 @@ impl HeapCore {
             let grown = self.table.capacity() + BLOCK_ENTRIES_MAX;
             self.kept = self.kept.max(self.kept_for(grown));
         }
-        let kept = self.kept();
         self.with_room(&mut |core| {
-            let needed = heap_bytes + kept + core.table.growth_bytes(hash);
-            core.context.account.ensure(needed, "a new entry")?;
-            core.table.make_room(hash)
+            // Again once the table has grown: splits that move no entry take more than was asked for.
+            for _ in 0..2 {
+                let needed = heap_bytes + core.kept() + core.table.growth_bytes(hash);
+                core.context.account.ensure(needed, "a new entry")?;
+                let before = core.table.slots();
+                core.table.make_room(hash)?;
+                if core.is_open && core.table.slots() > before {
+                    core.kept = core.kept.max(core.kept_for(core.table.capacity()));
+                }
+            }
+            Ok(())
         })
     }
 

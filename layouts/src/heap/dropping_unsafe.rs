@@ -51,6 +51,28 @@ impl RawTable {
         }
     }
 
+    /// Returns how many entries the prefix has that goes next, and the heap that they own; `None` in an empty table.
+    pub fn last_part(&self) -> Option<(usize, u64)> {
+        let mut next = Some(*self.leaving.as_deref().unwrap_or(&self.directory).last()?);
+        let (mut count, mut heap) = (0, 0);
+        while let Some(block) = next {
+            // SAFETY: as said above.
+            let head = unsafe { block.head() };
+            (next, count) = (head.next, count + usize::from(head.len));
+            if self.record_type.is_plain() {
+                continue;
+            }
+            for group in 0..=self.mask() {
+                // SAFETY: as said above; a slot with a tag has an entry, and `self` is borrowed.
+                let heap_of =
+                    |slot| unsafe { self.record((block, group * SLOTS + slot)) }.heap_bytes();
+                // SAFETY: as said above.
+                heap += slots_of(unsafe { block.occupied(group) }).map(heap_of).sum::<u64>();
+            }
+        }
+        Some((count, heap))
+    }
+
     /// Drops the entries of one prefix of a table that is not used any more, and frees its blocks. Returns whether there
     /// was one. Keeps the first panic of a drop.
     pub fn drop_step(&mut self, panicked: &mut Option<Box<dyn Any + Send>>) -> bool {

@@ -65,11 +65,6 @@ impl<'a, T> Part<'a, T> {
         self.table.entry(spot).map(|record| unsafe { &*record.as_ptr().cast() })
     }
 
-    /// Iterates over the entries with their slots.
-    pub fn numbered(self) -> impl Iterator<Item = (usize, &'a T)> {
-        (0..self.slots()).filter_map(move |slot| Some((slot, self.get(slot)?)))
-    }
-
     /// Iterates over the entries, in the order of slots.
     #[inline]
     pub fn iter(self) -> Iter<'a, T> {

@@ -8,38 +8,7 @@ use std::sync::Arc;
 use alluvium_pagestore::{ErrorKind, KeyGroup, KeyHash, hash_word};
 
 use super::*;
-
-/// A value made of a number.
-trait Made: Send + Sync + 'static {
-    fn of(n: u64) -> Self;
-    fn is(&self, n: u64) -> bool;
-}
-
-#[repr(align(64))]
-struct Wide(u64);
-
-macro_rules! made {
-    ($type:ty, $of:expr, $is:expr) => {
-        impl Made for $type {
-            fn of(n: u64) -> Self {
-                let of: fn(u64) -> Self = $of;
-                of(n)
-            }
-
-            fn is(&self, n: u64) -> bool {
-                let is: fn(&Self, u64) -> bool = $is;
-                is(self, n)
-            }
-        }
-    };
-}
-
-made!((), |_| (), |_, _| true);
-made!(u8, |n| n as u8, |of, n| *of == n as u8);
-made!(u64, |n| n, |of, n| *of == n);
-made!([u64; 31], |n| [n; 31], |of, n| *of == [n; 31]);
-made!(Wide, Wide, |of, n| of.0 == n && std::ptr::from_ref(of).addr() % 64 == 0);
-made!(String, |n| n.to_string(), |of, n| *of == n.to_string());
+use crate::heap::made::{Made, Wide};
 
 /// An entry that has its hash with some others. To compute it may be set to panic.
 struct Item<V> {
@@ -82,9 +51,10 @@ fn walked<V: Made>(table: &EntryTable<Item<V>>) -> Vec<u64> {
         let (part, next) = table.part_at(place);
         let numbers: Vec<u64> = part.iter().map(|item| item.n).collect();
         assert_eq!((numbers.len(), part.iter().len()), (part.len(), part.len()));
-        let numbered = part.numbered().map(|(slot, item)| {
-            assert!(std::ptr::eq(part.get(slot).unwrap(), item) && item.value.is(item.n));
-            item.n
+        let numbered = (0..part.slots()).filter_map(|slot| {
+            let item = part.get(slot)?;
+            assert!(item.value.is(item.n));
+            Some(item.n)
         });
         assert!(numbered.eq(numbers.iter().copied()));
         let is_here = |n: &u64| {

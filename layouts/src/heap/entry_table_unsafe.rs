@@ -25,7 +25,7 @@ use super::raw_table_unsafe::RawTable;
 use crate::support::record_type_unsafe::{Entry, RecordRef, RecordType};
 
 /// Groups of a block: a walk reads a block at a time.
-const GROUPS_MAX: usize = 8;
+pub(super) const GROUPS_MAX: usize = 8;
 /// Most entries of a part, unless too many hashes agree.
 pub(crate) const PART_ENTRIES_MAX: usize = entries_max(GROUPS_MAX);
 /// Entries that a part is expected to have, at most: of evenly spread hashes few parts get so many more that they are
@@ -46,6 +46,7 @@ impl<K: Key, V: 'static> Keyed for (K, V) {
 }
 
 /// The table. Callers give the hash with every call.
+#[repr(transparent)]
 pub(crate) struct EntryTable<T> {
     table: RawTable,
     entries: PhantomData<T>,
@@ -79,6 +80,28 @@ impl<T: Keyed> EntryTable<T> {
 
 // SAFETY: in all of these the table is one of entries `T`, as said above.
 impl<T> EntryTable<T> {
+    /// Looks at a raw table as at one of entries `T`.
+    ///
+    /// # Safety
+    /// Its records are `T`, in blocks of [`GROUPS_MAX`] groups at most, and nobody reads their bits.
+    #[inline(always)]
+    // SAFETY: the types are the caller's promise.
+    pub(super) unsafe fn view(table: &RawTable) -> &Self {
+        // SAFETY: it is a raw table and nothing else.
+        unsafe { &*std::ptr::from_ref(table).cast() }
+    }
+
+    /// Does so for a change.
+    ///
+    /// # Safety
+    /// As for [`view`](Self::view).
+    #[inline(always)]
+    // SAFETY: the types are the caller's promise.
+    pub(super) unsafe fn view_mut(table: &mut RawTable) -> &mut Self {
+        // SAFETY: as above.
+        unsafe { &mut *std::ptr::from_mut(table).cast() }
+    }
+
     /// Allows all entries to be of one of `groups` key groups.
     pub fn expect_few_of(self, groups: u16) -> Self {
         Self { table: self.table.expect_few_of(groups), entries: PhantomData }
@@ -98,21 +121,6 @@ impl<T> EntryTable<T> {
         if parts > 1 {
             self.table.expect_prefixes(parts.ilog2());
         }
-    }
-
-    /// Makes room for an entry with this hash.
-    ///
-    /// # Errors
-    /// [`ErrorKind::OverBudget`](alluvium_pagestore::ErrorKind::OverBudget) if the table cannot grow.
-    #[inline]
-    pub fn make_room(&mut self, hash: u64) -> Result<()> {
-        self.table.make_room(hash)
-    }
-
-    /// Returns whether there is room for an entry with this hash.
-    #[inline]
-    pub fn has_room(&self, hash: u64) -> bool {
-        self.table.has_room(hash)
     }
 
     /// Returns the number of entries.
@@ -243,22 +251,11 @@ impl<T> EntryTable<T> {
         }
     }
 
-    /// Iterates over the entries with this hash. Cost: two look-ups for the first, and one more for each further one
-    /// times how many there are.
+    /// Iterates over the entries with this hash. Cost: a look-up, and an indirect call per entry.
     pub fn of_hash(&self, hash: u64) -> impl Iterator<Item = &T> {
-        (0..).map_while(move |nth| self.nth_of_hash(hash, nth))
-    }
-
-    fn nth_of_hash(&self, hash: u64, nth: usize) -> Option<&T> {
-        let mut before = 0;
-        let is_it = &mut |record: RecordRef<'_>| {
-            let is_alike = record.hash() == hash;
-            before += usize::from(is_alike);
-            is_alike && before == nth + 1
-        };
-        let spot = self.table.find(hash, is_it)?;
+        let is_alike = move |record: &RecordRef<'_>| record.hash() == hash;
         // SAFETY: as said above; the entry stays while `self` is borrowed.
-        self.table.entry(spot).map(|record| unsafe { &*record.as_ptr().cast() })
+        self.table.alike(hash).filter(is_alike).map(|record| unsafe { &*record.as_ptr().cast() })
     }
 
     /// Returns the hashes of entries from `place` to `last`, those of the part at `place`, sorted; and where the next

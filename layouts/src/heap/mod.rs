@@ -23,12 +23,15 @@ mod growing_unsafe;
 pub(crate) mod hash_range;
 pub(crate) mod lent;
 pub(crate) mod lists;
+#[cfg(test)]
+mod made;
 mod marks_unsafe;
 mod needs;
 pub(crate) mod panes;
 pub(crate) mod place;
 pub(crate) mod raw_table_unsafe;
 mod reading;
+pub(crate) mod record_table_unsafe;
 mod records_unsafe;
 pub(crate) mod snapshot;
 #[cfg(test)]
@@ -46,6 +49,7 @@ use alluvium_pagestore::{
 
 pub(crate) use self::batches::{GROUP, NEAR_BYTES};
 pub(crate) use self::capture::segment_bytes;
+pub(crate) use self::copies::name_large;
 use self::core::{Durability, HeapCore};
 use self::raw_table_unsafe::{Near, Spot};
 use self::typed_unsafe::Typed;

@@ -352,6 +352,39 @@ impl RawTable {
         }
     }
 
+    /// Iterates over the entries with the tag of a hash that stand where it may, each once. Cost: that of one look-up that
+    /// finds nothing.
+    pub fn alike(&self, hash: u64) -> impl Iterator<Item = RecordRef<'_>> {
+        let (tag, begin) = (tag_of(hash), hash as usize & self.last());
+        let mut block = self.directory.get(self.index_of(hash)).copied();
+        let (mut window, mut windows, mut found) = (begin, 0, None);
+        std::iter::from_fn(move || {
+            loop {
+                let at = block?;
+                // SAFETY: as said above.
+                let left: &mut u16 =
+                    found.get_or_insert_with(|| unsafe { at.window(window).matches(tag) });
+                if *left != 0 {
+                    let slot = (window + left.trailing_zeros() as usize) & self.last();
+                    *left &= *left - 1;
+                    // SAFETY: as said above; a slot with a tag has an entry, and `self` is borrowed.
+                    return Some(unsafe { self.record((at, slot)) });
+                }
+                // SAFETY: as said above.
+                let (is_passed, next) = unsafe { (at.is_passed(window), at.head().next) };
+                if !is_passed {
+                    block = None;
+                    return None;
+                }
+                (windows, found) = (windows + 1, None);
+                window = (window + SLOTS) & self.last();
+                if windows > self.mask() {
+                    (block, window, windows) = (next, begin, 0);
+                }
+            }
+        })
+    }
+
     /// Returns whether an entry is already marked as changed since the last barrier.
     ///
     /// # Safety

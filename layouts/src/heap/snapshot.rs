@@ -7,7 +7,7 @@
 
 use std::rc::Rc;
 
-use alluvium_pagestore::{Account, HeapSize, Key, KeyHash, Lookup, MemoryKind, Result, State};
+use alluvium_pagestore::{Account, HeapSize, KeyHash, Lookup, MemoryKind, Result};
 
 use crate::heap::entry_table_unsafe::{EntryTable, FrozenTable, Keyed};
 use crate::heap::hash_range::HashRange;
@@ -21,16 +21,6 @@ pub trait Entry<K>: Clone {
     fn key(&self) -> &K;
     /// Heap bytes that a copy of it owns.
     fn owned_bytes(&self) -> u64;
-}
-
-impl<K: Key, V: State> Entry<K> for (K, V) {
-    fn key(&self) -> &K {
-        &self.0
-    }
-
-    fn owned_bytes(&self) -> u64 {
-        (self.0.heap_bytes() + self.1.heap_bytes()) as u64
-    }
 }
 
 /// The entries of a table at a barrier.

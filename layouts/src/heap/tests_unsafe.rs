@@ -9,6 +9,7 @@ use alluvium_pagestore::{Account, hash_word};
 
 use super::group_unsafe::BLOCK_ENTRIES_MAX;
 use super::growing_unsafe::EXPECTED_BLOCKS_MAX;
+use super::made::{Made, Wide};
 use super::raw_table_unsafe::{Near, RawTable, Spot};
 use super::walk::Walk;
 use crate::heap::hash_range::HashRange;
@@ -20,45 +21,10 @@ fn table_of(record_type: &'static RecordType, limit: u64) -> RawTable {
     RawTable::new(record_type, Account::root(limit), HashRange::of(&(0..256), 256))
 }
 
-/// A key whose hash is told by its first byte, and a value made of it.
-trait Item: Clone + Send + Sync + 'static {
-    fn of(n: u64) -> Self;
-    fn is(&self, n: u64) -> bool;
-}
-
-#[derive(Clone, Copy)]
-#[repr(align(64))]
-struct Wide(u64);
-
-macro_rules! item {
-    ($type:ty, $of:expr, $is:expr) => {
-        impl Item for $type {
-            fn of(n: u64) -> Self {
-                let of: fn(u64) -> Self = $of;
-                of(n)
-            }
-
-            fn is(&self, n: u64) -> bool {
-                let is: fn(&Self, u64) -> bool = $is;
-                is(self, n)
-            }
-        }
-    };
-}
-
-item!((), |_| (), |_, _| true);
-item!(u64, |n| n, |of, n| *of == n);
-item!(u8, |n| n as u8, |of, n| *of == n as u8);
-item!([u8; 3], |n| [n as u8, (n >> 8) as u8, 7], |of, n| of[1] == (n >> 8) as u8);
-item!([u64; 8], |n| [n; 8], |of, n| *of == [n; 8]);
-item!(Wide, Wide, |of, n| of.0 == n && std::ptr::from_ref(of).addr() % 64 == 0);
-item!(String, |n| n.to_string(), |of, n| *of == n.to_string());
-item!(Box<[u64]>, |n| vec![n; n as usize % 5].into(), |of, n| of.iter().all(|of| *of == n));
-
 /// What stands in the tests' tables: the number is a part of the key, so that it can be compared.
 type Of<V> = Entry<u64, V>;
 
-fn add<V: Item>(table: &mut RawTable, hash: u64, n: u64) -> Spot {
+fn add<V: Made>(table: &mut RawTable, hash: u64, n: u64) -> Spot {
     table.make_room(hash).unwrap();
     // SAFETY: the table is of these types, and the entry is written at once.
     unsafe {
@@ -68,7 +34,7 @@ fn add<V: Item>(table: &mut RawTable, hash: u64, n: u64) -> Spot {
     }
 }
 
-fn find<V: Item>(table: &RawTable, hash: u64, n: u64) -> Option<Spot> {
+fn find<V: Made>(table: &RawTable, hash: u64, n: u64) -> Option<Spot> {
     // SAFETY: the table is of these types.
     let found = unsafe { table.probe(hash, |entry: &Of<V>| entry.key == n) }?;
     // SAFETY: it is there.
@@ -76,7 +42,7 @@ fn find<V: Item>(table: &RawTable, hash: u64, n: u64) -> Option<Spot> {
     Some(found.spot())
 }
 
-fn find_near<V: Item>(table: &RawTable, hash: u64, n: u64, near: Near) -> Option<Spot> {
+fn find_near<V: Made>(table: &RawTable, hash: u64, n: u64, near: Near) -> Option<Spot> {
     // SAFETY: the table is of these types.
     let found = unsafe { table.probe_near(hash, near, |entry: &Of<V>| entry.key == n) };
     found.map(|found| found.spot())
@@ -110,7 +76,7 @@ fn record_type<V: Clone + Send + Sync + 'static>() -> &'static RecordType {
 }
 
 /// Seeded inserts, removals and look-ups against a map.
-fn history<V: Item>(keys: u64, alike: u64, steps: u64) {
+fn history<V: Made>(keys: u64, alike: u64, steps: u64) {
     ALIKE.set(alike);
     let account = Account::root(1 << 30);
     let range = HashRange::of(&(0..256), 256);

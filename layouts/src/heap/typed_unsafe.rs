@@ -14,13 +14,16 @@ use alluvium_pagestore::{Account, Key, MemoryKind};
 
 use super::core::HeapCore;
 use super::raw_table_unsafe::{Found, Near, Spot};
+use crate::support::out_of_line_unsafe::{DroppedHere, drop_here};
 use crate::support::oversize::Oversize;
 use crate::support::record_type_unsafe::Entry;
+
+drop_here!(HeapCore);
 
 /// A core whose records have keys `K` and values `V`.
 #[derive(Debug)]
 pub(crate) struct Typed<K, V> {
-    core: HeapCore,
+    core: DroppedHere<HeapCore>,
     types: PhantomData<fn() -> (K, V)>,
 }
 
@@ -49,7 +52,7 @@ impl<K: Key, V: 'static> Typed<K, V> {
     ///
     /// # Panics
     /// If the core was opened for other types.
-    pub fn new(core: HeapCore) -> Self {
+    pub fn new(core: DroppedHere<HeapCore>) -> Self {
         assert!(core.table.record_type().is::<K, V>(), "a table of records of other types");
         Self { core, types: PhantomData }
     }
@@ -111,7 +114,7 @@ impl<K: Key, V: 'static> Typed<K, V> {
             if !self.core.table.has_changed(&found) {
                 self.core.note_change(found.spot());
             }
-            let HeapCore { context, oversize, .. } = &mut self.core;
+            let HeapCore { context, oversize, .. } = &mut *self.core;
             (found.entry.as_mut(), &context.account, oversize)
         }
     }
@@ -128,7 +131,7 @@ impl<K: Key, V: 'static> Typed<K, V> {
             let (at, spot) = self.core.table.claim(hash);
             let mut at = at.cast::<Entry<K, V>>();
             at.write(entry);
-            let HeapCore { context, oversize, .. } = &mut self.core;
+            let HeapCore { context, oversize, .. } = &mut *self.core;
             ((at.as_mut(), &context.account, oversize), spot)
         }
     }

@@ -35,7 +35,7 @@ use crate::contract::table::{
 use crate::contract::upkeep::Upkeep;
 use crate::heap::lent::{Changed, book_change};
 use crate::support::oversize::Oversize;
-use crate::support::record_type_unsafe::{ErasedTouched, RecordRun, RecordType, heap_of};
+use crate::support::record_type_unsafe::{ErasedTouched, RecordRun, heap_of};
 
 /// An open [`HybridLog`].
 pub struct HybridLogTable<K: Key, V: State> {
@@ -79,8 +79,7 @@ impl<K: Key, V: State> Layout<K, V> for HybridLog {
     }
 
     fn open(&self, context: StateContext) -> Result<Self::Table> {
-        let core = Core::open(self, RecordType::of::<K, V>(), context)?;
-        Ok(HybridLogTable { core: Typed::new(core), scratch: None, last_touch: None })
+        Ok(HybridLogTable { core: Typed::open(self, context)?, scratch: None, last_touch: None })
     }
 }
 

@@ -10,18 +10,23 @@
 use std::marker::PhantomData;
 use std::ops::{Deref, DerefMut};
 
-use alluvium_pagestore::{Key, Lookup, MemoryKind, State};
+use alluvium_pagestore::{Key, Lookup, MemoryKind, Result, State};
 
 use super::address::{Place, StoredAt};
+use super::config::HybridLog;
 use super::core::Core;
 use super::frame_unsafe::Shape;
 use super::index::IndexHash;
 use super::log::{Located, Log};
-use crate::support::record_type_unsafe::heap_of;
+use crate::contract::table::StateContext;
+use crate::support::out_of_line_unsafe::{DroppedHere, drop_here};
+use crate::support::record_type_unsafe::{RecordType, heap_of};
+
+drop_here!(Core);
 
 /// A core whose records have keys `K` and values `V`.
 pub(super) struct Typed<K, V> {
-    core: Core,
+    core: DroppedHere<Core>,
     types: PhantomData<fn() -> (K, V)>,
 }
 
@@ -41,15 +46,22 @@ impl<K, V> DerefMut for Typed<K, V> {
     }
 }
 
-// SAFETY: in all of these the log is one of records of these types, which `new` has looked at.
+#[inline(never)]
+fn open(
+    layout: &HybridLog,
+    record_type: &'static RecordType,
+    context: StateContext,
+) -> Result<DroppedHere<Core>> {
+    Core::open(layout, record_type, context).map(DroppedHere::new)
+}
+
+// SAFETY: in all of these the log is one of records of these types, which `open` has looked at.
 impl<K: Key, V: State> Typed<K, V> {
-    /// A core that was opened for these types.
-    ///
-    /// # Panics
-    /// If it was opened for others.
-    pub fn new(core: Core) -> Self {
+    /// Opens the log that a layout describes for these types, and restores what the context says.
+    pub fn open(layout: &HybridLog, context: StateContext) -> Result<Self> {
+        let core = open(layout, RecordType::of::<K, V>(), context)?;
         assert!(core.log.record_type.is::<K, V>(), "a log of records of other types");
-        Self { core, types: PhantomData }
+        Ok(Self { core, types: PhantomData })
     }
 
     #[inline(always)]

@@ -50,6 +50,74 @@ impl<T> Drop for OutOfLine<T> {
     }
 }
 
+/// A type whose values a function of this crate drops.
+///
+/// The code that drops a value is compiled in each crate that may drop it, also where the type has no parameters. A
+/// user's crate has a call of this function only.
+///
+/// # Safety
+/// `drop_here` drops the value and does nothing else with it.
+pub(crate) unsafe trait DropHere: Sized {
+    /// Drops a value.
+    ///
+    /// # Safety
+    /// Nobody touches it afterwards.
+    // SAFETY: the value is the caller's to promise.
+    unsafe fn drop_here(value: &mut ManuallyDrop<Self>);
+}
+
+/// Makes types without parameters [`DropHere`].
+macro_rules! drop_here {
+    ($type:ty) => {
+        // SAFETY: it drops the value.
+        unsafe impl crate::support::out_of_line_unsafe::DropHere for $type {
+            #[inline(never)]
+            // SAFETY: the value is the caller's to promise.
+            unsafe fn drop_here(value: &mut std::mem::ManuallyDrop<Self>) {
+                // SAFETY: the caller does not touch it again.
+                unsafe { std::mem::ManuallyDrop::drop(value) }
+            }
+        }
+    };
+}
+pub(crate) use drop_here;
+
+/// A value that is dropped [here](DropHere).
+#[derive(Debug)]
+#[repr(transparent)]
+pub(crate) struct DroppedHere<T: DropHere>(ManuallyDrop<T>);
+
+impl<T: DropHere> DroppedHere<T> {
+    /// Wraps a value.
+    pub fn new(value: T) -> Self {
+        Self(ManuallyDrop::new(value))
+    }
+}
+
+impl<T: DropHere> Deref for DroppedHere<T> {
+    type Target = T;
+
+    #[inline(always)]
+    fn deref(&self) -> &T {
+        &self.0
+    }
+}
+
+impl<T: DropHere> DerefMut for DroppedHere<T> {
+    #[inline(always)]
+    fn deref_mut(&mut self) -> &mut T {
+        &mut self.0
+    }
+}
+
+impl<T: DropHere> Drop for DroppedHere<T> {
+    #[inline]
+    fn drop(&mut self) {
+        // SAFETY: nobody has `self` after this.
+        unsafe { T::drop_here(&mut self.0) }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -68,6 +136,23 @@ mod tests {
         drop(value);
         assert_eq!(Rc::strong_count(&shared), 1);
         let value = OutOfLine::new(vec![shared.clone()]);
+        let panicked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+            let _value = value;
+            panic!("planned");
+        }));
+        assert!(panicked.is_err() && Rc::strong_count(&shared) == 1);
+    }
+
+    #[test]
+    fn a_value_that_is_dropped_here_is_dropped_once_also_by_a_panic() {
+        struct Shared(Rc<()>);
+        drop_here!(Shared);
+        let shared = Rc::new(());
+        let value = DroppedHere::new(Shared(shared.clone()));
+        assert_eq!(Rc::strong_count(&value.0.0), 2);
+        drop(value);
+        assert_eq!(Rc::strong_count(&shared), 1);
+        let value = DroppedHere::new(Shared(shared.clone()));
         let panicked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
             let _value = value;
             panic!("planned");

@@ -43,6 +43,8 @@ pub(crate) struct RecordType {
     /// Whether neither keys nor values ever own heap.
     is_plain: bool,
     needs_drop: bool,
+    /// Whether both are `Send` and `Sync`.
+    is_sendable: bool,
     id: fn() -> TypeId,
     // SAFETY of the functions: the caller promises an initialised entry of these types at each place it gives, and
     // for `clone_into` a target that is memory for one.
@@ -103,6 +105,7 @@ impl<K: Key, V: State> Of<K, V> {
         layout: Layout::new::<Entry<K, V>>(),
         is_plain: K::NO_HEAP && V::NO_HEAP,
         needs_drop: std::mem::needs_drop::<Entry<K, V>>(),
+        is_sendable: true,
         id: TypeId::of::<(K, V)>,
         hash: Self::hash,
         has_same_key: Self::has_same_key,
@@ -130,6 +133,7 @@ impl<K: Key, V: 'static> Of<K, V> {
         layout: Layout::new::<Entry<K, V>>(),
         is_plain: K::NO_HEAP,
         needs_drop: std::mem::needs_drop::<Entry<K, V>>(),
+        is_sendable: false,
         id: TypeId::of::<(K, V)>,
         hash: Self::hash,
         has_same_key: Self::has_same_key,
@@ -199,6 +203,7 @@ impl<T: Keyed> Of<T, ()> {
         layout: Layout::new::<Entry<T, ()>>(),
         is_plain: false,
         needs_drop: std::mem::needs_drop::<T>(),
+        is_sendable: false,
         id: TypeId::of::<(T, ())>,
         hash: Self::hash_of_key,
         has_same_key: |_, _| unreachable!("only the owner of an entry compares keys"),
@@ -226,7 +231,7 @@ impl<K: Key> Of<K, ()> {
 
 impl RecordType {
     /// That of keys `K` and values `V`.
-    pub(crate) fn of<K: Key, V: State>() -> &'static Self {
+    pub(crate) const fn of<K: Key, V: State>() -> &'static Self {
         const { &Of::<K, V>::TYPE }
     }
 
@@ -251,7 +256,7 @@ impl RecordType {
     }
 
     /// Whether both are of the same types.
-    fn is_like(&self, other: &Self) -> bool {
+    pub(crate) fn is_like(&self, other: &Self) -> bool {
         std::ptr::eq(self, other) || (self.id)() == (other.id)()
     }
 
@@ -271,6 +276,11 @@ impl RecordType {
     #[inline]
     pub(crate) fn needs_drop(&self) -> bool {
         self.needs_drop
+    }
+
+    /// Whether its records may go to other threads.
+    pub(crate) fn is_sendable(&self) -> bool {
+        self.is_sendable
     }
 
     /// Clones an entry.
@@ -533,6 +543,7 @@ pub(crate) mod in_memory {
             layout: Layout::new::<Entry<K, V>>(),
             is_plain: false,
             needs_drop: std::mem::needs_drop::<Entry<K, V>>(),
+            is_sendable: true,
             id: TypeId::of::<(K, V)>,
             hash: |_| unreachable!("not hashed"),
             has_same_key: |_, _| unreachable!("not compared"),

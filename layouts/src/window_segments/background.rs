@@ -7,22 +7,23 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex};
 
-use alluvium_pagestore::{Helper, Key, Result, SegmentId, SegmentStore, SegmentWriter, State};
+use alluvium_pagestore::{Helper, Result, SegmentId, SegmentStore, SegmentWriter};
 
 use super::config::Sizes;
+use super::pane_type_unsafe::PaneType;
 use super::run::Run;
 use super::writing::{Removed, Written, give_up, panicked, write_merged, write_table};
 use crate::checkpoint::Jobs;
-use crate::heap::entry_table_unsafe::FrozenTable;
+use crate::heap::record_table_unsafe::FrozenRecords;
 use crate::trace_span;
 
 /// A table of a slice that is only read.
-pub type Frozen<K, A> = Arc<FrozenTable<(K, A)>>;
+pub type Frozen = Arc<FrozenRecords>;
 
 /// What the helper answers.
-pub enum Answer<K, A> {
+pub enum Answer {
     /// A table was written, or could not be.
-    Written { job: u64, table: Frozen<K, A>, result: Result<Written> },
+    Written { job: u64, table: Frozen, result: Result<Written> },
     /// Runs were made one, or could not be.
     Merged { job: u64, result: Result<Written> },
     /// A table was dropped.
@@ -39,19 +40,19 @@ pub struct Storage {
 }
 
 /// Hands work to the helper and collects answers.
-pub struct Background<K, A> {
-    pub jobs: Jobs<Answer<K, A>>,
+pub struct Background {
+    pub jobs: Jobs<Answer>,
     pub storage: Option<Storage>,
 }
 
-impl<K: Key, A: State> Background<K, A> {
+impl Background {
     /// Nothing to do yet.
     pub fn new(helper: Helper, storage: Option<Storage>) -> Self {
         Self { jobs: Jobs::new(helper), storage }
     }
 
     /// Has a table written as a run.
-    pub fn write(&mut self, job: u64, table: Frozen<K, A>, sizes: Sizes) {
+    pub fn write(&mut self, job: u64, table: Frozen, sizes: Sizes) {
         let storage = self.storage.clone().expect("a state with storage");
         self.jobs.submit(move || {
             trace_span!(DEBUG, "spill", entries = table.len());
@@ -61,18 +62,25 @@ impl<K: Key, A: State> Background<K, A> {
     }
 
     /// Has runs made one.
-    pub fn merge(&mut self, job: u64, runs: Vec<Arc<Run>>, removed: Removed<K>, sizes: Sizes) {
+    pub fn merge(
+        &mut self,
+        job: u64,
+        (types, runs): (&'static PaneType, Vec<Arc<Run>>),
+        removed: Removed,
+        sizes: Sizes,
+    ) {
         let storage = self.storage.clone().expect("a state with storage");
         self.jobs.submit(move || {
             trace_span!(DEBUG, "merge runs", runs = runs.len());
-            let result = storage
-                .with(|writer, store| write_merged::<K, A>(writer, store, &sizes, &runs, &removed));
+            let result = storage.with(|writer, store| {
+                write_merged(writer, store, &sizes, (types, &runs), &removed)
+            });
             Answer::Merged { job, result }
         });
     }
 
     /// Has a table dropped; this is the last use of it.
-    pub fn drop_table(&mut self, table: Frozen<K, A>) {
+    pub fn drop_table(&mut self, table: Frozen) {
         self.jobs.submit(move || {
             let table_bytes = table.memory_bytes();
             let heap_bytes = heap_of(&table);
@@ -94,7 +102,7 @@ impl<K: Key, A: State> Background<K, A> {
     }
 
     /// Waits a moment for an answer, doing the work of an inline helper.
-    pub fn wait(&mut self) -> Option<Answer<K, A>> {
+    pub fn wait(&mut self) -> Option<Answer> {
         let storage = &self.storage;
         self.jobs.wait(|| storage.iter().for_each(|storage| storage.store.device().drive()))
     }
@@ -115,15 +123,14 @@ impl Storage {
 }
 
 /// Heap that the entries of a table own.
-fn heap_of<K: Key, A: State>(table: &FrozenTable<(K, A)>) -> u64 {
-    if K::NO_HEAP && A::NO_HEAP {
+fn heap_of(table: &FrozenRecords) -> u64 {
+    if table.record_type().is_plain() {
         return 0;
     }
     let (mut place, mut bytes) = (Some(0), 0);
     while let Some(at) = place {
-        let (entries, next) = table.part_at(at);
-        let heap = |(key, value): &(K, A)| (key.heap_bytes() + value.heap_bytes()) as u64;
-        bytes += entries.iter().map(heap).sum::<u64>();
+        let (part, next) = table.part_at(at);
+        bytes += part.iter().map(|record| record.heap_bytes()).sum::<u64>();
         place = next;
     }
     bytes

@@ -18,51 +18,43 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use alluvium_pagestore::{
-    Error, ErrorKind, ImagePart, Key, Lookup, MemoryKind, Result, SegmentImage, SegmentInfo, State,
-    StateImage, Time, fingerprint,
+    Error, ErrorKind, ImagePart, MemoryKind, Result, SegmentImage, SegmentInfo, StateImage, Time,
+    fingerprint,
 };
 
 use super::LAYOUT;
 use super::background::Frozen;
+use super::core::Core;
 use super::files::NAME_BYTES;
 use super::run::Run;
 use super::slice::Slice;
-use super::table::SegmentPanes;
+use super::snapshot::Snapshot;
 use super::tables::{TableGroup, ToldTables, WrittenTable};
 use super::telling::Telling;
-use super::writing::{Cut, Written};
+use super::writing::Written;
+use crate::append_log::key_unsafe::KeyRef;
 use crate::checkpoint::{InSteps, Paced};
 use crate::contract::table::CheckpointOutcome;
-use crate::heap::snapshot::{Entry, Snapshot};
-use crate::restore::full_image::name_large;
+use crate::heap::name_large;
 use crate::support::gaps::Gaps;
+use crate::support::record_type_unsafe::RecordRef;
 
 /// What a checkpoint takes for a slice, and restoring it.
 pub const SLICE_SHARE_BYTES: u64 = 576 + size_of::<WrittenTable>() as u64 + ToldTables::TABLE_BYTES;
 
-impl<K: Key> Entry<K> for Cut<K> {
-    fn key(&self) -> &K {
-        &self.key
-    }
-
-    fn owned_bytes(&self) -> u64 {
-        self.key.heap_bytes() as u64
-    }
-}
-
 /// What a checkpoint has not read of a slice yet.
-pub struct Captured<K, A> {
+pub struct Captured {
     /// Which of the slices at the barrier it is.
     number: usize,
-    entries: Snapshot<K, (K, A)>,
-    cuts: Snapshot<K, Cut<K>>,
+    entries: Snapshot,
+    cuts: Snapshot,
 }
 
 /// A checkpoint being taken, or not decided yet.
-pub struct Capture<K, A> {
-    pub(super) slices: Vec<SliceBefore<K, A>>,
+pub struct Capture {
+    pub(super) slices: Vec<SliceBefore>,
     /// Slices that are gone, by their numbers, and not read yet.
-    gone: BTreeMap<usize, Slice<K, A>>,
+    gone: BTreeMap<usize, Slice>,
     step: Step,
     pub(super) own: Option<Paced>,
     /// Groups of tables that are named again; last the one that is written, once it is.
@@ -79,7 +71,7 @@ pub struct Capture<K, A> {
 }
 
 /// A slice at the barrier.
-pub(super) struct SliceBefore<K, A> {
+pub(super) struct SliceBefore {
     pub(super) table: WrittenTable,
     /// The group that has the table, or will have it.
     pub(super) group: u64,
@@ -88,7 +80,7 @@ pub(super) struct SliceBefore<K, A> {
     pub(super) next_number: u64,
     pub(super) runs: Vec<Arc<Run>>,
     /// What was on its way to storage then, and its number, until it is a run.
-    frozen: Option<(u64, Frozen<K, A>)>,
+    frozen: Option<(u64, Frozen)>,
 }
 
 #[derive(Clone, Copy)]
@@ -107,7 +99,7 @@ enum Step {
     Done,
 }
 
-impl<K, A> Capture<K, A> {
+impl Capture {
     /// The group of the tables that were written, unless there is none.
     fn written_group(&self) -> Option<TableGroup> {
         let written = self.slices.iter().filter(|before| before.group == self.number);
@@ -118,7 +110,7 @@ impl<K, A> Capture<K, A> {
     }
 }
 
-impl<K: Key, A: State> InSteps for SegmentPanes<K, A> {
+impl InSteps for Core {
     fn pause(&mut self) -> Result<()> {
         if self.writing == 0 {
             std::thread::yield_now();
@@ -134,7 +126,7 @@ impl<K: Key, A: State> InSteps for SegmentPanes<K, A> {
     }
 }
 
-impl<K: Key, A: State> SegmentPanes<K, A> {
+impl Core {
     /// Everything in the panes now is of the checkpoint.
     pub(super) fn begin_capture(&mut self) -> Result<()> {
         let store = self.context.segment_store()?.clone();
@@ -168,8 +160,8 @@ impl<K: Key, A: State> SegmentPanes<K, A> {
                 found.in_group = Some(number);
                 found.captured = Some(Box::new(Captured {
                     number: slices.len(),
-                    entries: Snapshot::new(&self.account, self.range),
-                    cuts: Snapshot::new(&self.account, self.range),
+                    entries: Snapshot::new(self.types, &self.account, self.range),
+                    cuts: Snapshot::new(self.types, &self.account, self.range),
                 }));
             }
             slices.push(SliceBefore {
@@ -242,7 +234,7 @@ impl<K: Key, A: State> SegmentPanes<K, A> {
                     return Err(error);
                 }
                 if capture.slices.iter().any(|before| before.frozen.is_some()) {
-                    let failed = |part: &super::slice::Waiting<K, A>| part.job == 0;
+                    let failed = |part: &super::slice::Waiting| part.job == 0;
                     if self.slices().any(|slice| slice.frozen.as_ref().is_some_and(failed)) {
                         self.spill()?;
                     }
@@ -299,11 +291,11 @@ impl<K: Key, A: State> SegmentPanes<K, A> {
         else {
             return Ok(false);
         };
-        let to_read = |before: &SliceBefore<K, A>| before.group == *group;
+        let to_read = |before: &SliceBefore| before.group == *group;
         let Some(ahead) = slices[*number..].iter().position(to_read) else { return Ok(false) };
         *number += ahead;
         let before = &slices[*number];
-        let is_it = |slice: &&mut Slice<K, A>| {
+        let is_it = |slice: &&mut Slice| {
             slice.captured.as_ref().is_some_and(|captured| captured.number == *number)
         };
         let in_use = self.slots.get_mut(before.slot).and_then(Option::as_mut).filter(is_it);
@@ -312,27 +304,25 @@ impl<K: Key, A: State> SegmentPanes<K, A> {
             None => gone.get_mut(number).expect("a slice that is not read is kept"),
         };
         let captured = found.captured.as_mut().expect("it is not read yet");
-        let mut push = |entry: &(K, A)| {
-            let pushed = own.push(entry.0.key_hash(), &entry.0, &entry.1);
-            pushed.map_err(|error| name_large(error, &entry.0))
+        let push = &mut |record: RecordRef<'_>| {
+            own.place_record(record).map(drop).map_err(|error| name_large(error, record))
         };
         let more = match captured.entries.next() {
             Some(place) => {
                 let (part, end) = found.active.part_at(place);
-                captured.entries.take(part, end, push)?;
+                captured.entries.take(&mut part.iter(), end, push)?;
                 true
             }
-            None => captured.entries.take_kept(&mut push)?,
+            None => captured.entries.take_kept(push)?,
         };
-        let mut push = |cut: &Cut<K>| own.push(cut.key.key_hash(), &cut.key, &cut.before);
         let more = more
             || match captured.cuts.next() {
                 Some(place) => {
-                    let (part, end) = found.cuts.part_at(place);
-                    captured.cuts.take(part, end, push)?;
+                    let (mut part, end) = found.cuts.part_at(place);
+                    captured.cuts.take(&mut part, end, push)?;
                     true
                 }
-                None => captured.cuts.take_kept(&mut push)?,
+                None => captured.cuts.take_kept(push)?,
             };
         if !more {
             found.captured = None;
@@ -366,21 +356,38 @@ impl<K: Key, A: State> SegmentPanes<K, A> {
         }
     }
 
+    /// Whether a checkpoint has to [keep](Core::keep) what a slice has of the key that `is`, before that changes. The
+    /// groups have another table from now on.
+    #[inline(never)]
+    pub(super) fn wants(
+        &mut self,
+        slot: usize,
+        hash: u64,
+        is: &mut dyn FnMut(KeyRef<'_>) -> bool,
+    ) -> bool {
+        let Some(found) = &mut self.slots[slot] else { return false };
+        found.in_group = None;
+        let wants =
+            |captured: &Captured| captured.entries.wants(hash, is) || captured.cuts.wants(hash, is);
+        found.captured.as_deref().is_some_and(wants)
+    }
+
     /// The table of a slice is about to change at a key: keeps what that has for the checkpoint being
     /// taken, and notes that checkpoints have written another table.
     #[cold]
     #[inline(never)]
-    pub(super) fn keep<Q: Lookup<K> + ?Sized>(&mut self, slot: usize, hash: u64, key: &Q) {
+    pub(super) fn keep(&mut self, slot: usize, hash: u64, key: KeyRef<'_>) {
         let Some(found) = &mut self.slots[slot] else { return };
         found.in_group = None;
         let Some(captured) = &mut found.captured else { return };
-        let mut is_kept = true;
-        if captured.entries.wants(hash, key) {
-            let before = found.active.find(hash, |(known, _)| key.is(known));
+        let (types, mut is_kept) = (self.types, true);
+        let is = &mut |kept: KeyRef<'_>| kept == key;
+        if captured.entries.wants(hash, is) {
+            let before = found.active.find(hash, &mut |known| types.key_of(known) == key);
             is_kept = captured.entries.keep(hash, key, before);
         }
-        if is_kept && captured.cuts.wants(hash, key) {
-            let before = found.cuts.find(hash, |known| key.is(known));
+        if is_kept && captured.cuts.wants(hash, is) {
+            let before = found.cuts.find(hash, &mut |known| types.key_of(known) == key);
             is_kept = captured.cuts.keep(hash, key, before);
         }
         if !is_kept {
@@ -389,7 +396,7 @@ impl<K: Key, A: State> SegmentPanes<K, A> {
     }
 
     /// A slice is gone: it is given back, unless a checkpoint has not read it.
-    pub(super) fn retire(&mut self, slice: Slice<K, A>) {
+    pub(super) fn retire(&mut self, slice: Slice) {
         match (&mut self.capture, &slice.captured) {
             (Some(capture), Some(captured)) => {
                 capture.gone.insert(captured.number, slice);
@@ -399,7 +406,7 @@ impl<K: Key, A: State> SegmentPanes<K, A> {
     }
 
     /// Whether a checkpoint waits for this table to be written.
-    fn waits_for(&mut self, table: &Frozen<K, A>) -> Option<&mut SliceBefore<K, A>> {
+    fn waits_for(&mut self, table: &Frozen) -> Option<&mut SliceBefore> {
         let slices = &mut self.capture.as_mut()?.slices;
         slices.iter_mut().find(|before| {
             before.frozen.as_ref().is_some_and(|(_, frozen)| Arc::ptr_eq(frozen, table))
@@ -407,7 +414,7 @@ impl<K: Key, A: State> SegmentPanes<K, A> {
     }
 
     /// A table was written: says whether a checkpoint waits for it, which holds the run from now on.
-    pub(super) fn was_written(&mut self, table: &Frozen<K, A>, written: &Written) -> bool {
+    pub(super) fn was_written(&mut self, table: &Frozen, written: &Written) -> bool {
         let Some(before) = self.waits_for(table) else { return false };
         let (number, _) = before.frozen.take().expect("it waits for it");
         let Written { segments, images, records, .. } = written;
@@ -419,7 +426,7 @@ impl<K: Key, A: State> SegmentPanes<K, A> {
     }
 
     /// A table was not written, and stays.
-    pub(super) fn was_not_written(&mut self, table: &Frozen<K, A>, error: &Error) {
+    pub(super) fn was_not_written(&mut self, table: &Frozen, error: &Error) {
         if self.waits_for(table).is_some() {
             let capture = self.capture.as_mut().expect("it waits");
             capture.failed = Some(Error::new(error.kind(), error.message()));
@@ -439,7 +446,7 @@ impl<K: Key, A: State> SegmentPanes<K, A> {
     }
 
     /// A table that was not written is dropped.
-    pub(super) fn was_dropped(&mut self, table: &Frozen<K, A>) {
+    pub(super) fn was_dropped(&mut self, table: &Frozen) {
         if let Some(before) = self.waits_for(table) {
             before.frozen = None;
             self.lose("a slice that was being written was purged and could not be written");

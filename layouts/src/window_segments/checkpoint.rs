@@ -9,21 +9,19 @@
 use std::sync::Arc;
 
 use alluvium_pagestore::{
-    Account, Error, ErrorKind, FooterEntry, Key, MemoryKind, PassVisitor, PassedRecord, Result,
-    SegmentId, SegmentImage, SegmentReader, SegmentStore, State, StateImage, Time, codec,
-    fingerprint,
+    Account, Error, ErrorKind, FooterEntry, MemoryKind, PassVisitor, PassedRecord, Result,
+    SegmentId, SegmentImage, SegmentReader, SegmentStore, StateImage, Time, codec, fingerprint,
 };
 
 use super::LAYOUT;
+use super::core::Core;
 use super::run::{ImageAt, Run};
 use super::slice::{Slice, Stored};
-use super::table::SegmentPanes;
 use super::tables::{TableRecords, ToldTables, WrittenTable};
-use super::writing::Cut;
-use crate::contract::panes::Panes;
 use crate::contract::table::CheckpointOutcome;
 use crate::restore::passing::pass_over;
 use crate::support::gaps::Gap;
+use crate::support::record_type_unsafe::RecordRef;
 
 /// What a record of the catalog tells, with the slice that it is of.
 pub(super) const OF_SLICE: u8 = 0;
@@ -35,8 +33,11 @@ pub(super) const OF_TABLE: u8 = 5;
 /// Images told of by one record.
 pub(super) const IMAGES_PER_RECORD: usize = 256;
 
-impl<K: Key, A: State> SegmentPanes<K, A> {
-    pub(super) fn restore(&mut self, image: &StateImage) -> Result<()> {
+/// Puts an accumulator, as it was stored, into a slice.
+pub(super) type Put<'p> = &'p mut dyn FnMut(&mut Core, Time, &[u8]) -> Result<()>;
+
+impl Core {
+    pub(super) fn restore(&mut self, image: &StateImage, put: Put<'_>) -> Result<()> {
         let segments = match image.only_part(LAYOUT)? {
             Some(part) => &part.segments[..],
             // Of a state that can be made again, checkpoints have nothing.
@@ -49,7 +50,7 @@ impl<K: Key, A: State> SegmentPanes<K, A> {
         self.account.reserve(MemoryKind::Buffers, memory, "restoring")?;
         let state = fingerprint(&self.context.name);
         let mut catalog = Catalog::default();
-        let restored = self.restore_with((&store, state, window), segments, &mut catalog);
+        let restored = self.restore_with((&store, state, window), segments, &mut catalog, put);
         self.account.release(MemoryKind::Buffers, memory);
         self.account.release(MemoryKind::Tables, catalog.booked);
         restored.map_err(|error| error.with("state", &self.context.name))
@@ -60,6 +61,7 @@ impl<K: Key, A: State> SegmentPanes<K, A> {
         (store, state, window): (&SegmentStore, u64, usize),
         segments: &[SegmentImage],
         catalog: &mut Catalog,
+        put: Put<'_>,
     ) -> Result<()> {
         let mut reader = SegmentReader::new(store.clone(), state, window);
         let (runs, tables) = ends(&mut reader, store, segments)?;
@@ -78,7 +80,7 @@ impl<K: Key, A: State> SegmentPanes<K, A> {
         told.check(&catalog.slices, written.len())?;
         self.expect_tables(told);
         let account = self.account.clone();
-        let mut tables = Tables { panes: self, records: told.records() };
+        let mut tables = Tables { core: self, put, records: told.records() };
         let mut open = |nth: usize| written[nth].open(store);
         pass_over((store, state), &account, window, written.len(), &mut open, &mut tables)?;
         tables.records.end()?;
@@ -139,9 +141,13 @@ impl<K: Key, A: State> SegmentPanes<K, A> {
                 for file in files {
                     segments.push(file.open(store)?);
                 }
-                let run =
-                    Run { number, level: level as u32, segments, images: Vec::new(), records };
-                self.make_room(run.booked_bytes(), "the table of a run")?;
+                let images = Vec::new();
+                let mut run = Run { number, level: level as u32, segments, images, records };
+                // So many at least, as few images are longer: the rest comes a few hundred at a time.
+                let images = (run.bytes() / self.sizes.image_bytes).min(records) as usize;
+                let more = 2 * (images * size_of::<ImageAt>()) as u64;
+                self.make_room(run.booked_bytes() + more, "the table of a run")?;
+                run.images.reserve_exact(images);
                 self.run_came(&run);
                 let slot = self.begin_slice(slice)?;
                 self.slice_at_mut(slot).runs.push(Stored::new(Arc::new(run)));
@@ -151,7 +157,7 @@ impl<K: Key, A: State> SegmentPanes<K, A> {
                 self.make_room(3 * size_of_val(told) as u64 + 64, "the table of a run")?;
                 let slot = self.begin_slice(slice)?;
                 let account = self.account.clone();
-                let found: &mut Slice<K, A> = self.slice_at_mut(slot);
+                let found: &mut Slice = self.slice_at_mut(slot);
                 let run = found.runs.last_mut().and_then(|stored| Arc::get_mut(&mut stored.run));
                 let run = run.ok_or_else(|| catalog_is_wrong("images of no run"))?;
                 let (before, share) = (run.memory_bytes(), run.share_bytes());
@@ -174,16 +180,12 @@ impl<K: Key, A: State> SegmentPanes<K, A> {
         Ok(())
     }
 
-    fn restore_cut(&mut self, slice: Time, cut: Cut<K>) -> Result<()> {
+    fn restore_cut(&mut self, slice: Time, cut: RecordRef<'_>) -> Result<()> {
         self.make_room((16 << 10) + self.sizes.headroom_bytes, "a removed key")?;
         let slot = self.begin_slice(slice)?;
-        let (hash, before) = (cut.key.key_hash(), cut.before);
+        let (types, at) = (self.types, (&self.account, self.range));
         let found = self.slots[slot].as_mut().expect("begun above");
-        let key = cut.key.clone();
-        found.cut(hash, |known| *known == key, || cut.key, (&self.account, self.range))?;
-        let made = found.cuts.find_mut(hash, |known| *known == key);
-        made.expect("made above").before = before;
-        Ok(())
+        found.cuts.put(types, (cut.hash(), types.key_of(cut)), types.before(cut), at)
     }
 }
 
@@ -226,12 +228,13 @@ impl Catalog {
 }
 
 /// Takes in what was in the tables of slices, as the catalog tells of it.
-struct Tables<'p, K: Key, A: State> {
-    panes: &'p mut SegmentPanes<K, A>,
+struct Tables<'p, 'f> {
+    core: &'p mut Core,
+    put: Put<'f>,
     records: TableRecords,
 }
 
-impl<K: Key, A: State> PassVisitor for Tables<'_, K, A> {
+impl PassVisitor for Tables<'_, '_> {
     fn begin(&mut self, _: usize) -> Result<()> {
         Ok(())
     }
@@ -241,13 +244,13 @@ impl<K: Key, A: State> PassVisitor for Tables<'_, K, A> {
         if !of.is_live {
             return Ok(());
         }
-        self.panes.stats.codec_calls += 1;
+        self.core.stats.codec_calls += 1;
+        let payload = record.payload(entry)?;
         if of.is_cut {
-            let (key, before) = codec::decode::<K, u64>(record.payload(entry)?)?;
-            return self.panes.restore_cut(of.slice, Cut { key, before });
+            let cut = self.core.types.cut();
+            return cut.decode(payload, &mut |cut| self.core.restore_cut(of.slice, cut));
         }
-        let (key, value) = codec::decode::<K, A>(record.payload(entry)?)?;
-        self.panes.update(of.slice, &key, || value, |_| ())
+        (self.put)(self.core, of.slice, payload)
     }
 
     fn end(&mut self, _: usize) -> Result<()> {

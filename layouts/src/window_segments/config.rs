@@ -3,12 +3,11 @@
 use std::time::Duration;
 
 use alluvium_pagestore::io::BLOCK_BYTES;
-use alluvium_pagestore::{
-    ByteSize, Error, ErrorKind, FooterEntry, Key, Result, SegmentWriter, State,
-};
+use alluvium_pagestore::{ByteSize, Error, ErrorKind, FooterEntry, Result, SegmentWriter};
 use serde::{Deserialize, Serialize};
 
 use super::files::NAME_BYTES;
+use super::pane_type_unsafe::PaneType;
 use super::run::Run;
 use crate::checkpoint::{BATCH_BYTES_MAX, Pace};
 use crate::hybrid_log::PATIENCE;
@@ -105,15 +104,16 @@ impl WindowSegments {
         self.memory.map(|size| size.0)
     }
 
-    /// The sizes for accumulators `A` of keys `K` in `memory_bytes`.
-    pub(super) fn sizes<K: Key, A: State>(
+    /// The sizes for accumulators of these types in `memory_bytes`.
+    pub(super) fn sizes(
         &self,
+        types: &PaneType,
         memory_bytes: u64,
         max_value_bytes: u64,
         stored: bool,
     ) -> Result<Sizes> {
         let block = BLOCK_BYTES as u64;
-        let plain = K::NO_HEAP && A::NO_HEAP;
+        let plain = types.is_plain();
         let auto_image = (memory_bytes / 512).clamp(IMAGE_BYTES_MIN, IMAGE_BYTES_MAX);
         let image_bytes = self.image.map_or(auto_image, |size| size.0).clamp(2 * block, 4 << 20);
         let image_bytes = image_bytes / block * block;
@@ -121,7 +121,7 @@ impl WindowSegments {
         let segment_bytes =
             self.segment.map_or(SEGMENT_BYTES, |size| size.0).clamp(2 * block, SEGMENT_BYTES);
         let archive_bytes =
-            if plain { 2 * size_of::<(K, A)>() as u64 + 64 } else { max_value_bytes };
+            if plain { 2 * types.record_bytes() as u64 + 64 } else { max_value_bytes };
         let image_records = (image_bytes / 32) as usize;
         let chunk = chunk_bytes as usize;
         let writer_bytes = match stored {
@@ -148,7 +148,7 @@ impl WindowSegments {
             value_bytes: if plain { u64::MAX } else { max_value_bytes },
             reserve_bytes: match stored {
                 true => {
-                    let records = memory_bytes / size_of::<(K, A)>().max(1) as u64;
+                    let records = memory_bytes / types.record_bytes().max(1) as u64;
                     Run::booked_bytes_of(records, 2 * memory_bytes, image_bytes, segment_bytes)
                 }
                 false => 0,

@@ -14,6 +14,7 @@ use std::ops::Range;
 use alluvium_pagestore::io::IoBuffer;
 use alluvium_pagestore::{ErrorKind, Key, MemoryKind, Result, State, Time};
 
+use super::core::Core;
 use super::source::{Reads, Source};
 use super::table::SegmentPanes;
 use crate::contract::table::Cursor;
@@ -53,21 +54,94 @@ impl<K: Key, A: State> SegmentPanes<K, A> {
             cursor.done = true;
             return Ok(());
         }
-        self.settle();
+        self.core.settle();
         // What is kept for folds may be the device's, also for those of what is in memory.
-        self.wait_for_left()?;
+        self.core.wait_for_left()?;
         if self.fold_in_memory(&slices, cursor, fuel, visit)? {
             return Ok(());
         }
         if cursor.version != 0 {
-            return Err(self.cannot_go_on());
+            return Err(self.core.cannot_go_on());
         }
-        let mut fold = self.resume(slices, cursor.position, false)?;
+        let mut fold = self.core.resume(slices, cursor.position, false)?;
         let done = self.walk(&mut fold, u64::MAX, cursor, fuel, visit);
-        self.leave_fold(fold, done.is_ok() && !cursor.done);
+        self.core.leave_fold(fold, done.is_ok() && !cursor.done);
         done
     }
 
+    /// Visits keys up to the place `last` until the fuel is spent.
+    pub(super) fn walk(
+        &mut self,
+        fold: &mut Fold,
+        last: u64,
+        cursor: &mut Cursor,
+        fuel: usize,
+        visit: &mut dyn FnMut(&K, A) -> Result<()>,
+    ) -> Result<()> {
+        let (core, merge): (&Core, _) = (&self.core, &self.merge);
+        let (slots, range) = (&core.slots, core.range);
+        let store = core.reads.as_ref().map(PatientReads::store);
+        let mut reads = Reads::default();
+        // Keys whose hashes are the same, each with what it has so far.
+        let mut group: Vec<(Cow<'_, K>, A)> = Vec::new();
+        let mut visit_next = |fold: &mut Fold, place: u64| -> Result<usize> {
+            let mut looked_at = 0;
+            while let Some(mut top) = fold.order.peek_mut().filter(|top| top.0.0 == place) {
+                let source = &mut fold.sources[top.0.1 as usize];
+                let taken = source.take(slots, range, store, &mut reads)?;
+                looked_at += 1;
+                if let Some((key, value)) = taken {
+                    let slice = slots[source.slot].as_ref().expect("a slice in use");
+                    let first = match source.number {
+                        u64::MAX => 0,
+                        _ => slice.first_part_of(core.types, range.hash(place), &mut |cut| {
+                            *cut.get::<K, u64>().0 == *key
+                        }),
+                    };
+                    match group.iter_mut().find(|(known, _)| *known == key) {
+                        _ if source.number < first => {}
+                        Some((_, sum)) => merge(sum, &value),
+                        None => group.push((key, value.into_owned())),
+                    }
+                }
+                match source.place(slots, range) {
+                    Some(place) => top.0.0 = place,
+                    None => drop(PeekMut::pop(top)),
+                }
+            }
+            group.drain(..).try_for_each(|(key, sum)| visit(&key, sum))?;
+            Ok(looked_at)
+        };
+        let mut walked = Ok(());
+        let next_place = |fold: &Fold| {
+            let next = fold.order.peek().map(|top| top.0.0);
+            next.filter(|place| *place <= last)
+        };
+        let mut next = next_place(fold);
+        let mut spent = 0;
+        while let Some(place) = next.filter(|_| spent < fuel.max(1)) {
+            cursor.position = place;
+            match visit_next(fold, place) {
+                Ok(looked_at) => spent += looked_at,
+                Err(error) => {
+                    walked = Err(error);
+                    break;
+                }
+            }
+            next = next_place(fold);
+        }
+        self.core.stats.cold_reads += reads.images;
+        self.core.stats.codec_calls += reads.records;
+        walked?;
+        match next {
+            Some(place) => (cursor.position, fold.position) = (place, place),
+            None => cursor.done = true,
+        }
+        Ok(())
+    }
+}
+
+impl Core {
     /// Waits for reads that were left: so many images and no more are the device's.
     pub(super) fn wait_for_left(&mut self) -> Result<()> {
         let waited = match &self.reads {
@@ -218,73 +292,5 @@ impl<K: Key, A: State> SegmentPanes<K, A> {
             *source = Source::of_table(slots, slot, None, fold.position, self.range);
         }
         fold.order = self.order_of(&fold.sources);
-    }
-
-    /// Visits keys up to the place `last` until the fuel is spent.
-    pub(super) fn walk(
-        &mut self,
-        fold: &mut Fold,
-        last: u64,
-        cursor: &mut Cursor,
-        fuel: usize,
-        visit: &mut dyn FnMut(&K, A) -> Result<()>,
-    ) -> Result<()> {
-        let (slots, range, merge) = (&self.slots, self.range, &self.merge);
-        let store = self.reads.as_ref().map(PatientReads::store);
-        let mut reads = Reads::default();
-        // Keys whose hashes are the same, each with what it has so far.
-        let mut group: Vec<(Cow<'_, K>, A)> = Vec::new();
-        let mut visit_next = |fold: &mut Fold, place: u64| -> Result<usize> {
-            let mut looked_at = 0;
-            while let Some(mut top) = fold.order.peek_mut().filter(|top| top.0.0 == place) {
-                let source = &mut fold.sources[top.0.1 as usize];
-                let taken = source.take(slots, range, store, &mut reads)?;
-                looked_at += 1;
-                if let Some((key, value)) = taken {
-                    let slice = slots[source.slot].as_ref().expect("a slice in use");
-                    let first = match source.number {
-                        u64::MAX => 0,
-                        _ => slice.first_part_of(range.hash(place), |cut| *cut == *key),
-                    };
-                    match group.iter_mut().find(|(known, _)| *known == key) {
-                        _ if source.number < first => {}
-                        Some((_, sum)) => merge(sum, &value),
-                        None => group.push((key, value.into_owned())),
-                    }
-                }
-                match source.place(slots, range) {
-                    Some(place) => top.0.0 = place,
-                    None => drop(PeekMut::pop(top)),
-                }
-            }
-            group.drain(..).try_for_each(|(key, sum)| visit(&key, sum))?;
-            Ok(looked_at)
-        };
-        let mut walked = Ok(());
-        let next_place = |fold: &Fold| {
-            let next = fold.order.peek().map(|top| top.0.0);
-            next.filter(|place| *place <= last)
-        };
-        let mut next = next_place(fold);
-        let mut spent = 0;
-        while let Some(place) = next.filter(|_| spent < fuel.max(1)) {
-            cursor.position = place;
-            match visit_next(fold, place) {
-                Ok(looked_at) => spent += looked_at,
-                Err(error) => {
-                    walked = Err(error);
-                    break;
-                }
-            }
-            next = next_place(fold);
-        }
-        self.stats.cold_reads += reads.images;
-        self.stats.codec_calls += reads.records;
-        walked?;
-        match next {
-            Some(place) => (cursor.position, fold.position) = (place, place),
-            None => cursor.done = true,
-        }
-        Ok(())
     }
 }

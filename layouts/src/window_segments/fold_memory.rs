@@ -11,6 +11,7 @@ use std::ops::Range;
 
 use alluvium_pagestore::{Account, Error, ErrorKind, Key, Result, State, Time};
 
+use super::core::Core;
 use super::gathering::Gathering;
 use super::slice::Slice;
 use super::table::SegmentPanes;
@@ -19,6 +20,7 @@ use crate::contract::table::Cursor;
 use crate::heap::entry_part_unsafe::Part;
 use crate::heap::entry_table_unsafe::{PART_ENTRIES_MAX, Span};
 use crate::heap::hash_range::HashRange;
+use crate::support::record_type_unsafe::Entry;
 
 /// Accumulators that are gathered at once, unless there are very many slices.
 const GATHERED_MAX: u64 = 8192;
@@ -57,7 +59,7 @@ impl<K: Key, A: State> SegmentPanes<K, A> {
         fuel: usize,
         mut visit: impl FnMut(Run<'_, K, A>),
     ) -> Result<()> {
-        if self.is_one_table(&slices, cursor)? {
+        if self.core.is_one_table(&slices, cursor)? {
             return self.visit_table(&slices, cursor, fuel, |part, visited| {
                 let mut entries = part.iter();
                 entries.by_ref().take(visited as usize).for_each(|_| ());
@@ -71,17 +73,6 @@ impl<K: Key, A: State> SegmentPanes<K, A> {
         })
     }
 
-    /// Whether there is more of a fold, and all of it stands in one table in memory.
-    fn is_one_table(&mut self, slices: &Range<Time>, cursor: &Cursor) -> Result<bool> {
-        if cursor.done || slices.start >= slices.end {
-            return Ok(false);
-        }
-        self.settle();
-        // As before any fold.
-        self.wait_for_left()?;
-        Ok(self.extent_in_memory(slices).is_some_and(|extent| extent.tables == 1))
-    }
-
     /// Folds if all of the slices is in memory and there is memory to do it here; says whether.
     pub(super) fn fold_in_memory(
         &mut self,
@@ -90,7 +81,7 @@ impl<K: Key, A: State> SegmentPanes<K, A> {
         fuel: usize,
         visit: &mut dyn FnMut(&K, A) -> Result<()>,
     ) -> Result<bool> {
-        let Some(extent) = self.extent_in_memory(slices) else { return Ok(false) };
+        let Some(extent) = self.core.extent_in_memory(slices) else { return Ok(false) };
         match extent.tables {
             0 => cursor.done = true,
             1 => self.visit_table(slices, cursor, fuel, |part, visited| {
@@ -101,21 +92,6 @@ impl<K: Key, A: State> SegmentPanes<K, A> {
         Ok(true)
     }
 
-    /// What the slices have, if that is all in memory and nothing of it was removed.
-    fn extent_in_memory(&self, slices: &Range<Time>) -> Option<Extent> {
-        let mut extent = Extent { tables: 0, accumulators: 0 };
-        for slot in self.by_time.range(slices.clone()).map(|(_, slot)| *slot as usize) {
-            let found = self.slice_at(slot);
-            if !found.runs.is_empty() || !found.cuts.is_empty() || !found.gaps.is_empty() {
-                return None;
-            }
-            let frozen = found.frozen.as_ref().map_or(0, |part| part.table.len());
-            extent.tables += u64::from(frozen > 0) + u64::from(!found.active.is_empty());
-            extent.accumulators += frozen + found.active.len();
-        }
-        Some(extent)
-    }
-
     /// Visits the parts of the only table that has entries. `visit` gets how many of its part were visited
     /// before; its error comes with how many are now.
     fn visit_table(
@@ -123,18 +99,16 @@ impl<K: Key, A: State> SegmentPanes<K, A> {
         slices: &Range<Time>,
         cursor: &mut Cursor,
         fuel: usize,
-        mut visit: impl FnMut(Part<'_, (K, A)>, u64) -> Visited,
+        mut visit: impl FnMut(Part<'_, Entry<K, A>>, u64) -> Visited,
     ) -> Result<()> {
-        let mut slots = self.by_time.range(slices.clone()).map(|(_, slot)| *slot as usize);
-        let has_any = |slot: &usize| self.slice_at(*slot).len() > 0;
-        let found = self.slice_at(slots.find(has_any).expect("a table with entries"));
+        let core: &Core = &self.core;
+        let mut slots = core.by_time.range(slices.clone()).map(|(_, slot)| *slot as usize);
+        let has_any = |slot: &usize| core.slice_at(*slot).len() > 0;
+        let found = core.slice_at(slots.find(has_any).expect("a table with entries"));
         let frozen = found.frozen.as_ref().filter(|_| found.active.is_empty());
+        let table = frozen.map_or(&found.active, |part| &**part.table).native::<K, A>();
         let mut spent = 0;
         while !cursor.done && spent < fuel.max(1) {
-            let table = match frozen {
-                Some(part) => &**part.table,
-                None => &found.active,
-            };
             let (part, next) = table.part_at(cursor.position);
             // What comes next is on its way while this is visited.
             next.into_iter().for_each(|next| table.fetch_part(next));
@@ -161,12 +135,15 @@ impl<K: Key, A: State> SegmentPanes<K, A> {
         fuel: usize,
         visit: &mut dyn FnMut(&K, A) -> Result<()>,
     ) -> Result<bool> {
-        if !self.gathering.has_room() {
+        if !self.core.gathering.has_room() {
             return Ok(false);
         }
         // Both take what is kept for folds.
-        self.drop_fold();
-        let Self { slots, by_time, range, gathering, merge, account, .. } = self;
+        self.core.drop_fold();
+        let (core, merge): (&mut Core, _) = (&mut self.core, &self.merge);
+        let Core { slots, by_time, range, gathering, account, .. } = core;
+        let gathering = gathering.as_any().downcast_mut::<Gathering<K, A>>();
+        let gathering = gathering.expect("sums of these types");
         let slices = || by_time.range(slices.clone()).map(|(_, slot)| &slots[*slot as usize]);
         let at_least = extent.tables * PART_ENTRIES_MAX as u64;
         let wanted = (fuel as u64).clamp(at_least, GATHERED_MAX.max(at_least));
@@ -208,6 +185,34 @@ impl<K: Key, A: State> SegmentPanes<K, A> {
         }
         Ok(true)
     }
+}
+
+impl Core {
+    /// Whether there is more of a fold, and all of it stands in one table in memory.
+    fn is_one_table(&mut self, slices: &Range<Time>, cursor: &Cursor) -> Result<bool> {
+        if cursor.done || slices.start >= slices.end {
+            return Ok(false);
+        }
+        self.settle();
+        // As before any fold.
+        self.wait_for_left()?;
+        Ok(self.extent_in_memory(slices).is_some_and(|extent| extent.tables == 1))
+    }
+
+    /// What the slices have, if that is all in memory and nothing of it was removed.
+    fn extent_in_memory(&self, slices: &Range<Time>) -> Option<Extent> {
+        let mut extent = Extent { tables: 0, accumulators: 0 };
+        for slot in self.by_time.range(slices.clone()).map(|(_, slot)| *slot as usize) {
+            let found = self.slice_at(slot);
+            if !found.runs.is_empty() || !found.cuts.is_empty() || !found.gaps.is_empty() {
+                return None;
+            }
+            let frozen = found.frozen.as_ref().map_or(0, |part| part.table.len());
+            extent.tables += u64::from(frozen > 0) + u64::from(!found.active.is_empty());
+            extent.accumulators += frozen + found.active.len();
+        }
+        Some(extent)
+    }
 
     /// The error of a fold that cannot go on inside the range where a visit failed.
     pub(super) fn cannot_go_on(&self) -> Error {
@@ -219,14 +224,14 @@ impl<K: Key, A: State> SegmentPanes<K, A> {
 
 /// Visits the entries of a part but the first `visited`; an error comes with how many were before.
 fn visit_part<K, A: Clone>(
-    part: Part<'_, (K, A)>,
+    part: Part<'_, Entry<K, A>>,
     visited: u64,
     visit: &mut dyn FnMut(&K, A) -> Result<()>,
 ) -> Visited {
     let mut entries = part.iter();
     entries.by_ref().take(visited as usize).for_each(|_| ());
-    for (n, (key, value)) in (visited..).zip(entries) {
-        visit(key, value.clone()).map_err(|error| (n, error))?;
+    for (n, entry) in (visited..).zip(entries) {
+        visit(&entry.key, entry.value.clone()).map_err(|error| (n, error))?;
     }
     Ok(())
 }
@@ -234,23 +239,25 @@ fn visit_part<K, A: Clone>(
 /// Adds what a slice has at the given places; says whether there was room.
 fn add_slice<K: Key, A: State>(
     gathering: &mut Gathering<K, A>,
-    slice: &Slice<K, A>,
+    slice: &Slice,
     places: Places,
     range: HashRange,
     merge: &Merge<A>,
     account: &Account,
     looked_at: &mut usize,
 ) -> bool {
-    let mut add = |span: Span<'_, (K, A)>| {
+    let mut add = |span: Span<'_, Entry<K, A>>| {
         let is_whole = span.first >= places.first && span.last <= places.last;
         *looked_at += span.part.len();
-        span.part.iter().all(|(key, value)| {
+        span.part.iter().all(|Entry { key, value }| {
             let hash = key.key_hash();
             let is_here = is_whole || (places.first..=places.last).contains(&range.place(hash));
             !is_here || gathering.add((hash, key, value), merge, account)
         })
     };
     let asked = places.first..=places.last;
-    let frozen = slice.frozen.as_ref().map(|part| part.table.spans(asked.clone()));
-    frozen.into_iter().flatten().all(&mut add) && slice.active.spans(asked).all(add)
+    let frozen = slice.frozen.as_ref().map(|part| part.table.native::<K, A>());
+    let frozen = frozen.map(|table| table.spans(asked.clone()));
+    let active = slice.active.native::<K, A>();
+    frozen.into_iter().flatten().all(&mut add) && active.spans(asked).all(add)
 }

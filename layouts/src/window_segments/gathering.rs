@@ -5,6 +5,8 @@
 //! was visited. The memory stays for the next range and comes out of what is kept for folds; heap
 //! of sums is booked while they are here.
 
+use std::any::Any;
+
 use alluvium_pagestore::{Account, Key, MemoryKind, State, rounded};
 use hashbrown::HashTable;
 
@@ -32,6 +34,33 @@ pub struct Gathering<K, A> {
     heap_bytes: u64,
 }
 
+/// A [`Gathering`] whose types are erased.
+pub trait Gathered: 'static {
+    /// Whether there is memory for any.
+    fn has_room(&self) -> bool;
+
+    /// Forgets what is here and gives the memory up.
+    fn give_up(&mut self, account: &Account);
+
+    /// The gathering itself.
+    fn as_any(&mut self) -> &mut dyn Any;
+}
+
+impl<K: Key, A: State> Gathered for Gathering<K, A> {
+    fn has_room(&self) -> bool {
+        self.keys_max > 0
+    }
+
+    fn give_up(&mut self, account: &Account) {
+        self.clear(account);
+        (self.sums, self.index) = (Vec::new(), HashTable::new());
+    }
+
+    fn as_any(&mut self) -> &mut dyn Any {
+        self
+    }
+}
+
 impl<K: Key, A: State> Gathering<K, A> {
     const PLAIN: bool = K::NO_HEAP && A::NO_HEAP;
 
@@ -41,11 +70,6 @@ impl<K: Key, A: State> Gathering<K, A> {
         let sizes = std::iter::successors(Some(KEYS_MAX), |keys| Some(keys / 2));
         let keys_max = sizes.take_while(|keys| *keys >= KEYS_MIN).find(fits).unwrap_or(0);
         Self { sums: Vec::new(), index: HashTable::new(), keys_max, heap_bytes: 0 }
-    }
-
-    /// Whether there is memory for any.
-    pub fn has_room(&self) -> bool {
-        self.keys_max > 0
     }
 
     /// Memory for so many keys, a power of two.
@@ -59,12 +83,6 @@ impl<K: Key, A: State> Gathering<K, A> {
         self.index.clear();
         self.sums.clear();
         account.release(MemoryKind::Values, std::mem::take(&mut self.heap_bytes));
-    }
-
-    /// Forgets what is here and gives the memory up.
-    pub fn give_up(&mut self, account: &Account) {
-        self.clear(account);
-        (self.sums, self.index) = (Vec::new(), HashTable::new());
     }
 
     /// Adds what `key` has in the next part. Says whether there was room; if not, what is here is

@@ -9,14 +9,16 @@ use std::slice::from_ref;
 
 use alluvium_pagestore::{Error, ErrorKind, Key, MemoryKind, Result, State, Time};
 
+use super::core::Core;
 use super::table::SegmentPanes;
 use crate::contract::by_hash::{ByHash, VisitRun};
 use crate::contract::table::Cursor;
 use crate::support::gaps::GAP_BYTES;
+use crate::support::record_type_unsafe::RecordRef;
 
 impl<K: Key, A: State> ByHash<K, A, Time> for SegmentPanes<K, A> {
     fn is_fast_in_order(&self) -> bool {
-        self.slices().all(|slice| !slice.has_older_parts())
+        self.core.slices().all(|slice| !slice.has_older_parts())
     }
 
     fn visit_hashes(
@@ -31,24 +33,38 @@ impl<K: Key, A: State> ByHash<K, A, Time> for SegmentPanes<K, A> {
             let message = "slices at the end of time cannot be found by hash";
             return Err(Error::new(ErrorKind::Unsupported, message));
         }
-        self.settle();
-        let slot = self.slot_of(slice).filter(|_| !cursor.done);
+        self.core.settle();
+        let slot = self.core.slot_of(slice).filter(|_| !cursor.done);
         let Some(slot) = slot else {
             cursor.done = true;
             return Ok(());
         };
-        let (first, last) = (self.range.place(*hashes.start()), self.range.place(*hashes.end()));
-        if !self.slice_at(slot).runs.is_empty() {
-            self.wait_for_left()?;
+        let (first, last) =
+            (self.core.range.place(*hashes.start()), self.core.range.place(*hashes.end()));
+        if !self.core.slice_at(slot).runs.is_empty() {
+            self.core.wait_for_left()?;
         }
-        let mut fold = self.resume(slice..slice.plus(1), cursor.position.max(first), true)?;
+        let mut fold = self.core.resume(slice..slice.plus(1), cursor.position.max(first), true)?;
         let done =
             self.walk(&mut fold, last, cursor, fuel, &mut |key, sum| visit(key, 0, from_ref(&sum)));
-        self.leave_fold(fold, done.is_ok() && !cursor.done);
+        self.core.leave_fold(fold, done.is_ok() && !cursor.done);
         done
     }
 
     fn remove_hashes(
+        &mut self,
+        slice: Time,
+        hashes: &RangeInclusive<u64>,
+        cursor: &mut Cursor,
+        fuel: usize,
+    ) -> Result<usize> {
+        self.core.remove_hashes(slice, hashes, cursor, fuel)
+    }
+}
+
+impl Core {
+    /// Removes keys of a slice with these hashes, about `fuel` of them, and says how many.
+    pub(super) fn remove_hashes(
         &mut self,
         slice: Time,
         hashes: &RangeInclusive<u64>,
@@ -89,22 +105,18 @@ impl<K: Key, A: State> ByHash<K, A, Time> for SegmentPanes<K, A> {
         self.end_if_empty(slice);
         Ok(removed)
     }
-}
 
-impl<K: Key, A: State> SegmentPanes<K, A> {
     /// Removes an entry with this hash from a slice's table in use.
     fn take_out(&mut self, slot: usize, hash: u64) {
+        let types = self.types;
+        let has_hash = &mut |record: RecordRef<'_>| record.hash() == hash;
         if self.slice_at(slot).is_watched() {
-            let entry = self.slice_at(slot).active.find(hash, |(key, _)| key.key_hash() == hash);
-            if let Some(key) = entry.map(|(key, _)| key.clone()) {
-                self.keep(slot, hash, &key);
+            let record = self.slice_at(slot).active.find(hash, has_hash);
+            let key = record.map(|record| types.key_of(record).to_owned());
+            if let Some(key) = key {
+                self.keep(slot, hash, key.get());
             }
         }
-        let found = self.slots[slot].as_mut().expect("a slice in use");
-        if let Some((key, value)) = found.active.remove(hash, |(key, _)| key.key_hash() == hash) {
-            let heap = (key.heap_bytes() + value.heap_bytes()) as u64;
-            found.heap_bytes -= heap;
-            self.account.release(MemoryKind::Values, heap);
-        }
+        self.take_from_table(slot, hash, has_hash);
     }
 }

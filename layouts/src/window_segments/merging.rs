@@ -7,12 +7,12 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use alluvium_pagestore::io::Patience;
-use alluvium_pagestore::{Key, MemoryKind, Result, State, Time};
+use alluvium_pagestore::{MemoryKind, Result, Time};
 
+use super::core::Core;
 use super::run::Run;
 use super::slice::Stored;
 use super::space::{run_of, sum};
-use super::table::SegmentPanes;
 use super::writing::{Cut, Written};
 
 /// The merge that is under way.
@@ -27,7 +27,7 @@ pub struct Merging {
     last: Arc<Run>,
 }
 
-impl<K: Key, A: State> SegmentPanes<K, A> {
+impl Core {
     /// Has runs of one level made one, if there are enough and memory allows.
     pub(super) fn merge_runs(&mut self, slot: usize) {
         if self.merging.is_some() {
@@ -45,21 +45,19 @@ impl<K: Key, A: State> SegmentPanes<K, A> {
     /// memory for, and says whether that was begun.
     fn begin_merge(&mut self, slot: usize, from: usize) -> bool {
         let found = self.slots[slot].as_ref().expect("a slice in use");
-        let cut_bytes =
-            |cut: &Cut<K>| (2 * size_of::<(u64, Cut<K>)>() + cut.key.heap_bytes()) as u64;
         let (mut cuts, mut place, mut bytes) = (Vec::new(), Some(0), 0);
         while let Some(at) = place {
             let (part, next) = found.cuts.part_at(at);
             for cut in part {
-                bytes += cut_bytes(cut);
+                bytes += Cut::bytes_of(cut);
                 if self.account.available() < bytes {
                     return false;
                 }
-                cuts.push((cut.key.key_hash(), cut.clone()));
+                cuts.push(Cut::of(cut));
             }
             place = next;
         }
-        cuts.sort_unstable_by_key(|(hash, _)| *hash);
+        cuts.sort_unstable_by_key(|cut: &Cut| cut.hash);
         let gaps = found.gaps.clone();
         bytes += gaps.bytes();
         let (mut runs, mut table_bytes) = (Vec::new(), 0);
@@ -87,7 +85,7 @@ impl<K: Key, A: State> SegmentPanes<K, A> {
         let (first, last) = (runs[0].clone(), runs[runs.len() - 1].clone());
         let job = self.jobs;
         self.merging = Some(Merging { job, bytes, table_bytes, slot, first, last });
-        self.background.merge(self.jobs, runs, (cuts, gaps), self.sizes);
+        self.background.merge(self.jobs, (self.types, runs), (cuts, gaps), self.sizes);
         true
     }
 

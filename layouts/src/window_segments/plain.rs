@@ -3,17 +3,18 @@
 
 use alluvium_pagestore::{Key, Lookup, State, Time};
 
-use super::slice::Slice;
-use super::table::SegmentPanes;
+use super::typed_unsafe::Typed;
 use crate::contract::panes::Run;
 use crate::heap::entry_table_unsafe::PartMut;
+use crate::heap::record_table_unsafe::Native;
+use crate::support::record_type_unsafe::Entry;
 
-impl<K: Key, A: State> SegmentPanes<K, A> {
+impl<K: Key, A: State> Typed<K, A> {
     /// The slice, if its updates may take the short way.
     #[inline]
-    fn plain_slice(&mut self, slice: Time) -> Option<&mut Slice<K, A>> {
+    fn plain_slice(&mut self, slice: Time) -> Option<&mut Native<K, A>> {
         let slot = self.slot_of(slice)?;
-        Some(self.slice_at_mut(slot)).filter(|found| !found.is_watched())
+        (!self.slice_at(slot).is_watched()).then(|| self.changing(slot).table)
     }
 
     /// Updates items of the slice of the first one, until one is of another slice or has to take the
@@ -33,10 +34,10 @@ impl<K: Key, A: State> SegmentPanes<K, A> {
             if of != slice {
                 return n;
             }
-            let make = || (key.to_owned(), init(item));
-            let entry = found.active.find_or_add(key.key_hash(), |e| key.is(&e.0), make);
+            let make = || Entry { key: key.to_owned(), value: init(item) };
+            let entry = found.find_or_add(key.key_hash(), |entry| key.is(&entry.key), make);
             match entry {
-                Some(entry) => change(item, &mut entry.1),
+                Some(entry) => change(item, &mut entry.value),
                 None => return n,
             }
         }
@@ -59,22 +60,22 @@ impl<K: Key, A: State> SegmentPanes<K, A> {
             return Some(first);
         };
         let ((mut key, mut with), mut hash) = (first, first.0.key_hash());
-        let Some(mut part) = found.active.part_mut(hash) else { return Some(first) };
+        let Some(mut part) = found.part_mut(hash) else { return Some(first) };
         // Where a run stands is in registers meanwhile.
         let mut left = entries.clone();
         let next = loop {
             if !part.has(hash) {
                 break Some((key, with));
             }
-            match part.find_mut(hash, |entry| entry.0 == *key) {
-                Some(entry) => change(&mut entry.1, with),
+            match part.find_mut(hash, |entry| entry.key == *key) {
+                Some(entry) => change(&mut entry.value, with),
                 None => match add(&mut part, hash, key, init) {
-                    Some(entry) => change(&mut entry.1, with),
+                    Some(entry) => change(&mut entry.value, with),
                     None => break Some((key, with)),
                 },
             }
             let Some(next) = left.next() else { break None };
-            (key, with) = (&next.0, &next.1);
+            (key, with) = (&next.key, &next.value);
             hash = key.key_hash();
         };
         *entries = left;
@@ -85,11 +86,11 @@ impl<K: Key, A: State> SegmentPanes<K, A> {
 /// Adds a key that a part does not have. Few of a run are new.
 #[cold]
 #[inline(never)]
-fn add<'a, K: Key, A>(
-    part: &'a mut PartMut<'_, (K, A)>,
+fn add<'a, K: Key, A: State>(
+    part: &'a mut PartMut<'_, Entry<K, A>>,
     hash: u64,
     key: &K,
     init: &impl Fn() -> A,
-) -> Option<&'a mut (K, A)> {
-    part.find_or_add(hash, |entry| entry.0 == *key, || (key.clone(), init()))
+) -> Option<&'a mut Entry<K, A>> {
+    part.find_or_add(hash, |entry| entry.key == *key, || Entry { key: key.clone(), value: init() })
 }

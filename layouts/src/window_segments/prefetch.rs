@@ -8,12 +8,12 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use alluvium_pagestore::io::{Completion, IoBuffer, Operation, Reply, Request};
-use alluvium_pagestore::{Key, MemoryKind, State, Time, rounded};
+use alluvium_pagestore::{MemoryKind, Time, rounded};
 use crossbeam_channel::Receiver;
 
+use super::core::Core;
 use super::run::Run;
 use super::slice::{Resident, Stored};
-use super::table::SegmentPanes;
 
 /// Reads under way at once.
 const READS_MAX: usize = 16;
@@ -37,7 +37,7 @@ struct Read {
     image: usize,
 }
 
-impl<K: Key, A: State> SegmentPanes<K, A> {
+impl Core {
     /// Reads slices before `until`, as far as there is memory.
     pub(super) fn read_ahead(&mut self, until: Time) {
         self.settle();

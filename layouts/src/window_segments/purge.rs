@@ -7,13 +7,13 @@
 
 use std::sync::Arc;
 
-use alluvium_pagestore::{Key, MemoryKind, Result, State, Time};
+use alluvium_pagestore::{MemoryKind, Result, Time};
 
 use super::capture::SLICE_SHARE_BYTES;
+use super::core::Core;
 use super::slice::Stored;
-use super::table::SegmentPanes;
 
-impl<K: Key, A: State> SegmentPanes<K, A> {
+impl Core {
     pub(super) fn purge_slices(&mut self, before: Time, fuel: usize) -> Result<bool> {
         self.settle();
         if self.by_time.first_key_value().is_some_and(|(slice, _)| *slice < before) {
@@ -47,7 +47,7 @@ impl<K: Key, A: State> SegmentPanes<K, A> {
     pub(super) fn bury(&mut self, mut fuel: usize) -> usize {
         while fuel > 0 {
             if let Some(cuts) = self.forgotten.front_mut() {
-                match cuts.take_part(&self.account) {
+                match cuts.drop_part(&self.account) {
                     Some(count) => fuel = fuel.saturating_sub(count + 1),
                     None => drop(self.forgotten.pop_front()),
                 }
@@ -70,7 +70,7 @@ impl<K: Key, A: State> SegmentPanes<K, A> {
                     self.background.drop_table(part.table);
                 }
                 fuel -= 1;
-            } else if let Some(count) = slice.cuts.take_part(&self.account) {
+            } else if let Some(count) = slice.cuts.drop_part(&self.account) {
                 fuel = fuel.saturating_sub(count + 1);
             } else if slice.active.memory_bytes() == 0 {
                 slice.gaps.close(&self.account);
@@ -81,12 +81,13 @@ impl<K: Key, A: State> SegmentPanes<K, A> {
             } else if !self.background.jobs.helper().is_inline() {
                 self.background.drop_table(Arc::new(slice.active.freeze()));
                 fuel -= 1;
-            } else if let Some(part) = slice.active.take_part() {
-                fuel = fuel.saturating_sub(part.len() + 1);
-                if !Self::PLAIN {
-                    let heap = |(key, acc): (K, A)| (key.heap_bytes() + acc.heap_bytes()) as u64;
-                    self.account.release(MemoryKind::Values, part.map(heap).sum());
-                }
+            } else {
+                let (account, mut count) = (&self.account, 0);
+                slice.active.drop_part(|entries, heap| {
+                    count = entries;
+                    account.release(MemoryKind::Values, heap);
+                });
+                fuel = fuel.saturating_sub(count + 1);
             }
         }
         0

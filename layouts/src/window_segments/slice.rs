@@ -8,46 +8,48 @@
 use std::rc::Rc;
 use std::sync::Arc;
 
-use alluvium_pagestore::{Account, Image, Key, Result};
+use alluvium_pagestore::{Account, Image, Result};
 
 use super::background::Frozen;
 use super::capture::Captured;
 use super::cuts::Cuts;
+use super::pane_type_unsafe::PaneType;
 use super::run::Run;
-use super::writing::Cut;
-use crate::heap::entry_table_unsafe::EntryTable;
+use crate::append_log::key_unsafe::KeyRef;
 use crate::heap::hash_range::HashRange;
+use crate::heap::record_table_unsafe::RecordTable;
 use crate::support::gaps::Gaps;
+use crate::support::record_type_unsafe::RecordRef;
 
 /// A slice.
-pub struct Slice<K, A> {
+pub struct Slice {
     /// What is changed in place.
-    pub active: EntryTable<(K, A)>,
+    pub active: RecordTable,
     /// Heap that the entries of `active` own.
     pub heap_bytes: u64,
     /// What is on its way to storage.
-    pub frozen: Option<Waiting<K, A>>,
+    pub frozen: Option<Waiting>,
     /// What is on storage, the oldest first.
     pub runs: Vec<Stored>,
     /// Removed keys that older parts may have.
-    pub cuts: Cuts<K>,
+    pub cuts: Cuts,
     /// Ranges of hashes whose keys older parts may have, and do not count.
     pub gaps: Gaps,
     /// The number that the next part gets.
     pub next_number: u64,
     /// What a checkpoint has not read yet.
-    pub captured: Option<Box<Captured<K, A>>>,
+    pub captured: Option<Box<Captured>>,
     /// The group of tables that has `active` and `cuts` as they are, if the checkpoint that writes or
     /// has written it is confirmed.
     pub in_group: Option<u64>,
 }
 
 /// A table that waits to be written, or for the helper that writes it.
-pub struct Waiting<K, A> {
+pub struct Waiting {
     pub number: u64,
     /// The job that writes it; 0 while there is none.
     pub job: u64,
-    pub table: Frozen<K, A>,
+    pub table: Frozen,
 }
 
 /// A run, and what of it was read back ahead.
@@ -66,11 +68,11 @@ pub struct Resident {
     pub used: std::cell::Cell<bool>,
 }
 
-impl<K: Key, A: 'static> Slice<K, A> {
+impl Slice {
     /// A slice without anything.
-    pub fn new(account: &Rc<Account>, range: HashRange) -> Self {
+    pub fn new(types: &'static PaneType, account: &Rc<Account>, range: HashRange) -> Self {
         Self {
-            active: EntryTable::new(account.clone(), range),
+            active: RecordTable::new(types.record(), account.clone(), range),
             heap_bytes: 0,
             frozen: None,
             runs: Vec::new(),
@@ -104,33 +106,32 @@ impl<K: Key, A: 'static> Slice<K, A> {
         self.frozen.is_some() || !self.runs.is_empty()
     }
 
-    /// The first part of `key` that was not removed.
-    pub fn first_part_of(&self, hash: u64, is: impl Fn(&K) -> bool) -> u64 {
+    /// The first part of `key` that was not removed. `is` gets keys that were.
+    pub fn first_part_of(
+        &self,
+        types: &PaneType,
+        hash: u64,
+        is: &mut dyn FnMut(RecordRef<'_>) -> bool,
+    ) -> u64 {
         let first = self.gaps.first_part(hash);
         if self.cuts.is_empty() {
             return first;
         }
-        self.cuts.find(hash, is).map_or(first, |cut| cut.before.max(first))
+        self.cuts.find(hash, is).map_or(first, |cut| types.before(cut).max(first))
     }
 
     /// Removes what `key` has in the parts that were begun already.
     pub fn cut(
         &mut self,
-        hash: u64,
-        is: impl Fn(&K) -> bool,
-        owned: impl FnOnce() -> K,
-        (account, range): (&Rc<Account>, HashRange),
+        types: &'static PaneType,
+        key: (u64, KeyRef<'_>),
+        at: (&Rc<Account>, HashRange),
     ) -> Result<()> {
-        let before = self.next_number;
-        if let Some(cut) = self.cuts.find_mut(hash, is) {
-            cut.before = before;
-            return Ok(());
-        }
-        self.cuts.add(hash, || Cut { key: owned(), before }, (account, range))
+        self.cuts.put(types, key, self.next_number, at)
     }
 
     /// Takes the cuts out if no part is left that they apply to.
-    pub fn forget_cuts(&mut self, account: &Account) -> Option<Cuts<K>> {
+    pub fn forget_cuts(&mut self, account: &Account) -> Option<Cuts> {
         let oldest = self.runs.first().map(|stored| stored.run.number);
         let oldest = oldest.or(self.frozen.as_ref().map(|part| part.number));
         if oldest.is_some() || self.captured.is_some() {

@@ -4,11 +4,11 @@
 //! What it keeps true: a slot that is remembered is that of its slice; the table of slots and the tree
 //! are booked by slice.
 
-use alluvium_pagestore::{Key, MemoryKind, Result, State, Time, hash_word};
+use alluvium_pagestore::{MemoryKind, Result, Time, hash_word};
 
 use super::capture::SLICE_SHARE_BYTES;
+use super::core::Core;
 use super::slice::Slice;
-use super::table::SegmentPanes;
 use super::tables::ToldTables;
 
 /// Slices whose places are remembered, beside the tree of all: a power of two.
@@ -20,7 +20,7 @@ const EXPECTED_SHARE: u64 = 8;
 /// Bytes of an entry of the tree of slices at its worst fill.
 const TREE_BYTES: u64 = 64;
 
-impl<K: Key, A: State> SegmentPanes<K, A> {
+impl Core {
     /// Where a slice is, if it is there.
     #[inline]
     pub(super) fn slot_of(&mut self, slice: Time) -> Option<usize> {
@@ -40,16 +40,18 @@ impl<K: Key, A: State> SegmentPanes<K, A> {
         Some(recent.1 as usize)
     }
 
-    pub(super) fn slice_at(&self, slot: usize) -> &Slice<K, A> {
+    #[inline]
+    pub(super) fn slice_at(&self, slot: usize) -> &Slice {
         self.slots[slot].as_ref().expect("a slice in use")
     }
 
-    pub(super) fn slice_at_mut(&mut self, slot: usize) -> &mut Slice<K, A> {
+    #[inline]
+    pub(super) fn slice_at_mut(&mut self, slot: usize) -> &mut Slice {
         self.slots[slot].as_mut().expect("a slice in use")
     }
 
     /// Bytes that a slice takes beside its parts.
-    pub(super) const SLICE_BYTES: u64 = 2 * size_of::<Option<Slice<K, A>>>() as u64 + TREE_BYTES;
+    pub(super) const SLICE_BYTES: u64 = 2 * size_of::<Option<Slice>>() as u64 + TREE_BYTES;
 
     /// The slice, made if it is not there.
     pub(super) fn begin_slice(&mut self, slice: Time) -> Result<usize> {
@@ -60,12 +62,12 @@ impl<K: Key, A: State> SegmentPanes<K, A> {
         let growth =
             if self.slots.len() == self.slots.capacity() { self.slots.len() as u64 } else { 0 };
         let bytes = Self::SLICE_BYTES;
-        let growth = growth * size_of::<Option<Slice<K, A>>>() as u64;
+        let growth = growth * size_of::<Option<Slice>>() as u64;
         let share = self.slice_share_bytes();
         self.make_room(bytes + growth + share, "a slice")?;
         self.account.charge(MemoryKind::Tables, bytes);
         self.fund.came(share);
-        let mut new = Slice::new(&self.account, self.range);
+        let mut new = Slice::new(self.types, &self.account, self.range);
         match self.context.movable {
             true => new.active = new.active.expect_few_of(self.context.key_groups),
             false => self.expect_as_many(&mut new),
@@ -84,9 +86,9 @@ impl<K: Key, A: State> SegmentPanes<K, A> {
 
     /// Makes a new slice's table for as many entries as the slice had that was purged last: entries then do
     /// not move while the table grows.
-    fn expect_as_many(&self, new: &mut Slice<K, A>) {
+    fn expect_as_many(&self, new: &mut Slice) {
         let entries = self.entries_likely.min(EXPECTED_MAX);
-        let likely = entries * 2 * size_of::<(K, A)>() as u64;
+        let likely = entries * 2 * self.types.record_bytes() as u64;
         if self.account.available() / EXPECTED_SHARE > likely {
             new.active.expect(entries);
         }
@@ -98,7 +100,7 @@ impl<K: Key, A: State> SegmentPanes<K, A> {
     }
 
     /// Takes a slice out, with all that it has.
-    pub(super) fn end_slice(&mut self, slice: Time) -> Option<Slice<K, A>> {
+    pub(super) fn end_slice(&mut self, slice: Time) -> Option<Slice> {
         let slot = self.by_time.remove(&slice)?;
         self.recent[recent_of(slice)].1 = u32::MAX;
         self.last.1 = u32::MAX;
@@ -106,7 +108,7 @@ impl<K: Key, A: State> SegmentPanes<K, A> {
     }
 
     /// Takes what is in a slot out.
-    pub(super) fn vacate(&mut self, slot: u32) -> Option<Slice<K, A>> {
+    pub(super) fn vacate(&mut self, slot: u32) -> Option<Slice> {
         self.vacant.push(slot);
         self.slots[slot as usize].take()
     }
@@ -118,7 +120,7 @@ impl<K: Key, A: State> SegmentPanes<K, A> {
     }
 
     /// The slices, but those that are purged.
-    pub(super) fn slices(&self) -> impl Iterator<Item = &Slice<K, A>> {
+    pub(super) fn slices(&self) -> impl Iterator<Item = &Slice> {
         self.by_time.values().map(|slot| self.slice_at(*slot as usize))
     }
 

@@ -11,9 +11,10 @@ use alluvium_pagestore::io::IoBuffer;
 use alluvium_pagestore::{Image, Key, Result, SegmentStore, State, codec, rounded};
 
 use super::slice::Slice;
-use crate::heap::entry_part_unsafe::Part;
 use crate::heap::entry_table_unsafe::PART_ENTRIES_MAX;
 use crate::heap::hash_range::HashRange;
+use crate::heap::record_table_unsafe::RecordTable;
+use crate::support::record_type_unsafe::RecordRef;
 
 /// A part being walked.
 #[derive(Debug)]
@@ -64,8 +65,8 @@ impl Source {
     }
 
     /// Walks a table from `place` on.
-    pub fn of_table<K: Key, A: State>(
-        slices: &[Option<Slice<K, A>>],
+    pub fn of_table(
+        slices: &[Option<Slice>],
         slot: usize,
         frozen: Option<u64>,
         place: u64,
@@ -89,8 +90,8 @@ impl Source {
     }
 
     /// Walks a run from `place` on. Reads an image if `place` is inside it.
-    pub fn of_run<K: Key, A: State>(
-        slices: &[Option<Slice<K, A>>],
+    pub fn of_run(
+        slices: &[Option<Slice>],
         slot: usize,
         run: usize,
         place: u64,
@@ -118,11 +119,7 @@ impl Source {
     }
 
     /// The place of the record at hand; `None` at the end.
-    pub fn place<K: Key, A: State>(
-        &self,
-        slices: &[Option<Slice<K, A>>],
-        range: HashRange,
-    ) -> Option<u64> {
+    pub fn place(&self, slices: &[Option<Slice>], range: HashRange) -> Option<u64> {
         match &self.walk {
             Walk::Table { order, at, .. } => order.get(*at).map(|(place, _)| *place),
             Walk::Run { image: Some(image), record, .. } => {
@@ -138,7 +135,7 @@ impl Source {
     /// The record at hand; the next one is at hand then.
     pub fn take<'a, K: Key, A: State>(
         &mut self,
-        slices: &'a [Option<Slice<K, A>>],
+        slices: &'a [Option<Slice>],
         range: HashRange,
         store: Option<&SegmentStore>,
         reads: &mut Reads,
@@ -149,13 +146,16 @@ impl Source {
         match &mut self.walk {
             Walk::Table { frozen, order, at, part, .. } => {
                 let found = slice(slices, self.slot);
-                let table = table_at(found, *frozen, *part).0;
                 let slot = order[*at].1;
-                *at += 1;
                 // It is there unless the caller changes what it folds.
-                let entry = table.and_then(|part| part.get(slot as usize));
+                let table = table_of(found, *frozen);
+                let record = table.and_then(|table| table.part_at(*part).0.get(slot as usize));
+                *at += 1;
                 self.load_part(slices, range);
-                Ok(entry.map(|(key, value)| (Cow::Borrowed(key), Cow::Borrowed(value))))
+                Ok(record.map(|record| {
+                    let (key, value) = record.get::<K, A>();
+                    (Cow::Borrowed(key), Cow::Borrowed(value))
+                }))
             }
             Walk::Run { image, record, .. } => {
                 let loaded = image.as_ref().expect("loaded above");
@@ -171,18 +171,19 @@ impl Source {
     }
 
     /// Sorts the next part that has entries, if the one at hand is used up.
-    fn load_part<K: Key, A: State>(&mut self, slices: &[Option<Slice<K, A>>], range: HashRange) {
+    fn load_part(&mut self, slices: &[Option<Slice>], range: HashRange) {
         let Walk::Table { frozen, order, at, part, next } = &mut self.walk else { return };
         while *at == order.len() {
             let Some(place) = *next else { return };
-            let (table, after) = table_at(slice(slices, self.slot), *frozen, place);
-            (*part, *next, *at) = (place, after, 0);
+            let table = table_of(slice(slices, self.slot), *frozen);
+            (*part, *next, *at) = (place, table.and_then(|table| table.part_at(place).1), 0);
             order.clear();
             let Some(table) = table else { continue };
-            order.reserve_exact(table.len().max(PART_ENTRIES_MAX));
+            let part = table.part_at(place).0;
+            order.reserve_exact(part.len().max(PART_ENTRIES_MAX));
             let place_of =
-                |(slot, (key, _)): (usize, &(K, A))| (range.place(key.key_hash()), slot as u32);
-            order.extend(table.numbered().map(place_of));
+                |(slot, record): (usize, RecordRef<'_>)| (range.place(record.hash()), slot as u32);
+            order.extend(part.numbered().map(place_of));
             order.sort_unstable();
         }
     }
@@ -197,9 +198,9 @@ impl Source {
         }
     }
 
-    fn load_image<K: Key, A: State>(
+    fn load_image(
         &mut self,
-        slices: &[Option<Slice<K, A>>],
+        slices: &[Option<Slice>],
         store: &SegmentStore,
         reads: &mut Reads,
     ) -> Result<()> {
@@ -217,17 +218,14 @@ impl Source {
     }
 }
 
-fn slice<K, A>(slices: &[Option<Slice<K, A>>], slot: usize) -> &Slice<K, A> {
+fn slice(slices: &[Option<Slice>], slot: usize) -> &Slice {
     slices[slot].as_ref().expect("a slice in use")
 }
 
-type PartAt<'a, K, A> = (Option<Part<'a, (K, A)>>, Option<u64>);
-
-fn table_at<K, A>(slice: &Slice<K, A>, frozen: bool, place: u64) -> PartAt<'_, K, A> {
-    let (part, next) = match (&slice.frozen, frozen) {
-        (Some(part), true) => part.table.part_at(place),
-        (None, true) => return (None, None),
-        (_, false) => slice.active.part_at(place),
-    };
-    (Some(part), next)
+/// The table of a slice that is being written, if there is one, or that in use.
+fn table_of(slice: &Slice, frozen: bool) -> Option<&RecordTable> {
+    match frozen {
+        true => slice.frozen.as_ref().map(|part| &**part.table),
+        false => Some(&slice.active),
+    }
 }

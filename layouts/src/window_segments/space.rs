@@ -8,12 +8,12 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use alluvium_pagestore::{Error, ErrorKind, Key, MemoryKind, Result, State};
+use alluvium_pagestore::{Error, ErrorKind, MemoryKind, Result};
 
 use super::background::Answer;
+use super::core::Core;
 use super::run::Run;
 use super::slice::{Stored, Waiting};
-use super::table::SegmentPanes;
 use super::writing::Written;
 use crate::contract::table::TableStats;
 use crate::trace_event;
@@ -21,7 +21,7 @@ use crate::trace_event;
 /// A table is written if it takes more than so many quarters of the least that is booked for a run.
 const GAIN: u64 = 5;
 
-impl<K: Key, A: State> SegmentPanes<K, A> {
+impl Core {
     /// Takes in what the helper has done, without waiting.
     #[inline]
     pub(super) fn settle(&mut self) {
@@ -182,7 +182,7 @@ impl<K: Key, A: State> SegmentPanes<K, A> {
     ///
     /// # Errors
     /// That of a run that could not be written; everything is as it was then.
-    pub(super) fn apply(&mut self, answer: Answer<K, A>) -> Result<()> {
+    pub(super) fn apply(&mut self, answer: Answer) -> Result<()> {
         match answer {
             Answer::Dropped { table_bytes, heap_bytes } => {
                 self.account.release(MemoryKind::Index, table_bytes);

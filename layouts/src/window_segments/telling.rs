@@ -3,7 +3,7 @@
 //! Slices in order of time, each with its runs and their images; then the groups of tables, each with
 //! its tables in the order in which they are written; then the end.
 
-use alluvium_pagestore::{Key, Result, State, Time};
+use alluvium_pagestore::{Result, Time};
 
 use super::capture::{Capture, SliceBefore};
 use super::checkpoint::{END, IMAGES_PER_RECORD, OF_GROUP, OF_IMAGES, OF_RUN, OF_SLICE, OF_TABLE};
@@ -25,7 +25,7 @@ pub struct Telling {
 
 impl Telling {
     /// Puts as much into the batch as it has room for, and says whether that was the end.
-    pub fn tell_step<K: Key, A: State>(&mut self, capture: &mut Capture<K, A>) -> Result<bool> {
+    pub fn tell_step(&mut self, capture: &mut Capture) -> Result<bool> {
         let Capture { slices, groups, own, .. } = capture;
         let own = own.as_mut().expect("it is not taken yet");
         while own.has_room() {
@@ -43,11 +43,7 @@ impl Telling {
         Ok(false)
     }
 
-    fn tell_of_slice<K: Key, A: State>(
-        &mut self,
-        before: &SliceBefore<K, A>,
-        own: &mut Paced,
-    ) -> Result<()> {
+    fn tell_of_slice(&mut self, before: &SliceBefore, own: &mut Paced) -> Result<()> {
         let time = before.table.slice;
         if (self.run, self.image) == (0, 0) {
             let mut told = vec![before.table.entries, before.table.cuts, before.next_number];
@@ -83,10 +79,10 @@ impl Telling {
         Ok(())
     }
 
-    fn tell_of_group<K, A>(
+    fn tell_of_group(
         &mut self,
         group: &TableGroup,
-        slices: &[SliceBefore<K, A>],
+        slices: &[SliceBefore],
         own: &mut Paced,
     ) -> Result<()> {
         if self.table == 0 {

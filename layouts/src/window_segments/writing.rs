@@ -2,14 +2,16 @@
 
 use alluvium_pagestore::io::{BLOCK_BYTES, IoBuffer};
 use alluvium_pagestore::{
-    Error, ErrorKind, Image, Key, Result, SegmentId, SegmentInfo, SegmentStore, SegmentWriter,
-    State, codec, key_text,
+    Error, ErrorKind, Image, Result, SegmentId, SegmentInfo, SegmentStore, SegmentWriter,
 };
 
 use super::config::Sizes;
+use super::pane_type_unsafe::PaneType;
 use super::run::{ImageAt, Run};
-use crate::heap::entry_table_unsafe::FrozenTable;
+use crate::append_log::key_unsafe::{KeyRef, OwnedKey};
+use crate::heap::record_table_unsafe::FrozenRecords;
 use crate::support::gaps::Gaps;
+use crate::support::record_type_unsafe::RecordRef;
 
 /// Bytes of a footer entry, and of a trailer.
 const FOOTER_ENTRY_BYTES: u64 = 16;
@@ -25,15 +27,30 @@ pub struct Written {
     pub bytes: u64,
 }
 
-/// A key whose accumulators in runs before `before` were removed.
-#[derive(Clone, Debug)]
-pub struct Cut<K> {
-    pub key: K,
-    pub before: u64,
+/// A copy of a cut, with its hash.
+pub struct Cut {
+    pub hash: u64,
+    cut: OwnedKey,
 }
 
-/// Removed keys, each with its hash and in the order of these, and ranges of hashes.
-pub type Removed<K> = (Vec<(u64, Cut<K>)>, Gaps);
+impl Cut {
+    /// Copies a cut.
+    pub fn of(cut: RecordRef<'_>) -> Self {
+        Self { hash: cut.hash(), cut: KeyRef::whole(cut).to_owned() }
+    }
+
+    /// Returns the bytes of a copy.
+    pub fn bytes_of(cut: RecordRef<'_>) -> u64 {
+        2 * size_of::<Self>() as u64 + KeyRef::whole(cut).owned_bytes()
+    }
+
+    fn get(&self) -> RecordRef<'_> {
+        self.cut.get().record()
+    }
+}
+
+/// Removed keys, in the order of their hashes, and ranges of hashes.
+pub type Removed = (Vec<Cut>, Gaps);
 
 /// A run being written.
 struct RunWriter<'a> {
@@ -107,7 +124,7 @@ fn write_run(
     writer: &mut SegmentWriter,
     store: &SegmentStore,
     sizes: &Sizes,
-    fill: impl FnOnce(&mut RunWriter<'_>) -> Result<()>,
+    fill: &mut dyn FnMut(&mut RunWriter<'_>) -> Result<()>,
 ) -> Result<Written> {
     let (ids, written) = (Vec::new(), Written::default());
     let mut run = RunWriter { writer, sizes, ids, written, first: 0, longest: 0 };
@@ -127,24 +144,24 @@ pub fn give_up(writer: &mut SegmentWriter, store: &SegmentStore) {
 }
 
 /// Writes a table as a run.
-pub fn write_table<K: Key, A: State>(
+pub fn write_table(
     writer: &mut SegmentWriter,
     store: &SegmentStore,
     sizes: &Sizes,
-    table: &FrozenTable<(K, A)>,
+    table: &FrozenRecords,
 ) -> Result<Written> {
-    write_run(writer, store, sizes, |run| {
+    write_run(writer, store, sizes, &mut |run| {
         let mut place = Some(0);
         let mut part = Vec::new();
         while let Some(at) = place {
             let (entries, next) = table.part_at(at);
-            part.extend(entries.iter().map(|entry| (entry.0.key_hash(), entry)));
+            part.extend(entries.iter().map(|record| (record.hash(), record)));
             part.sort_unstable_by_key(|(hash, _)| *hash);
-            for (hash, (key, value)) in part.drain(..) {
-                let bytes = run.writer.encode(key, value)?;
+            for (hash, record) in part.drain(..) {
+                let bytes = record.encode(run.writer)?;
                 run.make_ready(hash, bytes)?;
                 run.writer.append(hash).map_err(|error| match error.kind() {
-                    ErrorKind::ValueTooLarge => error.with("key", key_text(key)),
+                    ErrorKind::ValueTooLarge => error.with("key", record.key_text()),
                     _ => error,
                 })?;
                 run.added()?;
@@ -157,34 +174,31 @@ pub fn write_table<K: Key, A: State>(
 
 /// Makes one run of several, the oldest first, as bytes: records of a key stay apart, in order. What
 /// was cut is left out.
-pub fn write_merged<K: Key, A: State>(
+pub fn write_merged(
     writer: &mut SegmentWriter,
     store: &SegmentStore,
     sizes: &Sizes,
-    runs: &[std::sync::Arc<Run>],
-    (cuts, gaps): &Removed<K>,
+    (types, runs): (&PaneType, &[std::sync::Arc<Run>]),
+    (cuts, gaps): &Removed,
 ) -> Result<Written> {
     let mut readers: Vec<Reader<'_>> =
         runs.iter().map(|run| Reader { run, next: 0, image: None, record: 0 }).collect();
     for reader in &mut readers {
         reader.load(store)?;
     }
-    write_run(writer, store, sizes, |run| {
+    write_run(writer, store, sizes, &mut |run| {
         loop {
             let least = readers.iter().enumerate().filter_map(|(i, r)| Some((r.hash()?, i))).min();
             let Some((hash, i)) = least else { return Ok(()) };
             let reader = &mut readers[i];
             let image = reader.image.as_ref().expect("a reader with a record");
             let payload = image.record(reader.record)?.payload;
-            let same = &cuts[cuts.partition_point(|cut| cut.0 < hash)..];
-            let mut cuts = same.iter().take_while(|cut| cut.0 == hash).map(|(_, cut)| cut);
-            let cut = match cuts.clone().next() {
-                Some(_) => {
-                    let key = codec::decode_key::<K, A>(payload)?;
-                    cuts.any(|cut| cut.key == key && reader.run.number < cut.before)
-                }
-                None => false,
-            };
+            let same = &cuts[cuts.partition_point(|cut| cut.hash < hash)..];
+            let mut cut = false;
+            for found in same.iter().take_while(|cut| cut.hash == hash).map(Cut::get) {
+                let is_older = reader.run.number < types.before(found);
+                cut = cut || is_older && types.is_cut_of(payload, found)?;
+            }
             if !cut && reader.run.number >= gaps.first_part(hash) {
                 run.make_ready(hash, payload.len())?;
                 run.writer.push_encoded(hash, payload)?;

@@ -227,6 +227,10 @@ const DELAY_MAX: Duration = Duration::from_millis(100);
 /// Rows of one time that are applied together, at most.
 const BATCH: usize = 1024;
 
+/// What an operator does with rows, or with timers that are due.
+pub(crate) type Apply<'a, T, K, D> = &'a mut dyn FnMut(&Right<'_, T>, Work<'_, K, D>) -> Result<()>;
+
+// Closures come as they are, and go on without their types: all else is compiled once per type of row.
 impl<T: Timestamp, K: Key, D> Intake<T, K, D> {
     /// Whether the operator has failed and applies nothing any more.
     pub(crate) fn has_failed(&self) -> bool {
@@ -263,7 +267,7 @@ impl<T: Timestamp, K: Key, D> Intake<T, K, D> {
         let mut rows = Vec::new();
         input.for_each(|capability, batch| {
             rows.extend(batch.drain(..).map(&mut keyed));
-            self.offer(&capability, &mut rows, &mut apply);
+            self.offer_rows(&capability, &mut rows, &mut apply);
         });
     }
 
@@ -272,6 +276,10 @@ impl<T: Timestamp, K: Key, D> Intake<T, K, D> {
         &mut self,
         mut apply: impl FnMut(&Right<'_, T>, Work<'_, K, D>) -> Result<()>,
     ) {
+        self.resume_with(&mut apply);
+    }
+
+    fn resume_with(&mut self, apply: Apply<'_, T, K, D>) {
         if self.has_failed() {
             return;
         }
@@ -280,14 +288,14 @@ impl<T: Timestamp, K: Key, D> Intake<T, K, D> {
         self.waited.clear();
         self.waker.rearm();
         if self.parking.as_ref().is_some_and(|parking| parking.len() > 0) {
-            self.apply_parked(&mut apply);
+            self.apply_parked(apply);
         }
         while !self.is_closed() {
             if self.parking.as_ref().is_some_and(Parking::is_full) {
                 break;
             }
             let Some((capability, mut rows)) = self.staged.pop_front() else { break };
-            self.take(&Right::held(&capability), &mut rows, &mut apply);
+            self.take(&Right::held(&capability), &mut rows, apply);
         }
         self.staged.settle();
         self.show();
@@ -304,7 +312,16 @@ impl<T: Timestamp, K: Key, D> Intake<T, K, D> {
         &mut self,
         capability: &InputCapability<T>,
         rows: &mut Vec<(K, D)>,
-        apply: impl FnMut(&Right<'_, T>, Work<'_, K, D>) -> Result<()>,
+        mut apply: impl FnMut(&Right<'_, T>, Work<'_, K, D>) -> Result<()>,
+    ) {
+        self.offer_rows(capability, rows, &mut apply);
+    }
+
+    fn offer_rows(
+        &mut self,
+        capability: &InputCapability<T>,
+        rows: &mut Vec<(K, D)>,
+        apply: Apply<'_, T, K, D>,
     ) {
         if self.has_failed() {
             self.failed.insert(capability.retain(0));
@@ -323,7 +340,7 @@ impl<T: Timestamp, K: Key, D> Intake<T, K, D> {
         &mut self,
         capability: &Capability<T>,
         rows: &mut Vec<(K, D)>,
-        apply: impl FnMut(&Right<'_, T>, Work<'_, K, D>) -> Result<()>,
+        apply: Apply<'_, T, K, D>,
     ) {
         if self.has_failed() {
             self.failed.insert(capability.clone());
@@ -351,12 +368,7 @@ impl<T: Timestamp, K: Key, D> Intake<T, K, D> {
     }
 
     /// Applies or parks rows, and stages those that can be neither.
-    fn take(
-        &mut self,
-        right: &Right<'_, T>,
-        rows: &mut Vec<(K, D)>,
-        mut apply: impl FnMut(&Right<'_, T>, Work<'_, K, D>) -> Result<()>,
-    ) {
+    fn take(&mut self, right: &Right<'_, T>, rows: &mut Vec<(K, D)>, apply: Apply<'_, T, K, D>) {
         let mut done = Ok(());
         let mut later = Vec::new();
         let idle = self.parking.as_ref().map_or(Ok(true), Parking::is_idle);
@@ -427,10 +439,7 @@ impl<T: Timestamp, K: Key, D> Intake<T, K, D> {
     }
 
     /// Applies what was parked and waits no more.
-    fn apply_parked(
-        &mut self,
-        apply: &mut impl FnMut(&Right<'_, T>, Work<'_, K, D>) -> Result<()>,
-    ) {
+    fn apply_parked(&mut self, apply: Apply<'_, T, K, D>) {
         let polled = match &mut self.parking {
             Some(parking) => parking.poll(),
             None => return,
@@ -479,7 +488,7 @@ impl<T: Timestamp, K: Key, D> Intake<T, K, D> {
         &mut self,
         capability: &Rc<Capability<T>>,
         rows: &mut Vec<(K, D)>,
-        apply: &mut impl FnMut(&Right<'_, T>, Work<'_, K, D>) -> Result<()>,
+        apply: Apply<'_, T, K, D>,
     ) {
         let right = self.among_waiting(&Right::held(capability));
         if let Err(error) = apply(&right, Work::Rows(rows)) {

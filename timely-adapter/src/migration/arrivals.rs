@@ -175,7 +175,7 @@ impl<T: EventTime, K: Key, D> Arrivals<T, K, D> {
             self.waiting.remove(&(group, now)).into_iter().flatten()
         {
             self.times.remove(right.time());
-            intake.give(&right, &mut rows, |right, work| host.apply(right, work));
+            intake.give(&right, &mut rows, &mut |right, work| host.apply(right, work));
         }
     }
 }

@@ -21,6 +21,7 @@ use crate::Changes;
 use crate::event_time::{EventTime, watermark};
 use crate::intake::{Prepared, Right, Work};
 use crate::operators::key_by::{Builder, Keyed};
+use crate::operators::placing::Moved;
 use crate::operators::shell::{Body, Now, Output, limit_of};
 use crate::operators::spec::{OperatorState, Spec};
 use crate::operators::stateful::{Context, Stateful, begin};
@@ -161,11 +162,12 @@ where
     F: Fn(&D) -> K + 'static,
 {
     type KeyOf = F;
+    type Placing = Moved<'scope, T>;
 
-    fn window<G>(self, windows: Windows, at: G) -> Windowed<'scope, T, D, F, G>
+    fn window<G>(self, windows: Windows, at: G) -> Windowed<'scope, T, D, F, G, Self::Placing>
     where
         G: Fn(&D) -> Time + 'static,
     {
-        Windowed::of(self.keyed, Some(self.control), windows, at)
+        Windowed::of(self.keyed, Moved(self.control), windows, at)
     }
 }

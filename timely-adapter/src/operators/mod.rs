@@ -6,6 +6,7 @@ pub(crate) mod join_sides;
 pub(crate) mod key_by;
 pub(crate) mod lookup_join;
 pub(crate) mod merged;
+pub(crate) mod placing;
 pub(crate) mod rolling;
 pub(crate) mod shared_table;
 pub(crate) mod shell;

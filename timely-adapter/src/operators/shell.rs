@@ -40,6 +40,14 @@ pub(crate) trait Body<T: EventTime, K: Key, D>: 'static {
         output: &mut Output<'_, T, Self::Row>,
     ) -> bool;
 
+    /// Goes to the first time of all, before the first schedule of an operator whose key groups move.
+    ///
+    /// # Errors
+    /// Those of what is due then.
+    fn go_to_first(&mut self) -> Result<()> {
+        Ok(())
+    }
+
     /// Takes the first capability of the operator.
     fn begin(&mut self, first: Capability<T>);
 

@@ -22,10 +22,10 @@ use timely::dataflow::operators::vec::Map;
 
 use crate::Changes;
 use crate::event_time::EventTime;
-use crate::intake::{Intake, Prepared, Right, Work};
-use crate::migration::{MoveGroup, moving};
+use crate::intake::{Intake, Right, Work};
 use crate::operators::key_by::{KeyBy, Keyed};
-use crate::operators::shell::{Body, Now, Output, advance_under, timed};
+use crate::operators::placing::{Fixed, Placing};
+use crate::operators::shell::{Body, Now, Output, advance_under};
 use crate::operators::spec::{OperatorState, Spec};
 
 /// Keys that are looked at each time the operator is scheduled, when windows fire.
@@ -60,6 +60,8 @@ const FUEL: usize = 8192;
 pub trait Windowing<'scope, T: EventTime, K: Key, D>: Sized {
     /// The rows' keys that windows are made of.
     type KeyOf;
+    /// Whether key groups move.
+    type Placing: Placing<'scope, T>;
 
     /// Assigns rows to windows by their event times. A row is late if its time is before the
     /// timestamp it was sent with, never because of the operator's own frontier. So results do not
@@ -67,7 +69,11 @@ pub trait Windowing<'scope, T: EventTime, K: Key, D>: Sized {
     ///
     /// Session rows that are too late for a session of their own wait for all rows that were sent
     /// before them, which may have opened one.
-    fn window<G>(self, windows: Windows, at: G) -> Windowed<'scope, T, D, Self::KeyOf, G>
+    fn window<G>(
+        self,
+        windows: Windows,
+        at: G,
+    ) -> Windowed<'scope, T, D, Self::KeyOf, G, Self::Placing>
     where
         G: Fn(&D) -> Time + 'static;
 }
@@ -80,25 +86,26 @@ where
     F: Fn(&D) -> K + 'static,
 {
     type KeyOf = F;
+    type Placing = Fixed;
 
     fn window<G>(self, windows: Windows, at: G) -> Windowed<'scope, T, D, F, G>
     where
         G: Fn(&D) -> Time + 'static,
     {
-        Windowed::of(self, None, windows, at)
+        Windowed::of(self, Fixed, windows, at)
     }
 }
 
 /// Keyed rows in windows; made by [`Windowing::window`].
-pub struct Windowed<'scope, T: EventTime, D, F, G> {
+pub struct Windowed<'scope, T: EventTime, D, F, G, M = Fixed> {
     keyed: Keyed<'scope, T, D, F>,
-    /// What moves its key groups, if they move.
-    control: Option<StreamVec<'scope, T, MoveGroup>>,
+    /// Whether its key groups move.
+    placing: M,
     windows: Windows,
     at: Rc<G>,
 }
 
-impl<T: EventTime, D, F, G> fmt::Debug for Windowed<'_, T, D, F, G> {
+impl<T: EventTime, D, F, G, M> fmt::Debug for Windowed<'_, T, D, F, G, M> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Windowed").field("windows", &self.windows).finish_non_exhaustive()
     }
@@ -137,19 +144,15 @@ impl<T: EventTime, K, R, D> fmt::Debug for Fired<'_, T, K, R, D> {
     }
 }
 
-impl<'scope, T, D, F, G> Windowed<'scope, T, D, F, G>
+impl<'scope, T, D, F, G, M> Windowed<'scope, T, D, F, G, M>
 where
     T: EventTime,
     D: ExchangeData,
     G: Fn(&D) -> Time + 'static,
+    M: Placing<'scope, T>,
 {
-    pub(crate) fn of(
-        keyed: Keyed<'scope, T, D, F>,
-        control: Option<StreamVec<'scope, T, MoveGroup>>,
-        windows: Windows,
-        at: G,
-    ) -> Self {
-        Self { keyed, control, windows, at: Rc::new(at) }
+    pub(crate) fn of(keyed: Keyed<'scope, T, D, F>, placing: M, windows: Windows, at: G) -> Self {
+        Self { keyed, placing, windows, at: Rc::new(at) }
     }
 
     /// Folds the rows of each key and window. The state is named `id/windows`.
@@ -205,9 +208,9 @@ where
     /// # Errors
     /// [`ErrorKind::Config`] if the windows of the two sides differ; as for
     /// [`holistic`](Windowed::holistic).
-    pub fn join<K, E, H, I, R, L>(
+    pub fn join<K, E, H, I, R, L, N>(
         self,
-        other: Windowed<'scope, T, E, H, I>,
+        other: Windowed<'scope, T, E, H, I, N>,
         spec: Spec<L>,
         pair: impl Fn(&K, Window, &D, &E) -> R + 'static,
     ) -> Result<Paired<'scope, T, K, R, D, E>>
@@ -220,6 +223,7 @@ where
         F: Fn(&D) -> K + 'static,
         H: Fn(&E) -> K + 'static,
         I: Fn(&E) -> Time + 'static,
+        N: Placing<'scope, T>,
     {
         if self.windows != other.windows {
             let (one, two) = (self.windows, other.windows);
@@ -227,10 +231,7 @@ where
                 format!("the two sides of a join have different windows: {one:?} and {two:?}");
             return Err(Error::new(ErrorKind::Config, message).with("operator", spec.id()));
         }
-        let control = match (self.control, other.control) {
-            (Some(control), Some(also)) => Some(control.concat(also)),
-            (control, also) => control.or(also),
-        };
+        let placing = self.placing.with(other.placing);
         let (windows, state) = (self.windows, self.keyed.state.clone());
         let (left_key, right_key) = (self.keyed.key.clone(), other.keyed.key.clone());
         let (left_at, right_at) = (self.at, other.at);
@@ -247,7 +248,7 @@ where
             (None, None) => unreachable!("a row is of one side"),
         };
         let both = left.concat(right).key_by(&state, key);
-        let fired = Windowed::of(both, control, windows, at).holistic(
+        let fired = Windowed::of(both, placing, windows, at).holistic(
             spec,
             alluvium::process(
                 move |key: &K,
@@ -288,22 +289,10 @@ where
         R: Clone + 'static,
         F: Fn(&D) -> K + 'static,
     {
-        let Windowed { keyed, control, windows, at } = self;
-        let name = spec.id().to_owned();
-        let told = if let Some(control) = control {
-            let opener = OperatorState::moving(&keyed.state, spec)?;
-            let mut body = Firing::new(open(&opener)?, windows, at);
-            // All are at one watermark, also before the first schedule.
-            body.go_to_first()?;
-            let prepared = Prepared::<K>::new::<T, D>(&keyed.state, &opener)?;
-            let mover = opener.mover().expect("a moving operator has one").clone();
-            moving((keyed, control), (&name, mover), prepared, body, true)?
-        } else {
-            let opener = OperatorState::new(&keyed.state, spec)?;
-            let body = Firing::new(open(&opener)?, windows, at);
-            let prepared = Prepared::<K>::new::<T, D>(&keyed.state, &opener)?;
-            timed(keyed, &name, prepared, body)
-        };
+        let Windowed { keyed, placing, windows, at } = self;
+        let firing =
+            move |states: &OperatorState<'_, L>| Ok(Firing::new(open(states)?, windows, at));
+        let told = placing.start(keyed, spec, firing)?;
         let (results, late) = told.ok_err(|row| row);
         Ok(Fired { results, late })
     }
@@ -432,6 +421,22 @@ where
     fn wait_for(&mut self, arriving: Time) {
         self.arriving = arriving;
     }
+
+    // Unless a checkpoint had come further. What comes out of that is to be sent by the first schedule.
+    fn go_to_first(&mut self) -> Result<()> {
+        let (out, windows, first) = (&mut self.out, self.windows, T::minimum().time());
+        while self.state.watermark() <= first {
+            let advanced = self.state.advance(first, FUEL, &mut |key, window, row, diff| {
+                let time = T::from_time(windows.fires_at(window).min(first)).max(T::minimum());
+                out.push(Ok(((key.clone(), window, row), time, diff)));
+            })?;
+            if advanced.done {
+                self.settled = self.settled.max(first);
+                break;
+            }
+        }
+        Ok(())
+    }
 }
 
 impl<T, S, G, K, R, D> Firing<T, S, G, K, R, D>
@@ -449,7 +454,9 @@ where
 
     /// Has rows wait on which those decide that were sent before them.
     fn put_early_aside(&mut self, sent: &T, rows: &mut Vec<(K, D)>) {
-        if self.settled >= sent.time() {
+        // Of windows that are no sessions none do, so their rows are not looked at.
+        let any_may = self.windows.counts_only_with_others(Time::MIN, Time::MAX);
+        if !any_may || self.settled >= sent.time() {
             return;
         }
         let (at, windows) = (self.at.clone(), self.windows);
@@ -513,22 +520,5 @@ where
             self.settled = self.settled.max(watermark);
         }
         Ok(advanced)
-    }
-
-    /// Goes to the first time of all, unless a checkpoint had come further. What comes out of that is to be
-    /// sent by the first schedule.
-    fn go_to_first(&mut self) -> Result<()> {
-        let (out, windows, first) = (&mut self.out, self.windows, T::minimum().time());
-        while self.state.watermark() <= first {
-            let advanced = self.state.advance(first, FUEL, &mut |key, window, row, diff| {
-                let time = T::from_time(windows.fires_at(window).min(first)).max(T::minimum());
-                out.push(Ok(((key.clone(), window, row), time, diff)));
-            })?;
-            if advanced.done {
-                self.settled = self.settled.max(first);
-                break;
-            }
-        }
-        Ok(())
     }
 }

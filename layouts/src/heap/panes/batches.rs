@@ -6,12 +6,13 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
-use alluvium_pagestore::{Key, Lookup, MemoryKind, Result, State, Time};
+use alluvium_pagestore::{Key, Lookup, Result, State, Time};
 
-use super::{Placed, TablePanes};
+use super::TablePanes;
+use super::keys::Placed;
 use crate::contract::panes::Panes;
 use crate::contract::table::{BatchError, Cursor, Table};
-use crate::heap::{GROUP, NEAR_BYTES};
+use crate::heap::GROUP;
 
 /// A key of the table, and the number of its item in the group.
 pub(super) type Item<K> = ((Time, K), usize);
@@ -21,16 +22,6 @@ fn entry_of<K>(item: &Item<K>) -> &(Time, K) {
 }
 
 impl<K: Key, A: State, T: Table<(Time, K), A>> TablePanes<K, A, T> {
-    /// Brings near what the sets of keys have for these.
-    pub(super) fn look_ahead<'a>(&self, keys: impl Iterator<Item = &'a (Time, K)>) {
-        for (slice, key) in keys {
-            let known = self.slices.get(slice);
-            if let Some(known) = known.filter(|known| known.memory_bytes() > NEAR_BYTES) {
-                known.look_ahead(key.key_hash());
-            }
-        }
-    }
-
     /// Updates up to [`GROUP`] accumulators. What is not applied, because of an error, leaves no key
     /// behind.
     pub(super) fn update_group<U, Q: Lookup<K> + ?Sized>(
@@ -41,10 +32,10 @@ impl<K: Key, A: State, T: Table<(Time, K), A>> TablePanes<K, A, T> {
         change: &mut impl FnMut(&U, &mut A),
     ) -> std::result::Result<(), BatchError> {
         // What keys own is booked one by one, when they are in their sets.
-        if !(K::NO_HEAP && self.has_group()) {
+        if !(K::NO_HEAP && self.keys.has_group(self.table.innermost_mut())) {
             return self.update_each(items, place, init, change);
         }
-        let mut entries = std::mem::take(&mut self.group);
+        let mut entries = std::mem::take(&mut self.keys.group);
         entries.reserve_exact(GROUP);
         let owned = |(nth, item)| {
             let (slice, key): (Time, &Q) = place(item);
@@ -53,18 +44,8 @@ impl<K: Key, A: State, T: Table<(Time, K), A>> TablePanes<K, A, T> {
         entries.extend(items.iter().enumerate().map(owned));
         let updated = self.update_entries(&entries, items, init, change);
         entries.clear();
-        self.group = entries;
+        self.keys.group = entries;
         updated
-    }
-
-    /// Whether there is memory for the keys of a group, which is booked once and kept.
-    fn has_group(&mut self) -> bool {
-        let memory = (GROUP * size_of::<Item<K>>()) as u64;
-        if self.group_bytes == 0 && self.make_room(memory).is_ok() {
-            self.account.charge(MemoryKind::Buffers, memory);
-            self.group_bytes = memory;
-        }
-        self.group_bytes > 0
     }
 
     /// One by one, where there is no memory for more.
@@ -90,7 +71,7 @@ impl<K: Key, A: State, T: Table<(Time, K), A>> TablePanes<K, A, T> {
         init: &mut impl FnMut(&U) -> A,
         change: &mut impl FnMut(&U, &mut A),
     ) -> std::result::Result<(), BatchError> {
-        self.look_ahead(entries.iter().map(|(entry, _)| entry));
+        self.keys.look_ahead(entries.iter().map(|(entry, _)| entry));
         // Bits of those whose keys are new in their sets.
         let (mut new, mut known, mut failed) = (0u64, 0, Ok(()));
         for ((slice, key), nth) in entries {
@@ -119,18 +100,18 @@ impl<K: Key, A: State, T: Table<(Time, K), A>> TablePanes<K, A, T> {
         for ((slice, key), _) in
             entries[..known].iter().skip(applied).filter(|e| new >> e.1 & 1 == 1)
         {
-            self.remove_key(*slice, key);
+            self.keys.remove(*slice, key);
         }
         updated.unwrap_or_else(|panic| resume_unwind(panic)).and(failed)
     }
 
-    /// [`add_key`](TablePanes::add_key) to a slice that may have been purged.
+    /// [Adds](super::keys::PaneKeys::add) a key to a slice that may have been purged.
     fn add_new_key(&mut self, slice: Time, key: &K) -> Result<bool> {
-        if !self.dying.is_empty() {
+        if !self.keys.are_buried() {
             // A slice that begins anew must not be taken for what is left of the old one.
             self.bury(Some(slice), usize::MAX)?;
         }
-        self.add_key(slice, key.clone())
+        self.keys.add(slice, key.clone(), self.table.innermost_mut())
     }
 
     /// Visits keys that have something in one slice only, about `fuel` of them, and says how many. The

@@ -17,9 +17,9 @@ impl<K: Key, A: State, T: Table<(Time, K), A>> TablePanes<K, A, T> {
                 Ok(())
             };
             self.table.scan(&mut cursor, GROUP, visit)?;
-            self.look_ahead(found.iter());
+            self.keys.look_ahead(found.iter());
             for (slice, key) in found.drain(..) {
-                self.add_key(slice, key)?;
+                self.keys.add(slice, key, self.table.innermost_mut())?;
             }
         }
         Ok(())

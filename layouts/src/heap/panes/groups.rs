@@ -5,7 +5,8 @@ use std::slice::from_ref;
 
 use alluvium_pagestore::{Key, Result, State, Time};
 
-use super::{Placed, TablePanes};
+use super::TablePanes;
+use super::keys::Placed;
 use crate::contract::by_hash::{ByHash, VisitRun};
 use crate::contract::panes::Panes;
 use crate::contract::table::{Cursor, Table};
@@ -23,10 +24,11 @@ impl<K: Key, A: State, T: Table<(Time, K), A>> ByHash<K, A, Time> for TablePanes
         fuel: usize,
         visit: VisitRun<'_, K, A>,
     ) -> Result<()> {
-        let (first, last) = (self.range.place(*hashes.start()), self.range.place(*hashes.end()));
+        let (first, last) =
+            (self.keys.range.place(*hashes.start()), self.keys.range.place(*hashes.end()));
         let mut spent = 0;
-        while !cursor.done && self.slices.contains_key(&slice) {
-            let (keys, next) = self.keys_at(slice, cursor.position.max(first), last);
+        while !cursor.done && self.keys.slices.contains_key(&slice) {
+            let (keys, next) = self.keys.at(slice, cursor.position.max(first), last);
             if keys.len() <= fuel.max(1).saturating_sub(spent) {
                 spent += self.visit_alone(&keys, cursor, keys.len(), &mut |key, value| {
                     visit(key, 0, from_ref(&value))
@@ -50,7 +52,7 @@ impl<K: Key, A: State, T: Table<(Time, K), A>> ByHash<K, A, Time> for TablePanes
                 None => cursor.done = true,
             }
         }
-        cursor.done |= !self.slices.contains_key(&slice);
+        cursor.done |= !self.keys.slices.contains_key(&slice);
         Ok(())
     }
 
@@ -61,10 +63,11 @@ impl<K: Key, A: State, T: Table<(Time, K), A>> ByHash<K, A, Time> for TablePanes
         cursor: &mut Cursor,
         fuel: usize,
     ) -> Result<usize> {
-        let (first, last) = (self.range.place(*hashes.start()), self.range.place(*hashes.end()));
+        let (first, last) =
+            (self.keys.range.place(*hashes.start()), self.keys.range.place(*hashes.end()));
         let mut removed = 0;
-        while !cursor.done && self.slices.contains_key(&slice) {
-            let (keys, next) = self.keys_at(slice, cursor.position.max(first), last);
+        while !cursor.done && self.keys.slices.contains_key(&slice) {
+            let (keys, next) = self.keys.at(slice, cursor.position.max(first), last);
             for Placed { place, entry } in keys {
                 cursor.position = place;
                 if removed >= fuel.max(1) {
@@ -78,7 +81,7 @@ impl<K: Key, A: State, T: Table<(Time, K), A>> ByHash<K, A, Time> for TablePanes
                 None => cursor.done = true,
             }
         }
-        cursor.done |= !self.slices.contains_key(&slice);
+        cursor.done |= !self.keys.slices.contains_key(&slice);
         Ok(removed)
     }
 }

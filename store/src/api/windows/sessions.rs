@@ -32,6 +32,7 @@ use crate::api::timers::Timers;
 use crate::cells::held::Held;
 use entering::Entering;
 use rest::Rest;
+use rules::Joined;
 
 pub(crate) use rules::Rules;
 
@@ -253,12 +254,22 @@ where
         if C::KEEPS {
             return self.keep(at, key, item.clone(), out);
         }
-        let (rules, of) = (self.rules, (&self.contents, self.progress.watermark.get()));
-        let joined = self.sets.update(key, SessionSet::new, |set| {
-            let joined = rules.joined(set, at);
-            rules.join(of, (key, at), set, joined, |part| of.0.put(part, item))
-        })?;
+        let joined = self.let_into(key, at, &|contents, part| contents.put(part, item))?;
         joined.into_iter().for_each(|joined| self.rest.follow(&mut self.timers, joined));
         Ok(())
+    }
+
+    /// Lets an event of a key into its session, where `add` adds it. Returns what that entails.
+    fn let_into(
+        &mut self,
+        key: &K,
+        at: Time,
+        add: &dyn Fn(&C, &mut C::Part),
+    ) -> Result<Option<Joined<K, C::Part>>> {
+        let (rules, of) = (self.rules, (&self.contents, self.progress.watermark.get()));
+        self.sets.update(key, SessionSet::new, |set| {
+            let joined = rules.joined(set, at);
+            rules.join(of, (key, at), set, joined, |part| add(of.0, part))
+        })
     }
 }

@@ -164,14 +164,10 @@ where
             self.contents.move_before(&entering.key, *place, entering.kept)?;
             entering.joined.pop();
         }
-        let (rules, contents) = (self.rules, &mut self.contents);
-        let (span, at, key) = (entering.span, entering.at, &entering.key);
-        contents.move_before(key, entering.kept, contents.place_of(span))?;
-        let of = (&*contents, self.progress.watermark.get());
-        let joined = self.sets.update(key, SessionSet::new, |set| {
-            let joined = rules.joined(set, at);
-            rules.join(of, (key, at), set, joined, |part| of.0.count(part, span))
-        })?;
+        let (contents, span, at) = (&mut self.contents, entering.span, entering.at);
+        contents.move_before(&entering.key, entering.kept, contents.place_of(span))?;
+        let key = entering.key.clone();
+        let joined = self.let_into(&key, at, &|contents, part| contents.count(part, span))?;
         if let Some(Entering { key, old_rows, .. }) = self.entering.take() {
             old_rows.into_iter().for_each(|(window, row, diff)| out(&key, window, row, diff));
         }

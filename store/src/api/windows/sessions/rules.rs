@@ -122,6 +122,9 @@ impl Rules {
             add(&mut session.3);
             return None;
         }
+        // Few come here, from wherever: it is compiled once for all of them.
+        let mut add = Some(add);
+        let add = &mut |part: &mut C::Part| add.take().into_iter().for_each(|add| add(part));
         self.join_all((contents, watermark), (key, at), set, joined, add)
     }
 
@@ -141,13 +144,14 @@ impl Rules {
         self.emit != Emit::OnClose && has_passed(last.plus(self.gap), watermark)
     }
 
+    #[inline(never)]
     fn join_all<K: Key, C: SessionContents<K>>(
         &self,
         (contents, watermark): (&C, Time),
         (key, at): (&K, Time),
         set: &mut SessionSet<C::Part>,
         joined: Range<usize>,
-        add: impl FnOnce(&mut C::Part),
+        add: &mut dyn FnMut(&mut C::Part),
     ) -> Option<Joined<K, C::Part>> {
         let mut cancel = Vec::new();
         let mut taken_back = Vec::new();

@@ -1,0 +1,274 @@
+//! A table of records whose types are erased, for what layouts keep beside the heap's own: it is compiled once. Who
+//! knows the types looks at it as at an [`EntryTable`] of native records.
+//!
+//! Why it is sound: all records are of the record type that the table was made with. A native view compares types
+//! first, or leaves that to a caller who has done so. A table that is frozen has no account, so it may go to other
+//! threads: [`RecordTable::new`] takes no volatile records.
+
+use std::ops::Deref;
+use std::ptr::NonNull;
+use std::rc::Rc;
+
+use alluvium_pagestore::{Account, Key, Result, State};
+
+use super::entry_table_unsafe::{EntryTable, GROUPS_MAX};
+use super::group_unsafe::SLOTS;
+use super::hash_range::HashRange;
+use super::raw_table_unsafe::{RawTable, Spot};
+use crate::support::first_panic::FirstPanic;
+use crate::support::record_type_unsafe::{Entry, RecordRef, RecordType};
+
+/// Records of keys `K` and values `V`, as native entries.
+pub(crate) type Native<K, V> = EntryTable<Entry<K, V>>;
+
+/// The table.
+pub(crate) struct RecordTable {
+    table: RawTable,
+}
+
+impl std::fmt::Debug for RecordTable {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        self.table.fmt(f)
+    }
+}
+
+impl RecordTable {
+    /// Makes an empty table, which takes no memory.
+    ///
+    /// # Panics
+    /// If records of this type are volatile.
+    pub fn new(record_type: &'static RecordType, account: Rc<Account>, range: HashRange) -> Self {
+        assert!(record_type.is_sendable(), "records that never leave their thread");
+        let table = RawTable::new(record_type, account, range);
+        Self { table: table.with_groups_max(GROUPS_MAX) }
+    }
+
+    /// Returns the type of the records.
+    pub fn record_type(&self) -> &'static RecordType {
+        self.table.record_type()
+    }
+
+    /// Returns the table of native records.
+    ///
+    /// # Panics
+    /// If they are of other types. Cost: a comparison of ids.
+    #[inline]
+    pub fn native<K: Key, V: State>(&self) -> &Native<K, V> {
+        assert!(self.record_type().is::<K, V>(), "a table of records of other types");
+        // SAFETY: the types were compared.
+        unsafe { self.native_unchecked() }
+    }
+
+    /// Does so for a caller who has compared the types before.
+    ///
+    /// # Safety
+    /// The records are of these types.
+    #[inline(always)]
+    // SAFETY: the types are the caller's promise.
+    pub unsafe fn native_unchecked<K: Key, V: State>(&self) -> &Native<K, V> {
+        // SAFETY: as said above.
+        unsafe { EntryTable::view(&self.table) }
+    }
+
+    /// Does so for a change.
+    ///
+    /// # Safety
+    /// The records are of these types.
+    #[inline(always)]
+    // SAFETY: the types are the caller's promise.
+    pub unsafe fn native_mut_unchecked<K: Key, V: State>(&mut self) -> &mut Native<K, V> {
+        // SAFETY: as said above.
+        unsafe { EntryTable::view_mut(&mut self.table) }
+    }
+
+    /// Returns what the table has in common with those of other entries.
+    #[inline(always)]
+    fn untyped_mut(&mut self) -> &mut EntryTable<()> {
+        // SAFETY: none of its functions that is called here looks at an entry.
+        unsafe { EntryTable::view_mut(&mut self.table) }
+    }
+
+    /// As [`EntryTable::expect_few_of`].
+    pub fn expect_few_of(self, groups: u16) -> Self {
+        Self { table: self.table.expect_few_of(groups) }
+    }
+
+    /// As [`EntryTable::expect`].
+    pub fn expect(&mut self, entries: u64) -> bool {
+        self.untyped_mut().expect(entries)
+    }
+
+    /// As [`EntryTable::expect_in_order`].
+    pub fn expect_in_order(&mut self, entries: u64) {
+        self.untyped_mut().expect_in_order(entries);
+    }
+
+    /// As [`EntryTable::make_room`].
+    pub fn make_room(&mut self, hash: u64) -> Result<()> {
+        self.table.make_room(hash)
+    }
+
+    /// As [`EntryTable::has_room`].
+    pub fn has_room(&self, hash: u64) -> bool {
+        self.table.has_room(hash)
+    }
+
+    /// Returns the number of records.
+    pub fn len(&self) -> u64 {
+        self.table.len()
+    }
+
+    /// Returns whether there is no record.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Returns the bytes booked for the table itself.
+    pub fn memory_bytes(&self) -> u64 {
+        self.table.memory_bytes()
+    }
+
+    /// As [`EntryTable::hashes_at`].
+    pub fn hashes_at(&self, place: u64, last: u64) -> (Vec<u64>, Option<u64>) {
+        self.table.hashes_at(place, last)
+    }
+
+    /// As [`EntryTable::hashes_bytes`].
+    pub fn hashes_bytes(&self, place: u64) -> u64 {
+        self.table.hashes_bytes(place)
+    }
+
+    /// Finds the record with this hash that `is` it.
+    pub fn find(
+        &self,
+        hash: u64,
+        is: &mut dyn FnMut(RecordRef<'_>) -> bool,
+    ) -> Option<RecordRef<'_>> {
+        let spot = self.table.find(hash, is)?;
+        self.table.entry(spot)
+    }
+
+    /// Returns the part at `place`, and where the next one begins: `None` after the last. A walk begins at 0.
+    pub fn part_at(&self, place: u64) -> (RecordPart<'_>, Option<u64>) {
+        let (index, next) = self.table.part_at(place);
+        (RecordPart { table: &self.table, index }, next)
+    }
+
+    /// Adds a record that is not there yet, which `write` puts where it is told.
+    ///
+    /// # Safety
+    /// `write` writes a record of the table's type with this hash, and does not panic.
+    ///
+    /// # Errors
+    /// [`ErrorKind::OverBudget`](alluvium_pagestore::ErrorKind::OverBudget) if the table cannot grow; `write` was not
+    /// called then.
+    // SAFETY: the record is the caller's promise.
+    pub unsafe fn insert(
+        &mut self,
+        hash: u64,
+        write: impl FnOnce(*mut u8),
+    ) -> Result<RecordRef<'_>> {
+        self.table.make_room(hash)?;
+        // SAFETY: the caller's promise.
+        let (entry, spot) = unsafe { self.table.claim(hash) };
+        write(entry.as_ptr());
+        Ok(self.table.entry(spot).expect("it was written"))
+    }
+
+    /// Finds the memory of the record with this hash that `is` it.
+    pub fn find_memory(
+        &mut self,
+        hash: u64,
+        is: &mut dyn FnMut(RecordRef<'_>) -> bool,
+    ) -> Option<NonNull<u8>> {
+        let spot = self.table.find(hash, is)?;
+        self.table.entry_mut(spot)
+    }
+
+    /// Removes the record with this hash that `is` it. `gone` gets the heap that it owned before it is dropped.
+    pub fn remove(
+        &mut self,
+        hash: u64,
+        is: &mut dyn FnMut(RecordRef<'_>) -> bool,
+        gone: impl FnOnce(u64),
+    ) -> bool {
+        let Some(spot): Option<Spot> = self.table.find(hash, is) else { return false };
+        let record = self.table.entry(spot).expect("found just now");
+        gone(record.heap_bytes());
+        self.table.drop_entry(spot, hash).is_some()
+    }
+
+    /// Takes a part out and drops it, in no order. Returns how many records it had, and the heap that they owned; `None`
+    /// if the table is empty. Until all parts were taken, the table can only be taken apart further.
+    ///
+    /// # Panics
+    /// If a drop does, with the first panic, after all are dropped; `gone` was called.
+    pub fn drop_part(&mut self, gone: impl FnOnce(usize, u64)) -> bool {
+        let Some((count, heap)) = self.table.last_part() else { return false };
+        gone(count, heap);
+        let (mut panicked, mut panic) = (None, FirstPanic::default());
+        self.table.drop_step(&mut panicked);
+        panic.keep(panicked);
+        panic.resume();
+        true
+    }
+
+    /// Takes all records out, as a table that is only read and may go to another thread. Its memory stays booked, and is
+    /// the caller's to release: see [`memory_bytes`](Self::memory_bytes). Cost: O(1).
+    pub fn freeze(&mut self) -> FrozenRecords {
+        FrozenRecords(Self { table: self.table.detach() })
+    }
+}
+
+/// A table that is only read, and may go to other threads. What was booked for it
+/// [stays booked](RecordTable::memory_bytes): its owner gives it back.
+#[derive(Debug)]
+pub(crate) struct FrozenRecords(RecordTable);
+
+// SAFETY: the raw table was detached, so it has no account. Its records are no volatile ones, so they are `Send`.
+unsafe impl Send for FrozenRecords {}
+// SAFETY: they are `Sync` too, and shared access only reads them.
+unsafe impl Sync for FrozenRecords {}
+
+impl Deref for FrozenRecords {
+    type Target = RecordTable;
+
+    #[inline(always)]
+    fn deref(&self) -> &RecordTable {
+        &self.0
+    }
+}
+
+/// A part, or none of an empty table.
+#[derive(Clone, Copy)]
+pub(crate) struct RecordPart<'a> {
+    table: &'a RawTable,
+    index: Option<usize>,
+}
+
+impl<'a> RecordPart<'a> {
+    /// Returns the number of records.
+    pub fn len(self) -> usize {
+        self.index.map_or(0, |index| self.table.len_at(index))
+    }
+
+    /// Iterates over the records, in no order.
+    pub fn iter(self) -> impl Iterator<Item = RecordRef<'a>> {
+        self.index.into_iter().flat_map(move |index| self.table.entries_at(index))
+    }
+
+    /// Iterates over the records with their slots, which are numbered from 0.
+    pub fn numbered(self) -> impl Iterator<Item = (usize, RecordRef<'a>)> {
+        let groups = self.index.map_or(0, |index| self.table.groups_at(index));
+        (0..groups * SLOTS).filter_map(move |slot| Some((slot, self.get(slot)?)))
+    }
+
+    /// Returns the record of a slot.
+    pub fn get(self, slot: usize) -> Option<RecordRef<'a>> {
+        self.table.entry(Spot::new(self.index?, slot / SLOTS, slot % SLOTS))
+    }
+}
+
+#[cfg(test)]
+#[path = "record_table_tests_unsafe.rs"]
+mod tests;
