@@ -19,7 +19,7 @@ use crate::support::first_panic::FirstPanic;
 use crate::support::record_type_unsafe::{Entry, RecordRef, RecordType};
 
 /// Records of keys `K` and values `V`, as native entries.
-pub(crate) type Native<K, V> = EntryTable<Entry<K, V>>;
+pub(crate) type NativeTable<K, V> = EntryTable<Entry<K, V>>;
 
 /// The table.
 pub(crate) struct RecordTable {
@@ -53,7 +53,7 @@ impl RecordTable {
     /// # Panics
     /// If they are of other types. Cost: a comparison of ids.
     #[inline]
-    pub fn native<K: Key, V: State>(&self) -> &Native<K, V> {
+    pub fn native<K: Key, V: State>(&self) -> &NativeTable<K, V> {
         assert!(self.record_type().is::<K, V>(), "a table of records of other types");
         // SAFETY: the types were compared.
         unsafe { self.native_unchecked() }
@@ -65,7 +65,7 @@ impl RecordTable {
     /// The records are of these types.
     #[inline(always)]
     // SAFETY: the types are the caller's promise.
-    pub unsafe fn native_unchecked<K: Key, V: State>(&self) -> &Native<K, V> {
+    pub unsafe fn native_unchecked<K: Key, V: State>(&self) -> &NativeTable<K, V> {
         // SAFETY: as said above.
         unsafe { EntryTable::view(&self.table) }
     }
@@ -76,7 +76,7 @@ impl RecordTable {
     /// The records are of these types.
     #[inline(always)]
     // SAFETY: the types are the caller's promise.
-    pub unsafe fn native_mut_unchecked<K: Key, V: State>(&mut self) -> &mut Native<K, V> {
+    pub unsafe fn native_mut_unchecked<K: Key, V: State>(&mut self) -> &mut NativeTable<K, V> {
         // SAFETY: as said above.
         unsafe { EntryTable::view_mut(&mut self.table) }
     }

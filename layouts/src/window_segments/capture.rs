@@ -24,11 +24,11 @@ use alluvium_pagestore::{
 
 use super::LAYOUT;
 use super::background::Frozen;
-use super::core::Core;
+use super::core::SegmentsCore;
 use super::files::NAME_BYTES;
 use super::run::Run;
 use super::slice::Slice;
-use super::snapshot::Snapshot;
+use super::snapshot::RecordSnapshot;
 use super::tables::{TableGroup, ToldTables, WrittenTable};
 use super::telling::Telling;
 use super::writing::Written;
@@ -46,8 +46,8 @@ pub const SLICE_SHARE_BYTES: u64 = 576 + size_of::<WrittenTable>() as u64 + Told
 pub struct Captured {
     /// Which of the slices at the barrier it is.
     number: usize,
-    entries: Snapshot,
-    cuts: Snapshot,
+    entries: RecordSnapshot,
+    cuts: RecordSnapshot,
 }
 
 /// A checkpoint being taken, or not decided yet.
@@ -110,7 +110,7 @@ impl Capture {
     }
 }
 
-impl InSteps for Core {
+impl InSteps for SegmentsCore {
     fn pause(&mut self) -> Result<()> {
         if self.writing == 0 {
             std::thread::yield_now();
@@ -126,7 +126,7 @@ impl InSteps for Core {
     }
 }
 
-impl Core {
+impl SegmentsCore {
     /// Everything in the panes now is of the checkpoint.
     pub(super) fn begin_capture(&mut self) -> Result<()> {
         let store = self.context.segment_store()?.clone();
@@ -160,8 +160,8 @@ impl Core {
                 found.in_group = Some(number);
                 found.captured = Some(Box::new(Captured {
                     number: slices.len(),
-                    entries: Snapshot::new(self.types, &self.account, self.range),
-                    cuts: Snapshot::new(self.types, &self.account, self.range),
+                    entries: RecordSnapshot::new(self.types, &self.account, self.range),
+                    cuts: RecordSnapshot::new(self.types, &self.account, self.range),
                 }));
             }
             slices.push(SliceBefore {
@@ -356,8 +356,8 @@ impl Core {
         }
     }
 
-    /// Whether a checkpoint has to [keep](Core::keep) what a slice has of the key that `is`, before that changes. The
-    /// groups have another table from now on.
+    /// Whether a checkpoint has to [keep](SegmentsCore::keep) what a slice has of the key that `is`,
+    /// before that changes. The groups have another table from now on.
     #[inline(never)]
     pub(super) fn wants(
         &mut self,

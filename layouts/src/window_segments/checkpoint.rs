@@ -14,7 +14,7 @@ use alluvium_pagestore::{
 };
 
 use super::LAYOUT;
-use super::core::Core;
+use super::core::SegmentsCore;
 use super::run::{ImageAt, Run};
 use super::slice::{Slice, Stored};
 use super::tables::{TableRecords, ToldTables, WrittenTable};
@@ -34,10 +34,10 @@ pub(super) const OF_TABLE: u8 = 5;
 pub(super) const IMAGES_PER_RECORD: usize = 256;
 
 /// Puts an accumulator, as it was stored, into a slice.
-pub(super) type Put<'p> = &'p mut dyn FnMut(&mut Core, Time, &[u8]) -> Result<()>;
+pub(super) type PutStored<'p> = &'p mut dyn FnMut(&mut SegmentsCore, Time, &[u8]) -> Result<()>;
 
-impl Core {
-    pub(super) fn restore(&mut self, image: &StateImage, put: Put<'_>) -> Result<()> {
+impl SegmentsCore {
+    pub(super) fn restore(&mut self, image: &StateImage, put: PutStored<'_>) -> Result<()> {
         let segments = match image.only_part(LAYOUT)? {
             Some(part) => &part.segments[..],
             // Of a state that can be made again, checkpoints have nothing.
@@ -61,7 +61,7 @@ impl Core {
         (store, state, window): (&SegmentStore, u64, usize),
         segments: &[SegmentImage],
         catalog: &mut Catalog,
-        put: Put<'_>,
+        put: PutStored<'_>,
     ) -> Result<()> {
         let mut reader = SegmentReader::new(store.clone(), state, window);
         let (runs, tables) = ends(&mut reader, store, segments)?;
@@ -229,8 +229,8 @@ impl Catalog {
 
 /// Takes in what was in the tables of slices, as the catalog tells of it.
 struct Tables<'p, 'f> {
-    core: &'p mut Core,
-    put: Put<'f>,
+    core: &'p mut SegmentsCore,
+    put: PutStored<'f>,
     records: TableRecords,
 }
 

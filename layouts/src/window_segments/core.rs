@@ -13,13 +13,13 @@ use alluvium_pagestore::{
 
 use super::background::{Background, Storage};
 use super::capture::Capture;
-use super::checkpoint::Put;
+use super::checkpoint::PutStored;
 use super::config::{Sizes, TABLE_FILES, WindowSegments};
 use super::cuts::Cuts;
 use super::files::{Files, NAME_BYTES};
 use super::fold::Fold;
 use super::fund::Fund;
-use super::gathering::Gathered;
+use super::gathering::ErasedGathering;
 use super::merging::Merging;
 use super::pane_type_unsafe::PaneType;
 use super::prefetch::Ahead;
@@ -37,7 +37,7 @@ use crate::support::patient_reads::PatientReads;
 use crate::support::record_type_unsafe::RecordRef;
 
 /// Open window segments of erased types.
-pub struct Core {
+pub struct SegmentsCore {
     pub(super) context: StateContext,
     pub(super) account: Rc<Account>,
     pub(super) sizes: Sizes,
@@ -63,7 +63,7 @@ pub struct Core {
     /// Where a fold that ran out of fuel goes on.
     pub(super) folding: Option<Fold>,
     /// What a fold in memory gathers.
-    pub(super) gathering: Box<dyn Gathered>,
+    pub(super) gathering: Box<dyn ErasedGathering>,
     /// Changes whenever parts of slices move between memory and storage.
     pub(super) arrangement: u64,
     /// Job numbers given so far.
@@ -92,14 +92,14 @@ pub struct Core {
     pub(super) oversize: Oversize,
 }
 
-impl Core {
+impl SegmentsCore {
     /// Opens panes of these types. `gathering` makes room for sums within so many bytes; `put` puts what is restored.
     pub(super) fn open(
         layout: &WindowSegments,
         mut context: StateContext,
         types: &'static PaneType,
-        gathering: fn(u64) -> Box<dyn Gathered>,
-        put: Put<'_>,
+        gathering: fn(u64) -> Box<dyn ErasedGathering>,
+        put: PutStored<'_>,
     ) -> Result<DroppedHere<Self>> {
         let account = context.account.clone();
         let stored = context.segments.is_some();
@@ -243,7 +243,7 @@ impl Core {
     }
 }
 
-impl Upkeep for Core {
+impl Upkeep for SegmentsCore {
     fn tick(&mut self, work: usize) -> Result<usize> {
         self.work_in_background(work)
     }
@@ -281,7 +281,7 @@ impl Upkeep for Core {
     }
 }
 
-impl Drop for Core {
+impl Drop for SegmentsCore {
     fn drop(&mut self) {
         if let Some(reads) =
             self.reads.as_ref().filter(|_| !self.background.jobs.helper().is_left_alone())

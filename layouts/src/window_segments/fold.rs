@@ -14,7 +14,7 @@ use std::ops::Range;
 use alluvium_pagestore::io::IoBuffer;
 use alluvium_pagestore::{ErrorKind, Key, MemoryKind, Result, State, Time};
 
-use super::core::Core;
+use super::core::SegmentsCore;
 use super::source::{Reads, Source};
 use super::table::SegmentPanes;
 use crate::contract::table::Cursor;
@@ -78,7 +78,7 @@ impl<K: Key, A: State> SegmentPanes<K, A> {
         fuel: usize,
         visit: &mut dyn FnMut(&K, A) -> Result<()>,
     ) -> Result<()> {
-        let (core, merge): (&Core, _) = (&self.core, &self.merge);
+        let (core, merge): (&SegmentsCore, _) = (&self.core, &self.merge);
         let (slots, range) = (&core.slots, core.range);
         let store = core.reads.as_ref().map(PatientReads::store);
         let mut reads = Reads::default();
@@ -141,7 +141,7 @@ impl<K: Key, A: State> SegmentPanes<K, A> {
     }
 }
 
-impl Core {
+impl SegmentsCore {
     /// Waits for reads that were left: so many images and no more are the device's.
     pub(super) fn wait_for_left(&mut self) -> Result<()> {
         let waited = match &self.reads {

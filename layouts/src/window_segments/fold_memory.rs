@@ -11,7 +11,7 @@ use std::ops::Range;
 
 use alluvium_pagestore::{Account, Error, ErrorKind, Key, Result, State, Time};
 
-use super::core::Core;
+use super::core::SegmentsCore;
 use super::gathering::Gathering;
 use super::slice::Slice;
 use super::table::SegmentPanes;
@@ -101,7 +101,7 @@ impl<K: Key, A: State> SegmentPanes<K, A> {
         fuel: usize,
         mut visit: impl FnMut(Part<'_, Entry<K, A>>, u64) -> Visited,
     ) -> Result<()> {
-        let core: &Core = &self.core;
+        let core: &SegmentsCore = &self.core;
         let mut slots = core.by_time.range(slices.clone()).map(|(_, slot)| *slot as usize);
         let has_any = |slot: &usize| core.slice_at(*slot).len() > 0;
         let found = core.slice_at(slots.find(has_any).expect("a table with entries"));
@@ -140,8 +140,8 @@ impl<K: Key, A: State> SegmentPanes<K, A> {
         }
         // Both take what is kept for folds.
         self.core.drop_fold();
-        let (core, merge): (&mut Core, _) = (&mut self.core, &self.merge);
-        let Core { slots, by_time, range, gathering, account, .. } = core;
+        let (core, merge): (&mut SegmentsCore, _) = (&mut self.core, &self.merge);
+        let SegmentsCore { slots, by_time, range, gathering, account, .. } = core;
         let gathering = gathering.as_any().downcast_mut::<Gathering<K, A>>();
         let gathering = gathering.expect("sums of these types");
         let slices = || by_time.range(slices.clone()).map(|(_, slot)| &slots[*slot as usize]);
@@ -187,7 +187,7 @@ impl<K: Key, A: State> SegmentPanes<K, A> {
     }
 }
 
-impl Core {
+impl SegmentsCore {
     /// Whether there is more of a fold, and all of it stands in one table in memory.
     fn is_one_table(&mut self, slices: &Range<Time>, cursor: &Cursor) -> Result<bool> {
         if cursor.done || slices.start >= slices.end {

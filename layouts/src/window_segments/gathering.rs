@@ -35,7 +35,7 @@ pub struct Gathering<K, A> {
 }
 
 /// A [`Gathering`] whose types are erased.
-pub trait Gathered: 'static {
+pub trait ErasedGathering: 'static {
     /// Whether there is memory for any.
     fn has_room(&self) -> bool;
 
@@ -46,7 +46,7 @@ pub trait Gathered: 'static {
     fn as_any(&mut self) -> &mut dyn Any;
 }
 
-impl<K: Key, A: State> Gathered for Gathering<K, A> {
+impl<K: Key, A: State> ErasedGathering for Gathering<K, A> {
     fn has_room(&self) -> bool {
         self.keys_max > 0
     }

@@ -9,7 +9,7 @@ use std::slice::from_ref;
 
 use alluvium_pagestore::{Error, ErrorKind, Key, MemoryKind, Result, State, Time};
 
-use super::core::Core;
+use super::core::SegmentsCore;
 use super::table::SegmentPanes;
 use crate::contract::by_hash::{ByHash, VisitRun};
 use crate::contract::table::Cursor;
@@ -62,7 +62,7 @@ impl<K: Key, A: State> ByHash<K, A, Time> for SegmentPanes<K, A> {
     }
 }
 
-impl Core {
+impl SegmentsCore {
     /// Removes keys of a slice with these hashes, about `fuel` of them, and says how many.
     pub(super) fn remove_hashes(
         &mut self,

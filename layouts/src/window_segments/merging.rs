@@ -9,7 +9,7 @@ use std::sync::Arc;
 use alluvium_pagestore::io::Patience;
 use alluvium_pagestore::{MemoryKind, Result, Time};
 
-use super::core::Core;
+use super::core::SegmentsCore;
 use super::run::Run;
 use super::slice::Stored;
 use super::space::{run_of, sum};
@@ -27,7 +27,7 @@ pub struct Merging {
     last: Arc<Run>,
 }
 
-impl Core {
+impl SegmentsCore {
     /// Has runs of one level made one, if there are enough and memory allows.
     pub(super) fn merge_runs(&mut self, slot: usize) {
         if self.merging.is_some() {

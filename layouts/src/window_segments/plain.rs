@@ -6,13 +6,13 @@ use alluvium_pagestore::{Key, Lookup, State, Time};
 use super::typed_unsafe::Typed;
 use crate::contract::panes::Run;
 use crate::heap::entry_table_unsafe::PartMut;
-use crate::heap::record_table_unsafe::Native;
+use crate::heap::record_table_unsafe::NativeTable;
 use crate::support::record_type_unsafe::Entry;
 
 impl<K: Key, A: State> Typed<K, A> {
     /// The slice, if its updates may take the short way.
     #[inline]
-    fn plain_slice(&mut self, slice: Time) -> Option<&mut Native<K, A>> {
+    fn plain_slice(&mut self, slice: Time) -> Option<&mut NativeTable<K, A>> {
         let slot = self.slot_of(slice)?;
         (!self.slice_at(slot).is_watched()).then(|| self.changing(slot).table)
     }

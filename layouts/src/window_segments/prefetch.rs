@@ -11,7 +11,7 @@ use alluvium_pagestore::io::{Completion, IoBuffer, Operation, Reply, Request};
 use alluvium_pagestore::{MemoryKind, Time, rounded};
 use crossbeam_channel::Receiver;
 
-use super::core::Core;
+use super::core::SegmentsCore;
 use super::run::Run;
 use super::slice::{Resident, Stored};
 
@@ -37,7 +37,7 @@ struct Read {
     image: usize,
 }
 
-impl Core {
+impl SegmentsCore {
     /// Reads slices before `until`, as far as there is memory.
     pub(super) fn read_ahead(&mut self, until: Time) {
         self.settle();

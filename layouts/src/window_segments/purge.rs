@@ -10,10 +10,10 @@ use std::sync::Arc;
 use alluvium_pagestore::{MemoryKind, Result, Time};
 
 use super::capture::SLICE_SHARE_BYTES;
-use super::core::Core;
+use super::core::SegmentsCore;
 use super::slice::Stored;
 
-impl Core {
+impl SegmentsCore {
     pub(super) fn purge_slices(&mut self, before: Time, fuel: usize) -> Result<bool> {
         self.settle();
         if self.by_time.first_key_value().is_some_and(|(slice, _)| *slice < before) {

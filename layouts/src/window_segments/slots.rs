@@ -7,7 +7,7 @@
 use alluvium_pagestore::{MemoryKind, Result, Time, hash_word};
 
 use super::capture::SLICE_SHARE_BYTES;
-use super::core::Core;
+use super::core::SegmentsCore;
 use super::slice::Slice;
 use super::tables::ToldTables;
 
@@ -20,7 +20,7 @@ const EXPECTED_SHARE: u64 = 8;
 /// Bytes of an entry of the tree of slices at its worst fill.
 const TREE_BYTES: u64 = 64;
 
-impl Core {
+impl SegmentsCore {
     /// Where a slice is, if it is there.
     #[inline]
     pub(super) fn slot_of(&mut self, slice: Time) -> Option<usize> {

@@ -20,7 +20,7 @@ use crate::support::record_type_unsafe::RecordRef;
 const KEPT_BYTES_MAX: u64 = 4 << 10;
 
 /// The records of a table at a barrier.
-pub struct Snapshot {
+pub struct RecordSnapshot {
     types: &'static PaneType,
     account: Rc<Account>,
     range: HashRange,
@@ -42,7 +42,7 @@ impl Keyed for Kept {
     }
 }
 
-impl Snapshot {
+impl RecordSnapshot {
     /// Everything is to be taken. Cost: O(1).
     pub fn new(types: &'static PaneType, account: &Rc<Account>, range: HashRange) -> Self {
         let kept = EntryTable::new(account.clone(), range);
@@ -53,12 +53,13 @@ impl Snapshot {
         self.kept.find(hash, |kept| is(kept.key.get())).is_some()
     }
 
-    /// Returns whether the record of the key that `is` has to be [kept](Snapshot::keep) before it changes.
+    /// Returns whether the record of the key that `is` has to be [kept](RecordSnapshot::keep) before it changes.
     pub fn wants(&self, hash: u64, is: &mut dyn FnMut(KeyRef<'_>) -> bool) -> bool {
         self.next.is_some_and(|next| self.range.place(hash) >= next) && !self.has_kept(hash, is)
     }
 
-    /// Keeps the record of a key, which is about to change; `None` if it has none. Returns whether there was room for it.
+    /// Keeps the record of a key, which is about to change; `None` if it has none. Returns whether
+    /// there was room for it.
     pub fn keep(&mut self, hash: u64, key: KeyRef<'_>, before: Option<RecordRef<'_>>) -> bool {
         let before = before.map(KeyRef::whole);
         let bytes = key.owned_bytes() + before.map_or(0, KeyRef::owned_bytes);
@@ -77,8 +78,8 @@ impl Snapshot {
         self.next
     }
 
-    /// Takes a part, which begins at [`next`](Snapshot::next) and ends before `end`: gives those of its records that have
-    /// not changed to `take`.
+    /// Takes a part, which begins at [`next`](RecordSnapshot::next) and ends before `end`: gives those
+    /// of its records that have not changed to `take`.
     pub fn take<'a>(
         &mut self,
         part: impl Iterator<Item = RecordRef<'a>>,
@@ -112,7 +113,7 @@ impl Snapshot {
     }
 }
 
-impl Drop for Snapshot {
+impl Drop for RecordSnapshot {
     fn drop(&mut self) {
         self.account.release(MemoryKind::Buffers, self.kept_bytes);
     }

@@ -11,7 +11,7 @@ use std::time::Instant;
 use alluvium_pagestore::{Error, ErrorKind, MemoryKind, Result};
 
 use super::background::Answer;
-use super::core::Core;
+use super::core::SegmentsCore;
 use super::run::Run;
 use super::slice::{Stored, Waiting};
 use super::writing::Written;
@@ -21,7 +21,7 @@ use crate::trace_event;
 /// A table is written if it takes more than so many quarters of the least that is booked for a run.
 const GAIN: u64 = 5;
 
-impl Core {
+impl SegmentsCore {
     /// Takes in what the helper has done, without waiting.
     #[inline]
     pub(super) fn settle(&mut self) {

@@ -9,7 +9,7 @@ use alluvium_pagestore::{
 };
 
 use super::config::WindowSegments;
-use super::core::Core;
+use super::core::SegmentsCore;
 use super::gathering::Gathering;
 use super::pane_type_unsafe::PaneType;
 use super::slice::Slice;
@@ -155,12 +155,12 @@ impl<K: Key, A: State> Typed<K, A> {
 
 impl<K: Key, A: State> SegmentPanes<K, A> {
     fn open(layout: &WindowSegments, context: StateContext, merge: Merge<A>) -> Result<Self> {
-        let put = &mut |core: &mut Core, slice, payload: &[u8]| {
+        let put = &mut |core: &mut SegmentsCore, slice, payload: &[u8]| {
             let (key, value) = codec::decode::<K, A>(payload)?;
             Typed::<K, A>::of(core).update(slice, &key, || value, |_| ())
         };
         let gathering = |bytes| Box::new(Gathering::<K, A>::within(bytes)) as Box<_>;
-        let core = Core::open(layout, context, PaneType::of::<K, A>(), gathering, put)?;
+        let core = SegmentsCore::open(layout, context, PaneType::of::<K, A>(), gathering, put)?;
         Ok(Self { core: Typed::new(core), merge })
     }
 
@@ -181,7 +181,7 @@ impl<K: Key, A: State> SegmentPanes<K, A> {
         is: impl Fn(&K) -> bool,
         sum: &mut Option<A>,
     ) -> Result<()> {
-        let Core { slots, stats, reads, account, sizes, read_buffer, .. } = &mut *self.core;
+        let SegmentsCore { slots, stats, reads, account, sizes, read_buffer, .. } = &mut *self.core;
         let stored = &slots[slot].as_ref().expect("a slice in use").runs[run];
         let mut number = stored.run.image_of(hash);
         let merge = &self.merge;

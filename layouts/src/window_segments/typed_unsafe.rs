@@ -1,47 +1,47 @@
 //! The part of window segments that knows the types of keys and accumulators: it finds, changes and adds accumulators of
 //! slices. This is the record path: a look-up makes no virtual call.
 //!
-//! Why it is sound: a [`Typed`] is made of a core that has the pane type of `K` and `A`. A core never changes its types, and
-//! makes tables of its own record type only.
+//! Why it is sound: a [`Typed`] is made of a core that has the pane type of `K` and `A`. A core never changes its types,
+//! and makes tables of its own record type only.
 
 use std::marker::PhantomData;
 use std::ops::{Deref, DerefMut};
 
 use alluvium_pagestore::{Account, Key, State};
 
-use super::core::Core;
-use crate::heap::record_table_unsafe::Native;
+use super::core::SegmentsCore;
+use crate::heap::record_table_unsafe::NativeTable;
 use crate::support::out_of_line_unsafe::{DroppedHere, drop_here};
 use crate::support::oversize::Oversize;
 
-drop_here!(Core);
+drop_here!(SegmentsCore);
 
 /// A core whose keys are `K` and whose accumulators are `A`.
 #[repr(transparent)]
 pub struct Typed<K, A> {
-    core: DroppedHere<Core>,
+    core: DroppedHere<SegmentsCore>,
     types: PhantomData<fn() -> (K, A)>,
 }
 
 impl<K, A> Deref for Typed<K, A> {
-    type Target = Core;
+    type Target = SegmentsCore;
 
     #[inline(always)]
-    fn deref(&self) -> &Core {
+    fn deref(&self) -> &SegmentsCore {
         &self.core
     }
 }
 
 impl<K, A> DerefMut for Typed<K, A> {
     #[inline(always)]
-    fn deref_mut(&mut self) -> &mut Core {
+    fn deref_mut(&mut self) -> &mut SegmentsCore {
         &mut self.core
     }
 }
 
 /// The table in use of a slice, to be changed: with the heap that its entries own, the account and the limit.
 pub struct Changing<'a, K, A> {
-    pub table: &'a mut Native<K, A>,
+    pub table: &'a mut NativeTable<K, A>,
     pub heap_bytes: &'a mut u64,
     pub account: &'a Account,
     pub oversize: &'a mut Oversize,
@@ -52,7 +52,7 @@ impl<K: Key, A: State> Typed<K, A> {
     ///
     /// # Panics
     /// If it was opened for other types.
-    pub fn new(core: DroppedHere<Core>) -> Self {
+    pub fn new(core: DroppedHere<SegmentsCore>) -> Self {
         assert!(core.types.record().is::<K, A>(), "panes of other types");
         Self { core, types: PhantomData }
     }
@@ -61,7 +61,7 @@ impl<K: Key, A: State> Typed<K, A> {
     ///
     /// # Panics
     /// If it was opened for other types. Cost: a comparison of ids.
-    pub fn of(core: &mut Core) -> &mut Self {
+    pub fn of(core: &mut SegmentsCore) -> &mut Self {
         assert!(core.types.record().is::<K, A>(), "panes of other types");
         // SAFETY: it is a core and nothing else, whose types were compared.
         unsafe { &mut *std::ptr::from_mut(core).cast() }
@@ -69,7 +69,7 @@ impl<K: Key, A: State> Typed<K, A> {
 
     /// Returns the table in use of a slice.
     #[inline(always)]
-    pub fn active(&self, slot: usize) -> &Native<K, A> {
+    pub fn active(&self, slot: usize) -> &NativeTable<K, A> {
         let found = self.core.slots[slot].as_ref().expect("a slice in use");
         // SAFETY: as said above.
         unsafe { found.active.native_unchecked() }
@@ -78,7 +78,7 @@ impl<K: Key, A: State> Typed<K, A> {
     /// Returns the same to be changed.
     #[inline(always)]
     pub fn changing(&mut self, slot: usize) -> Changing<'_, K, A> {
-        let Core { slots, account, oversize, .. } = &mut *self.core;
+        let SegmentsCore { slots, account, oversize, .. } = &mut *self.core;
         let found = slots[slot].as_mut().expect("a slice in use");
         // SAFETY: as said above.
         let table = unsafe { found.active.native_mut_unchecked() };

@@ -537,6 +537,41 @@ fn entries_of_one_hash_are_written_when_they_have_changed() {
     assert_eq!(account.used(), 0);
 }
 
+/// A key whose hash has its highest bits from many others: a part that is full is split several times, and no entry moves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, alluvium_derive::State)]
+#[derive(rkyv::Archive, rkyv::Serialize, rkyv::Deserialize)]
+#[state(crate = alluvium_pagestore)]
+struct Near(u64);
+
+impl KeyHash for Near {
+    fn key_hash(&self) -> u64 {
+        hash_word(self.0 / 300) << 52 | hash_word(hash_word(self.0)) >> 12
+    }
+}
+
+/// What several splits take at once is not taken from what the next checkpoint needs, nor from what opening it does.
+#[test]
+fn a_table_that_is_full_of_keys_that_are_near_each_other_is_checkpointed_and_opened() {
+    for memory in (600..1200).step_by(23).map(|kib| kib << 10) {
+        let mut ground = Ground::<Heap, String>::new(7, memory);
+        let account = ground.account.clone();
+        let open = |ground: &Ground<_, _>, image| {
+            Heap::new().open(ground.context(&account, image)).unwrap()
+        };
+        let (mut table, mut keys) = (open(&ground, None), 0);
+        while table.put(Near(keys), "a value that owns heap".repeat(20)).is_ok() {
+            assert!(account.used() <= memory);
+            keys += 1;
+        }
+        let image = table.checkpoint(&mut ground.blobs()).unwrap();
+        table.checkpointed(CheckpointOutcome::Committed);
+        assert!(keys > 100 && table.len() == keys, "{keys} keys in {memory}");
+        drop(table);
+        assert_eq!(account.used(), 0);
+        assert_eq!(open(&ground, Some(image)).len(), keys);
+    }
+}
+
 #[test]
 fn a_table_that_has_not_changed_writes_nothing() {
     for bytes in [written::<Heap>(2_000, 0, true), written::<SplitHeap>(2_000, 0, true)] {
