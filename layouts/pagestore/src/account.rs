@@ -209,6 +209,29 @@ impl Account {
         }
     }
 
+    /// Returns the most that this account could hold if the other accounts gave up all that they can. An account that
+    /// [keeps memory for pages](Account::keep_for_pages) can give up pages and values beyond that; others give up nothing.
+    /// Cost: O(states).
+    pub fn attainable(&self) -> u64 {
+        let Some(parent) = &self.parent else { return self.limit };
+        let of_others = parent.used.get() - self.used.get();
+        let fixed = of_others.saturating_sub(parent.elastic_of_others(self));
+        parent.attainable().saturating_sub(fixed).min(self.limit)
+    }
+
+    /// Bytes that the accounts below this one could give up, but for one of them.
+    fn elastic_of_others(&self, one: &Account) -> u64 {
+        let elastic = |account: Rc<Account>| match account.kept_for_pages.get() {
+            _ if std::ptr::eq(&*account, one) => 0,
+            0 => 0,
+            kept => {
+                let pages = account.used_for(MemoryKind::Pages);
+                (pages + account.used_for(MemoryKind::Values)).saturating_sub(kept)
+            }
+        };
+        self.below.borrow().iter().filter_map(Weak::upgrade).map(elastic).sum()
+    }
+
     /// Returns whether more is reserved than a limit allows, here or above.
     pub fn is_overdrawn(&self) -> bool {
         self.used.get() > self.limit || self.parent.as_ref().is_some_and(|p| p.is_overdrawn())
@@ -428,6 +451,26 @@ mod tests {
         assert_eq!(store.available_to_open(), 50);
         drop(a);
         assert_eq!((store.kept_and_not_booked(), store.available()), (0, 60));
+    }
+
+    #[test]
+    fn what_other_states_can_give_up_is_attainable_and_what_they_hold_is_not() {
+        let store = Account::root(100);
+        let (a, b) = (Account::below(&store, "a", 90), Account::below(&store, "b", 70));
+        assert_eq!((store.attainable(), a.attainable(), b.attainable()), (100, 90, 70));
+        a.charge(MemoryKind::Pages, 30);
+        a.charge(MemoryKind::Index, 15);
+        // It keeps nothing for pages: what it holds is entries of a heap.
+        assert_eq!((a.attainable(), b.attainable(), b.available()), (90, 55, 55));
+        a.keep_for_pages(10);
+        assert_eq!((a.attainable(), b.attainable(), b.available()), (90, 70, 55));
+        a.charge(MemoryKind::Tables, 20);
+        assert_eq!((b.attainable(), b.available()), (55, 35));
+        // What is booked above all states is nobody's to give up.
+        store.charge(MemoryKind::Buffers, 5);
+        b.charge(MemoryKind::Pages, 7);
+        let below_b = Account::below(&b, "cleared", 100);
+        assert_eq!((a.attainable(), b.attainable(), below_b.attainable()), (88, 50, 43));
     }
 
     /// Gives back what its account has, and asks for more while it is at it. It does not own the
