@@ -323,6 +323,7 @@ impl Upkeep for Core {
             true => account.fixed_bytes() + least,
             false => account.used(),
         };
+        // In each phase of a move the same.
         let given = self.log.cold.as_ref().map_or(0, |cold| cold.bytes_to_give());
         (fixed.saturating_sub(given), account.limit())
     }

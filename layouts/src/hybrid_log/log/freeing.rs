@@ -70,7 +70,7 @@ impl Log {
     }
 
     /// Frees memory that is saved up for runs, if there is some.
-    fn lend_saved_for(&mut self, bytes: u64, error: Error) -> Result<()> {
+    pub(super) fn lend_saved_for(&mut self, bytes: u64, error: Error) -> Result<()> {
         let lacking = bytes.saturating_sub(self.account.available());
         let is_short = error.kind() == ErrorKind::OverBudget;
         let mut cold = self.cold.as_mut().filter(|_| is_short);
@@ -126,7 +126,7 @@ impl Log {
 
     /// Whether a frame can be given up, with the heap that its entries own, and what the log needs to
     /// work is left.
-    pub(super) fn has_more_than_it_needs(&self) -> bool {
+    pub fn has_more_than_it_needs(&self) -> bool {
         self.has_more_than(self.floor_bytes())
     }
 
@@ -181,7 +181,7 @@ impl Log {
     }
 
     /// What is needed by others, who say themselves how much that is: a page's memory more.
-    pub(super) fn needed_for_others(&self) -> Needed {
+    pub fn needed_for_others(&self) -> Needed {
         (self.account.available() + self.sizes.frame_bytes, "the memory of a page")
     }
 
