@@ -75,11 +75,27 @@ impl Log {
         cold.is_of_test() || self.account.attainable() + given >= self.account.used() + wanted
     }
 
+    /// Has a page leave memory, here or in another state, and waits for it. Says whether one could.
+    fn free_one_page(&mut self) -> Result<bool> {
+        match self.free_a_frame(self.needed_for_others()) {
+            Ok(()) => {
+                self.drop_spare();
+                Ok(true)
+            }
+            Err(error) if error.kind() == ErrorKind::OverBudget => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+
     /// Has a page leave memory for work, here or in another state, or guides, of which so much is lacking. Says whether
     /// something could.
     fn free_one_step(&mut self, cold: &mut Cold, lacking: u64, need: Need) -> Result<bool> {
-        let may_be_any = need > Need::Later || cold.is_of_test();
-        if (may_be_any || self.has_more_than_it_needs()) && self.free_step()? {
+        if need > Need::Later && !cold.is_of_test() {
+            // The index grows meanwhile: the step waits for a page, as one does that needs a page for itself.
+            let freed = self.drop_spare() || self.free_one_page()?;
+            return Ok(freed || cold.give_guides_up(lacking) > 0);
+        }
+        if (cold.is_of_test() || self.has_more_than_it_needs()) && self.free_step()? {
             return Ok(true);
         }
         let available = self.account.available();

@@ -78,12 +78,19 @@ impl Log {
         if lent > 0 { Ok(()) } else { Err(error) }
     }
 
-    /// Gives up a page, step by step, for guides of runs that look-ups had to read. What fails is tried again with the
-    /// next look-up: that has its answer.
+    /// Gives up a page, step by step, for guides of runs that look-ups had to read, of this log or of another state. What
+    /// fails is tried again with the next look-up: that has its answer.
     pub fn make_room_for_guides(&mut self) {
         let Some(needed) = self.cold.as_mut().and_then(|cold| cold.lacks()) else { return };
-        if self.account.available() < needed && self.has_more_than_it_needs() {
+        if self.account.available() >= needed {
+            return;
+        }
+        let (bytes, what) = self.needed_for_others();
+        if self.has_more_than_it_needs() {
             let _ = self.free_step();
+        } else if self.account.attainable() >= self.account.used() + bytes {
+            // Another state has pages beyond what it needs.
+            let _ = self.account.ensure(bytes, what);
         }
     }
 
@@ -210,7 +217,7 @@ impl Log {
     }
 
     /// Gives the memory of an empty frame up; says whether there was one.
-    pub(super) fn drop_spare(&mut self) -> bool {
+    pub fn drop_spare(&mut self) -> bool {
         let Some(frame) = self.ring.take_spare() else { return false };
         drop(frame);
         self.account.release(MemoryKind::Pages, self.sizes.frame_bytes);
