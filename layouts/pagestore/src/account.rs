@@ -73,6 +73,8 @@ pub struct Account {
     kept_for_pages: Cell<u64>,
     /// Those directly below, as long as they are there.
     below: RefCell<Vec<Weak<Account>>>,
+    /// Of the root only: pages are asked for, and nothing that whoever has it would have to make again.
+    asks_for_pages: Cell<bool>,
     /// Of the root only; absent while it is asked, so that it is not asked by itself.
     reclaim: RefCell<Option<Box<dyn Reclaim>>>,
 }
@@ -144,9 +146,20 @@ impl Account {
     fn new(name: &str, limit: u64, parent: Option<Rc<Account>>) -> Self {
         let by_kind = Default::default();
         let (used, peak) = (Cell::new(0), Cell::new(0));
-        let (kept_for_pages, below, reclaim) = Default::default();
+        let (kept_for_pages, below, asks_for_pages, reclaim) = Default::default();
         let name = name.into();
-        Self { name, limit, used, peak, by_kind, parent, kept_for_pages, below, reclaim }
+        Self {
+            name,
+            limit,
+            used,
+            peak,
+            by_kind,
+            parent,
+            kept_for_pages,
+            below,
+            asks_for_pages,
+            reclaim,
+        }
     }
 
     /// Sets who frees memory before a reservation is refused.
@@ -272,6 +285,24 @@ impl Account {
             _ if self.available() >= bytes => Ok(()),
             Ok(()) => Err(self.over_budget(bytes, what)),
             Err(cause) => Err(self.over_budget(bytes, what).caused_by(cause)),
+        }
+    }
+
+    /// [`ensure`](Account::ensure) that asks other states for pages only, and not for filters or memory saved for work.
+    /// Says whether `bytes` can be reserved.
+    pub fn ensure_of_pages(&self, bytes: u64) -> bool {
+        self.asks_for_pages(Some(true));
+        let ensured = self.ensure(bytes, "pages of other states");
+        self.asks_for_pages(Some(false));
+        ensured.is_ok()
+    }
+
+    /// Returns whether other states are asked for pages only. Sets it, if told.
+    pub fn asks_for_pages(&self, told: Option<bool>) -> bool {
+        match (&self.parent, told) {
+            (Some(parent), _) => parent.asks_for_pages(told),
+            (None, Some(told)) => self.asks_for_pages.replace(told),
+            (None, None) => self.asks_for_pages.get(),
         }
     }
 

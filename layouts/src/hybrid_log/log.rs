@@ -496,8 +496,8 @@ impl Log {
             }
             let needed = self.needed_for_page();
             let freed = self.free_a_frame(needed);
-            // Where no page is left, the work of runs waits.
-            freed.or_else(|error| self.lend_saved_for(needed.0, error))?;
+            // Where no page is left, records in memory do not move to runs: tombstones can.
+            freed.or_else(|error| self.lend_saved_for_page(needed.0, error))?;
         };
         self.stats.pages_begun += 1;
         let state = FrameState {

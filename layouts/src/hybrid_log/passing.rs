@@ -44,6 +44,9 @@ impl Core {
             let visited = self.visit_segments(&store, buffer_bytes, visit);
             if store.left_bytes() > 0 {
                 self.left_pass = Some((store, booked));
+            } else {
+                // A scan of runs wants memory too.
+                drop(booked);
             }
             let visited = visited?;
             if visited != cold {

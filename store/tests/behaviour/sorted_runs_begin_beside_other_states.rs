@@ -50,7 +50,7 @@ fn a_small_index_beside_pages_of_another_state_stays() {
     check(&mut pages, 30_000);
 }
 
-/// A log that comes second gets the memory for moves from the first.
+/// A log that grows second gets the memory for moves from the first.
 #[test]
 fn an_index_that_does_not_fit_moves_to_runs_beside_pages_of_another_state() {
     let place = tempfile::tempdir().unwrap();

@@ -84,8 +84,8 @@ impl Log {
                 // What the index may have beside the tier's work depends on that.
                 let begins_at = begins_at(self.index_bytes_max());
                 match wanted - of_cleared <= begins_at {
-                    true if of_cleared > 0 => Some(again.min(begins_at + of_cleared)),
-                    true => Some(begins_at),
+                    // Others may take memory meanwhile.
+                    true => Some(again.min(begins_at + of_cleared)),
                     // It was opened with a larger index, or others have the memory.
                     false if !self.has_room_for_work(0) => Some(again),
                     // What is cold is in memory still, and may be for a while.

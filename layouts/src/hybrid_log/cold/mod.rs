@@ -600,7 +600,7 @@ impl Cold {
         (self.buried, self.going) = (Vec::new(), Vec::new());
         self.grave_memory.give_back();
         self.live.clear();
-        (self.rest, self.lent, self.wants_move) = (0, 0, false);
+        (self.rest, self.lent, self.wants_move, self.found_nothing) = (0, 0, false, false);
         (self.merge_rest, self.merges_given_up, self.waits_since) = (0, 0, None);
     }
 
@@ -658,6 +658,12 @@ impl Cold {
         let saved = self.purse.bytes().min(bytes);
         self.purse.give_some_back(saved);
         saved
+    }
+
+    /// [`lend_saved`](Cold::lend_saved) of what is more than a move of tombstones takes.
+    pub fn lend_beyond_burials(&mut self, bytes: u64) -> u64 {
+        let spare = self.purse.bytes().saturating_sub(self.move_bytes() + DIRECTORY_BYTES);
+        self.lend_saved(bytes.min(spare))
     }
 
     /// Gives up the move or merge that goes on, which is begun again later, and the memory that is saved up for the next.

@@ -164,6 +164,7 @@ impl Cold {
             Err(error) if error.kind() == ErrorKind::OverBudget => {
                 self.rest = REST << self.failed_in_row.min(REST_POWER_MAX);
                 self.failed_in_row += 1;
+                self.failed += 1;
             }
             Err(error) => {
                 self.rest = match error.kind() {
@@ -256,6 +257,7 @@ impl Log {
     fn pay_within(&mut self, steps: u64, need: Need) {
         let left = self.cold.as_ref().map_or(0, |cold| cold.left_bytes());
         let fuel = (2 * left / steps.max(1)).clamp(FUEL_MIN, FUEL_MAX);
+        let found_nothing = self.cold.as_ref().is_some_and(|cold| cold.found_nothing);
         let stepped = self.step_cold(fuel, need);
         let entries = self.index.len();
         let Some(cold) = &mut self.cold else { return };
@@ -264,7 +266,8 @@ impl Log {
             Ok(Stepped::Waiting) if need >= Need::Soon => cold.rest = 0,
             stepped => cold.note(&stepped),
         }
-        if cold.found_nothing && !cold.is_working() && cold.entries_max.is_none() {
+        let has_just = cold.found_nothing && !found_nothing;
+        if has_just && !cold.is_behind() && cold.entries_max.is_none() {
             // Each move looks at all that is on storage.
             cold.rest = cold.rest.max((entries / NOTHING_SHARE).min(u32::MAX.into()) as u32);
         }

@@ -1,7 +1,7 @@
 //! How memory for moves and merges is saved up: a page with each step, of this log or of another state.
 //!
-//! What it keeps true: no step evicts more than a page, unless memory has no room for one entry more. What could not be
-//! had at all is asked for of nobody.
+//! What it keeps true: no step evicts more than a page, unless memory has no room for one entry more. A step waits for a
+//! page if the index has its part. No page of this log leaves for work that cannot have all that it needs.
 
 use alluvium_pagestore::{ErrorKind, Result};
 
@@ -43,7 +43,8 @@ impl Log {
         if lacking == 0 {
             return Ok(true);
         }
-        if !self.can_save_up(cold, needed.0) {
+        // Other states may have some that is not known here.
+        if need < Need::Now && !self.can_save_up(cold, needed.0) && !self.ask_others() {
             return Err(self.account.over_budget(lacking, needed.1));
         }
         if need == Need::Now {
@@ -59,6 +60,12 @@ impl Log {
         }
         let saved = self.account.available().saturating_sub(keep).min(lacking);
         Ok(cold.purse.try_reserve_more(saved) && saved == lacking)
+    }
+
+    /// Has other states give a page's memory up, whatever they have. Says whether they did.
+    fn ask_others(&mut self) -> bool {
+        let (bytes, what) = self.needed_for_others();
+        self.account.ensure(bytes, what).is_ok()
     }
 
     /// What is kept free for values, and for a page that the stream begins.
@@ -90,22 +97,17 @@ impl Log {
     /// Has a page leave memory for work, here or in another state, or guides, of which so much is lacking. Says whether
     /// something could.
     fn free_one_step(&mut self, cold: &mut Cold, lacking: u64, need: Need) -> Result<bool> {
-        if need > Need::Later && !cold.is_of_test() {
+        let is_test = cold.is_of_test();
+        let freed = match need {
             // The index grows meanwhile: the step waits for a page, as one does that needs a page for itself.
-            let freed = self.drop_spare() || self.free_one_page()?;
-            return Ok(freed || cold.give_guides_up(lacking) > 0);
-        }
-        if (cold.is_of_test() || self.has_more_than_it_needs()) && self.free_step()? {
-            return Ok(true);
-        }
-        let available = self.account.available();
-        let (bytes, what) = self.needed_for_others();
-        if self.account.attainable() >= self.account.used() + bytes {
-            // What another state cannot give is met by the next step.
-            let _ = self.account.ensure(bytes, what);
-        }
+            _ if self.has_more_than_it_needs() && need > Need::Later && !is_test => {
+                self.drop_spare() || self.free_one_page()?
+            }
+            _ if self.has_more_than_it_needs() || is_test => self.free_step()?,
+            _ => self.take_page_of_others(),
+        };
         // Guides can be read again.
-        Ok(self.account.available() > available || cold.give_guides_up(lacking) > 0)
+        Ok(freed || cold.give_guides_up(lacking) > 0)
     }
 
     /// Makes memory free, that of guides too.

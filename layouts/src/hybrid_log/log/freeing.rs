@@ -70,11 +70,20 @@ impl Log {
     }
 
     /// Frees memory that is saved up for runs, if there is some.
-    pub(super) fn lend_saved_for(&mut self, bytes: u64, error: Error) -> Result<()> {
+    fn lend_saved_for(&mut self, bytes: u64, error: Error) -> Result<()> {
         let lacking = bytes.saturating_sub(self.account.available());
         let is_short = error.kind() == ErrorKind::OverBudget;
         let mut cold = self.cold.as_mut().filter(|_| is_short);
         let lent = cold.as_mut().map_or(0, |cold| cold.lend_saved(lacking));
+        if lent > 0 { Ok(()) } else { Err(error) }
+    }
+
+    /// [`lend_saved_for`](Log::lend_saved_for) of what tombstones do not need to move.
+    pub(super) fn lend_saved_for_page(&mut self, bytes: u64, error: Error) -> Result<()> {
+        let lacking = bytes.saturating_sub(self.account.available());
+        let is_short = error.kind() == ErrorKind::OverBudget;
+        let mut cold = self.cold.as_mut().filter(|_| is_short);
+        let lent = cold.as_mut().map_or(0, |cold| cold.lend_beyond_burials(lacking));
         if lent > 0 { Ok(()) } else { Err(error) }
     }
 
@@ -85,13 +94,18 @@ impl Log {
         if self.account.available() >= needed {
             return;
         }
-        let (bytes, what) = self.needed_for_others();
         if self.has_more_than_it_needs() {
             let _ = self.free_step();
-        } else if self.account.attainable() >= self.account.used() + bytes {
-            // Another state has pages beyond what it needs.
-            let _ = self.account.ensure(bytes, what);
+        } else {
+            self.take_page_of_others();
         }
+    }
+
+    /// Has another state give a page up that it can do without. Says whether one did.
+    pub fn take_page_of_others(&mut self) -> bool {
+        let (bytes, _) = self.needed_for_others();
+        let is_there = self.account.attainable() >= self.account.used() + self.sizes.frame_bytes;
+        is_there && self.account.ensure_of_pages(bytes)
     }
 
     /// Gives up a page or two for reads of a batch, which are under way together. Fewer are where this fails.
