@@ -73,6 +73,8 @@ pub struct Account {
     kept_for_pages: Cell<u64>,
     /// Those directly below, as long as they are there.
     below: RefCell<Vec<Weak<Account>>>,
+    /// Of the root only: pages are asked for, and nothing that whoever has it would have to make again.
+    asks_for_pages: Cell<bool>,
     /// Of the root only; absent while it is asked, so that it is not asked by itself.
     reclaim: RefCell<Option<Box<dyn Reclaim>>>,
 }
@@ -144,9 +146,20 @@ impl Account {
     fn new(name: &str, limit: u64, parent: Option<Rc<Account>>) -> Self {
         let by_kind = Default::default();
         let (used, peak) = (Cell::new(0), Cell::new(0));
-        let (kept_for_pages, below, reclaim) = Default::default();
+        let (kept_for_pages, below, asks_for_pages, reclaim) = Default::default();
         let name = name.into();
-        Self { name, limit, used, peak, by_kind, parent, kept_for_pages, below, reclaim }
+        Self {
+            name,
+            limit,
+            used,
+            peak,
+            by_kind,
+            parent,
+            kept_for_pages,
+            below,
+            asks_for_pages,
+            reclaim,
+        }
     }
 
     /// Sets who frees memory before a reservation is refused.
@@ -209,6 +222,29 @@ impl Account {
         }
     }
 
+    /// Returns the most that this account could hold if the other accounts gave up all that they can. An account that
+    /// [keeps memory for pages](Account::keep_for_pages) can give up pages and values beyond that; others give up nothing.
+    /// Cost: O(states).
+    pub fn attainable(&self) -> u64 {
+        let Some(parent) = &self.parent else { return self.limit };
+        let of_others = parent.used.get() - self.used.get();
+        let fixed = of_others.saturating_sub(parent.elastic_of_others(self));
+        parent.attainable().saturating_sub(fixed).min(self.limit)
+    }
+
+    /// Bytes that the accounts below this one could give up, but for one of them.
+    fn elastic_of_others(&self, one: &Account) -> u64 {
+        let elastic = |account: Rc<Account>| match account.kept_for_pages.get() {
+            _ if std::ptr::eq(&*account, one) => 0,
+            0 => 0,
+            kept => {
+                let pages = account.used_for(MemoryKind::Pages);
+                (pages + account.used_for(MemoryKind::Values)).saturating_sub(kept)
+            }
+        };
+        self.below.borrow().iter().filter_map(Weak::upgrade).map(elastic).sum()
+    }
+
     /// Returns whether more is reserved than a limit allows, here or above.
     pub fn is_overdrawn(&self) -> bool {
         self.used.get() > self.limit || self.parent.as_ref().is_some_and(|p| p.is_overdrawn())
@@ -249,6 +285,24 @@ impl Account {
             _ if self.available() >= bytes => Ok(()),
             Ok(()) => Err(self.over_budget(bytes, what)),
             Err(cause) => Err(self.over_budget(bytes, what).caused_by(cause)),
+        }
+    }
+
+    /// [`ensure`](Account::ensure) that asks other states for pages only, and not for filters or memory saved for work.
+    /// Says whether `bytes` can be reserved.
+    pub fn ensure_of_pages(&self, bytes: u64) -> bool {
+        self.asks_for_pages(Some(true));
+        let ensured = self.ensure(bytes, "pages of other states");
+        self.asks_for_pages(Some(false));
+        ensured.is_ok()
+    }
+
+    /// Returns whether other states are asked for pages only. Sets it, if told.
+    pub fn asks_for_pages(&self, told: Option<bool>) -> bool {
+        match (&self.parent, told) {
+            (Some(parent), _) => parent.asks_for_pages(told),
+            (None, Some(told)) => self.asks_for_pages.replace(told),
+            (None, None) => self.asks_for_pages.get(),
         }
     }
 
@@ -428,6 +482,26 @@ mod tests {
         assert_eq!(store.available_to_open(), 50);
         drop(a);
         assert_eq!((store.kept_and_not_booked(), store.available()), (0, 60));
+    }
+
+    #[test]
+    fn what_other_states_can_give_up_is_attainable_and_what_they_hold_is_not() {
+        let store = Account::root(100);
+        let (a, b) = (Account::below(&store, "a", 90), Account::below(&store, "b", 70));
+        assert_eq!((store.attainable(), a.attainable(), b.attainable()), (100, 90, 70));
+        a.charge(MemoryKind::Pages, 30);
+        a.charge(MemoryKind::Index, 15);
+        // It keeps nothing for pages: what it holds is entries of a heap.
+        assert_eq!((a.attainable(), b.attainable(), b.available()), (90, 55, 55));
+        a.keep_for_pages(10);
+        assert_eq!((a.attainable(), b.attainable(), b.available()), (90, 70, 55));
+        a.charge(MemoryKind::Tables, 20);
+        assert_eq!((b.attainable(), b.available()), (55, 35));
+        // What is booked above all states is nobody's to give up.
+        store.charge(MemoryKind::Buffers, 5);
+        b.charge(MemoryKind::Pages, 7);
+        let below_b = Account::below(&b, "cleared", 100);
+        assert_eq!((a.attainable(), b.attainable(), below_b.attainable()), (88, 50, 43));
     }
 
     /// Gives back what its account has, and asks for more while it is at it. It does not own the

@@ -207,9 +207,8 @@ impl HybridLog {
     /// entries that expire, and for values that are longer than a record that moves.
     /// `cold-runs = "automatic"` in a configuration.
     ///
-    /// It is not the default: where other states take the memory that moves need, new keys evict
-    /// pages, and where they have it from the beginning, records may never move. A log that is
-    /// opened with an index over half of its memory makes room for moves in one call.
+    /// A state that has runs is refused by a heap, by `alluvium export`, and by memory of less than
+    /// [`COLD_RUNS_MEMORY_MIN`].
     #[must_use]
     pub fn cold_runs_automatic(mut self) -> Self {
         self.cold_runs = Some(ColdRuns::When(When::Automatic));

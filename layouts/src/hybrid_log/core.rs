@@ -303,7 +303,8 @@ impl Upkeep for Core {
         }
         // What storage refuses there may be had here without it.
         let more = self.log.give_memory_up(bytes - given)?;
-        let cold = self.log.cold.as_mut();
+        let is_for_pages = self.log.account.asks_for_pages(None);
+        let cold = self.log.cold.as_mut().filter(|_| !is_for_pages);
         let lent =
             cold.map_or(0, |cold| cold.give_up_to_states((bytes - given).saturating_sub(more)));
         match more + lent {
@@ -323,6 +324,7 @@ impl Upkeep for Core {
             true => account.fixed_bytes() + least,
             false => account.used(),
         };
+        // In each phase of a move the same.
         let given = self.log.cold.as_ref().map_or(0, |cold| cold.bytes_to_give());
         (fixed.saturating_sub(given), account.limit())
     }

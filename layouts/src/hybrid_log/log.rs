@@ -494,7 +494,10 @@ impl Log {
             if booked && self.account.try_reserve(MemoryKind::Pages, self.sizes.frame_bytes) {
                 break Frame::new(self.record_type, self.sizes.slots, self.pool.take());
             }
-            self.free_a_frame(self.needed_for_page())?;
+            let needed = self.needed_for_page();
+            let freed = self.free_a_frame(needed);
+            // Where no page is left, records in memory do not move to runs: tombstones can.
+            freed.or_else(|error| self.lend_saved_for_page(needed.0, error))?;
         };
         self.stats.pages_begun += 1;
         let state = FrameState {

@@ -4,6 +4,8 @@
 //! A scan by a cursor goes by the index, whose order is no order of storage: a read for each record.
 //! This goes over the segments as they stand, and asks the index which of their records are live.
 //!
+//! Records of a cold tier come last, in the order of their runs. Those whose keys the index has are passed over.
+//!
 //! What it keeps true: each entry of the index is visited once, as nothing moves meanwhile. Memory is
 //! booked before, and room for a value that is read with it.
 
@@ -30,11 +32,9 @@ const WINDOW_BYTES: usize = 2 * BLOCK_BYTES;
 impl Core {
     pub(super) fn visit_where_they_are(&mut self, visit: Visit<'_>) -> Result<()> {
         let cold = self.log.index.stored();
-        if self.log.cold.is_some() {
-            return self.scan_all(visit);
-        }
         if cold == 0 {
-            return self.visit_frames(visit);
+            self.visit_frames(visit)?;
+            return self.visit_runs(visit);
         }
         self.wait_for_pass()?;
         if let Some((booked, buffer_bytes)) = self.book_pass(cold) {
@@ -44,13 +44,17 @@ impl Core {
             let visited = self.visit_segments(&store, buffer_bytes, visit);
             if store.left_bytes() > 0 {
                 self.left_pass = Some((store, booked));
+            } else {
+                // A scan of runs wants memory too.
+                drop(booked);
             }
             let visited = visited?;
             if visited != cold {
                 let message = format!("{visited} records are in the segments, {cold} expected");
                 return Err(Error::new(ErrorKind::Corrupt, message));
             }
-            return self.visit_frames(visit);
+            self.visit_frames(visit)?;
+            return self.visit_runs(visit);
         }
         self.scan_all(visit)
     }
@@ -132,6 +136,14 @@ impl Core {
             Records { table: self, segments: &segments, number: 0, visited: 0, visit };
         pass.run(segments.len(), &mut open, &mut records)?;
         Ok(records.visited)
+    }
+
+    /// Visits the keys that have no entry in the index: one pass over all runs.
+    fn visit_runs(&mut self, visit: Visit<'_>) -> Result<()> {
+        if self.log.cold.is_none() {
+            return Ok(());
+        }
+        self.scan_cold(&(0..=u64::MAX), usize::MAX, visit).map(|_| ())
     }
 
     fn visit_frames(&mut self, visit: Visit<'_>) -> Result<()> {

@@ -3,6 +3,7 @@
 pub(crate) mod booked;
 pub(crate) mod first_panic;
 pub(crate) mod gaps;
+pub(crate) mod mapped_unsafe;
 pub(crate) mod out_of_line_unsafe;
 pub(crate) mod oversize;
 pub(crate) mod patient_reads;

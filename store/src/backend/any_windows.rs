@@ -317,9 +317,10 @@ impl<K: Key, E: State> HasUpkeep for AnyLists<K, E> {
     }
 }
 
-/// The layout of maps that belong to windows in a layout that keeps none.
+/// The layout of maps that belong to windows in a layout that keeps none. Nobody could choose its options: it has no sorted
+/// runs, for which some uses are refused.
 fn a_log<L>(_: &L) -> HybridLog {
-    HybridLog::new()
+    HybridLog::new().cold_runs(false)
 }
 
 /// Each layout with the type of the one that its sessions are in, and how that is made.
@@ -377,7 +378,7 @@ impl AnyLayout {
         match self {
             AnyLayout::Heap(_) | AnyLayout::HybridLog(_) => self.clone(),
             AnyLayout::AppendLog(_) | AnyLayout::WindowSegments(_) | AnyLayout::Auto => {
-                AnyLayout::HybridLog(HybridLog::new())
+                AnyLayout::HybridLog(a_log(self))
             }
         }
     }

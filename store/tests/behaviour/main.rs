@@ -35,6 +35,7 @@ mod reads_of_storage_that_does_nothing_end;
 mod reads_run_ahead_of_calls;
 mod retained_checkpoints_can_each_be_restored;
 mod small_budgets_work_or_name_the_number;
+mod sorted_runs_begin_beside_other_states;
 mod space_is_bounded_while_checkpoints_take_all_the_time;
 mod states_of_a_checkpoint_take_turns;
 mod statistics_agree_with_a_count;

@@ -263,8 +263,8 @@ impl StateImage {
 
 fn laid_out_otherwise(found: &str, wanted: &str) -> Error {
     if found == RUNS {
-        let message = "a part of the state is in sorted runs, which a hybrid log with the option cold-runs, or \
-                       an append log, wrote; only that opens it";
+        let message = "a part of the state is in sorted runs, which a hybrid log (see cold-runs) or an append \
+                       log wrote; only that opens it, and an export of the open store has all keys";
         return Error::new(ErrorKind::Unsupported, message);
     }
     let message = format!("a part of the state is laid out as \"{found}\"; \"{wanted}\" is read");

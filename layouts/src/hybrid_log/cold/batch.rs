@@ -9,9 +9,9 @@ use std::collections::BinaryHeap;
 use std::ops::Range;
 
 use alluvium_pagestore::SegmentId;
-use alluvium_pagestore::block::AlignedVec;
 
 use crate::runs::RecordView;
+use crate::support::mapped_unsafe::MappedList;
 
 /// Records that are sorted at once.
 const SORTED: usize = 2048;
@@ -32,8 +32,9 @@ pub struct Moving {
 /// The copies.
 #[derive(Debug)]
 pub struct Batch {
-    payloads: AlignedVec,
-    records: Vec<Moving>,
+    /// Each begins at a multiple of 16.
+    payloads: MappedList<u8>,
+    records: MappedList<Moving>,
     /// The segments of the records: number and id.
     sources: Vec<(u32, SegmentId)>,
     /// Records that are sorted, part by part; the rest is not yet.
@@ -48,8 +49,8 @@ impl Batch {
         let parts = records.div_ceil(SORTED);
         let sources = if records == 0 { 0 } else { SOURCES_MAX };
         Self {
-            payloads: AlignedVec::with_capacity(bytes),
-            records: Vec::with_capacity(records),
+            payloads: MappedList::with_capacity(bytes),
+            records: MappedList::with_capacity(records),
             sources: Vec::with_capacity(sources),
             parts: Vec::with_capacity(parts),
             heads: BinaryHeap::with_capacity(parts),
@@ -59,10 +60,10 @@ impl Batch {
     /// Bytes of one.
     pub fn memory_bytes(bytes: usize, records: usize) -> u64 {
         let each_part = size_of::<Range<usize>>() + size_of::<Reverse<(u64, usize)>>();
-        let lists = SOURCES_MAX * size_of::<(u32, SegmentId)>()
-            + records.div_ceil(SORTED) * each_part
-            + records * size_of::<Moving>();
-        (bytes + lists) as u64
+        let lists =
+            SOURCES_MAX * size_of::<(u32, SegmentId)>() + records.div_ceil(SORTED) * each_part;
+        let mapped = MappedList::<u8>::memory_bytes(bytes);
+        (mapped + MappedList::<Moving>::memory_bytes(records) + lists) as u64
     }
 
     /// Payload bytes and records of batches in about so much memory, of records of so many bytes.
@@ -106,7 +107,7 @@ impl Batch {
     /// Copies a record, for which there is room.
     pub fn take(&mut self, hash: u64, (source, grain): (u16, u32), payload: &[u8]) {
         let start = self.payloads.len().next_multiple_of(16);
-        self.payloads.resize(start, 0);
+        self.payloads.extend_from_slice(&[0; 16][..start - self.payloads.len()]);
         self.payloads.extend_from_slice(payload);
         let (start, length) = (start as u32, payload.len() as u16);
         self.records.push(Moving { hash, grain, start, source, length });

@@ -44,7 +44,7 @@ impl KeyCounts {
             return Ok(());
         }
         let what = format!(
-            "with {} key groups a hybrid log with the option cold-runs needs {needed} bytes of memory to count their \
+            "with {} key groups a hybrid log with sorted runs (see cold-runs) needs {needed} bytes of memory to count their \
              keys, {has} are free",
             context.key_groups
         );
@@ -84,8 +84,8 @@ impl KeyCounts {
     /// a checkpoint that does not say when they were touched.
     pub fn can_expire(&self) -> Result<()> {
         if self.all > 0 && self.restored.is_none() {
-            let what = "the checkpoint does not tell when the keys in its sorted runs, which are those of a hybrid log \
-                        with the option cold-runs, were touched: their entries cannot expire";
+            let what = "the checkpoint does not tell when the keys in its sorted runs (see \
+                        cold-runs) were touched: their entries cannot expire";
             return Err(Error::new(ErrorKind::Unsupported, what));
         }
         let (account, bytes) = (self.memory.account(), self.touches_bytes());
@@ -93,7 +93,7 @@ impl KeyCounts {
             return Ok(());
         }
         let what = format!(
-            "a hybrid log with the option cold-runs, whose entries expire, needs {} bytes of memory to count its keys \
+            "a hybrid log with sorted runs (see cold-runs) whose entries expire needs {} bytes of memory to count its keys \
              by when they were touched",
             SHARE * bytes
         );
@@ -232,8 +232,8 @@ impl KeyCounts {
         }
         if let Some(groups) = &mut self.of_groups {
             if part.group_keys.len() != groups.len() && self.is_movable {
-                let what = "the checkpoint does not count the keys of each key group in its sorted runs, since it is of \
-                            a hybrid log with the option cold-runs and without a mover: open it without one";
+                let what = "the checkpoint does not count the keys of each key group in its sorted runs (see \
+                            cold-runs), since it is of a hybrid log without a mover: open it without one";
                 return Err(Error::new(ErrorKind::Unsupported, what));
             }
             match part.group_keys.len() == groups.len() {

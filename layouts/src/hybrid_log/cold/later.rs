@@ -3,23 +3,28 @@
 //! Until then nothing is booked for the tier and no call asks for it. The index is *held* at some bytes: the split that
 //! would pass them is refused, which is met where memory is short. There it is looked how much the index may have beside a
 //! tier. If it has less, it is held there from then on; if it has come so far, the tier begins, while there is memory for
-//! its work.
+//! its work and records that could move. A tier to which none could move goes again.
 
 use std::sync::Arc;
 
+use alluvium_pagestore::MemoryKind;
 use alluvium_pagestore::io::Waker;
 
 use super::paying::begins_at;
 use super::{Cold, PAYLOAD_MAX};
 use crate::contract::table::StateContext;
 use crate::hybrid_log::log::Log;
+use crate::hybrid_log::stored::Stored;
+use crate::trace_event;
 
 /// The index is looked at for the first time when it has one part in so many of the memory.
 const FIRST_SHARE: u64 = 8;
 /// Where there is no memory for a tier it is looked again when the index has grown by one part in so many.
 const AGAIN_SHARE: u64 = 16;
+/// The same after a tier to which nothing could move.
+const USELESS_SHARE: u64 = 4;
 
-/// What a tier is made of.
+/// What a tier is made of. It stays when the tier begins.
 #[derive(Debug)]
 pub struct Later {
     context: StateContext,
@@ -50,7 +55,7 @@ impl Log {
     /// Goes on for a log that was cleared.
     pub fn may_get_cold_as(&mut self, old: &mut Log) {
         self.later = old.later.take();
-        if self.later.is_some() {
+        if self.later.is_some() && self.cold.is_none() {
             self.hold_index();
         }
     }
@@ -65,36 +70,89 @@ impl Log {
         self.index.hold_at(u64::MAX);
     }
 
-    /// Looks at an index that was refused a split since it is held. Says whether it has that much now.
+    /// Looks at an index that was refused a split since it is held. Says whether it may have more now.
     pub(in crate::hybrid_log) fn look_at_index(&mut self) -> bool {
-        let Some(wanted) = self.index.wanted_beyond().filter(|_| self.later.is_some()) else {
-            return false;
+        let is_held = self.later.is_some() && self.cold.is_none();
+        let Some(wanted) = self.index.wanted_beyond().filter(|_| is_held) else { return false };
+        let again = wanted + wanted / AGAIN_SHARE;
+        // Of a log that was cleared the index is dropped soon.
+        let of_cleared =
+            self.account.used_for(MemoryKind::Index) - self.own_bytes_for(MemoryKind::Index);
+        let hold = match self.make_cold() {
+            false => Some(again),
+            true => {
+                // What the index may have beside the tier's work depends on that.
+                let begins_at = begins_at(self.index_bytes_max());
+                match wanted - of_cleared <= begins_at {
+                    // Others may take memory meanwhile.
+                    true => Some(again.min(begins_at + of_cleared)),
+                    // It was opened with a larger index, or others have the memory.
+                    false if !self.has_room_for_work(0) => Some(again),
+                    // What is cold is in memory still, and may be for a while.
+                    false if !self.has_a_batch() && self.has_room_for_work(again - wanted) => {
+                        Some(again)
+                    }
+                    false => None,
+                }
+            }
         };
-        let later = self.later.take().expect("asked before");
-        let opening_bytes = Cold::opening_bytes(&later.context);
-        let cold = match self.account.available() >= opening_bytes {
-            true => Cold::new(&later.context, self.record_type, &self.sizes),
-            false => None,
-        };
-        // What the index may have beside the tier's work depends on that.
-        let is_made = cold.is_some();
-        self.cold = cold.map(Box::new);
-        let most = self.index_bytes_max();
-        if !is_made || wanted <= begins_at(most) {
-            self.cold = None;
-            self.later = Some(later);
-            self.index.hold_at(wanted.max(begins_at(most)));
-        } else if !self.has_room_for_work() {
-            // It was opened with a larger index, or others have the memory.
-            self.cold = None;
-            self.later = Some(later);
-            self.index.hold_at(wanted + wanted / AGAIN_SHARE);
-        } else {
-            self.index.hold_at(u64::MAX);
-            if let (Some(cold), Some(waker)) = (&mut self.cold, later.waker) {
-                cold.wake_with(waker);
+        match hold {
+            Some(bytes) => {
+                self.cold = None;
+                self.index.hold_at(bytes.max(wanted));
+            }
+            None => {
+                self.index.hold_at(u64::MAX);
+                let waker = self.later.as_ref().and_then(|later| later.waker.clone());
+                if let (Some(cold), Some(waker)) = (&mut self.cold, waker) {
+                    cold.wake_with(waker);
+                }
+                let memory = self.account.limit();
+                trace_event!(
+                    INFO,
+                    "cold records move to sorted runs from now on",
+                    state = &*self.name,
+                    index = wanted,
+                    memory = memory
+                );
             }
         }
         true
+    }
+
+    /// Makes a tier without records, if there is memory for one. Says whether there was.
+    fn make_cold(&mut self) -> bool {
+        let Some(later) = &self.later else { return false };
+        let needed = (Cold::opening_bytes(&later.context), "counts of keys in runs");
+        if self.make_free(needed).is_err() {
+            return false;
+        }
+        let made = self
+            .later
+            .as_ref()
+            .and_then(|later| Cold::new(&later.context, self.record_type, &self.sizes));
+        self.cold = made.map(Box::new);
+        self.cold.is_some()
+    }
+
+    /// Whether there are records to fill a batch that could move.
+    fn has_a_batch(&self) -> bool {
+        let Some(cold) = &self.cold else { return false };
+        let live_of = |stored: &Stored| -> u64 {
+            let sealed = stored.numbers().filter(|number| stored.info(*number).sealed);
+            sealed.map(|number| u64::from(stored.live_of(number))).sum()
+        };
+        let sealed = self.stored.as_ref().map_or(0, live_of);
+        self.index.stored().min(sealed) >= cold.batch_records as u64
+    }
+
+    /// A tier to which nothing could move goes, if it began by itself. The index is looked at again when it has grown.
+    pub(super) fn leave_useless_cold(&mut self) {
+        let is_useless = self.cold.as_ref().is_some_and(|cold| cold.is_useless());
+        if is_useless && self.later.is_some() && self.has_a_batch() {
+            self.cold = None;
+            let index = self.account.used_for(MemoryKind::Index);
+            self.index.hold_at(index + index / USELESS_SHARE);
+        }
     }
 }

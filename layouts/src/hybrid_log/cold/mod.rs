@@ -14,6 +14,8 @@
 //!   its memory is saved up before it begins. A helper that has a thread does the merges; with memory for both, records move meanwhile.
 
 mod batch;
+#[cfg(test)]
+mod beginning_tests;
 mod counts;
 #[cfg(test)]
 mod expiring_tests;
@@ -31,6 +33,7 @@ mod moving;
 mod naming;
 mod needs;
 mod paying;
+mod saving;
 mod scanning;
 #[cfg(test)]
 mod tests;
@@ -143,6 +146,8 @@ pub struct Cold {
     moving: Option<Box<Move>>,
     /// Whether records are to move. It stays until they have, or there are none.
     wants_move: bool,
+    /// Whether the last move found too little that could move.
+    found_nothing: bool,
     /// Whether a few records are worth a level.
     takes_few: bool,
     /// Memory that is saved up for the next move or merge, and kept between them.
@@ -186,7 +191,7 @@ impl Cold {
         let memory = context.account.limit();
         if memory < COLD_RUNS_MEMORY_MIN && sizes.cold_entries.is_none() {
             let what = format!(
-                "a hybrid log with the option cold-runs, or whose checkpoint has sorted runs, needs \
+                "a hybrid log with sorted runs (see cold-runs), or whose checkpoint has some, needs \
                  {COLD_RUNS_MEMORY_MIN} bytes of memory to open, {memory} are free"
             );
             return error(ErrorKind::OverBudget, what);
@@ -246,6 +251,7 @@ impl Cold {
             moved_bytes: 0,
             moving: None,
             wants_move: false,
+            found_nothing: false,
             takes_few: is_test,
             purse: Booked::none(account.clone(), MemoryKind::Tables),
             lent: 0,
@@ -594,7 +600,7 @@ impl Cold {
         (self.buried, self.going) = (Vec::new(), Vec::new());
         self.grave_memory.give_back();
         self.live.clear();
-        (self.rest, self.lent, self.wants_move) = (0, 0, false);
+        (self.rest, self.lent, self.wants_move, self.found_nothing) = (0, 0, false, false);
         (self.merge_rest, self.merges_given_up, self.waits_since) = (0, 0, None);
     }
 
@@ -633,9 +639,18 @@ impl Cold {
         given + self.lend_saved(bytes.saturating_sub(given))
     }
 
-    /// Bytes that [`give_up_to_states`](Cold::give_up_to_states) may give.
+    /// Bytes that it could do without: guides, and what moves and merges have or is saved up for them.
     pub fn bytes_to_give(&self) -> u64 {
-        self.guide_bytes() + self.purse.bytes()
+        self.guide_bytes() + self.held_bytes()
+    }
+
+    /// Whether nothing ever moved to it, and nothing could.
+    fn is_useless(&self) -> bool {
+        let has_moved = self.moved > 0 || self.has_levels() || self.live() > 0;
+        let is_read = self.levels.has_fetches() || self.reads.left_bytes() > 0;
+        let has_graves = !self.buried.is_empty() || !self.going.is_empty();
+        let is_left = self.levels.leaving_bytes() == 0 && !self.levels.is_merging();
+        self.found_nothing && !has_moved && !is_read && !has_graves && is_left
     }
 
     /// Lends memory that is saved up for moves and merges, which take it back when there is some. Returns how much.
@@ -643,6 +658,12 @@ impl Cold {
         let saved = self.purse.bytes().min(bytes);
         self.purse.give_some_back(saved);
         saved
+    }
+
+    /// [`lend_saved`](Cold::lend_saved) of what is more than a move of tombstones takes.
+    pub fn lend_beyond_burials(&mut self, bytes: u64) -> u64 {
+        let spare = self.purse.bytes().saturating_sub(self.move_bytes() + DIRECTORY_BYTES);
+        self.lend_saved(bytes.min(spare))
     }
 
     /// Gives up the move or merge that goes on, which is begun again later, and the memory that is saved up for the next.

@@ -16,9 +16,10 @@ use alluvium_pagestore::{Error, ErrorKind, MemoryKind, Result};
 
 use super::judge::{Newest, is_never_hot};
 use super::moving::{Move, Moved, booked_for};
+use super::saving::saving;
 use super::{Cold, DIRECTORY_BYTES};
 use crate::hybrid_log::index::IndexHash;
-use crate::hybrid_log::log::{Log, Needed};
+use crate::hybrid_log::log::Log;
 use crate::hybrid_log::stored::Stored;
 use crate::runs::{ABOVE_MAX, BoxedJudge, Helped, RecordView};
 
@@ -49,9 +50,25 @@ const REST_HELPED: u32 = 8;
 /// Records move beside a merge until there are so many levels.
 const LEVELS_MAX: usize = 2 * ABOVE_MAX;
 
+/// After work that has no memory, again and again, it is so many times as many at most; this is the power of two.
+const REST_POWER_MAX: u32 = 4;
+/// After a move that found too little, new entries come that are one part in so many of all.
+const NOTHING_SHARE: u64 = 16;
+
+/// How soon a step has to have an effect.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Need {
+    /// There is time.
+    Later,
+    /// The index has its part: a step waits for a helper that merges, a moment.
+    Soon,
+    /// Memory has no room for one entry more, or one tombstone: memory for the work is made free at once.
+    Now,
+}
+
 /// What a step came to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Stepped {
+pub(super) enum Stepped {
     /// Something was done.
     Something,
     /// Memory for what is to be done is being saved up; it has become more, or not.
@@ -143,6 +160,12 @@ impl Cold {
             // A merge that failed is tried again after some steps.
             Ok(Stepped::Nothing) if self.merge_rest > 0 => self.rest = REST_HELPED,
             Ok(Stepped::Nothing) => self.rest = REST,
+            // It has to wait until others give memory back. Nothing was begun.
+            Err(error) if error.kind() == ErrorKind::OverBudget => {
+                self.rest = REST << self.failed_in_row.min(REST_POWER_MAX);
+                self.failed_in_row += 1;
+                self.failed += 1;
+            }
             Err(error) => {
                 self.rest = match error.kind() {
                     ErrorKind::Io => (REST_FAILED << self.failed_in_row.min(5)).min(REST),
@@ -212,10 +235,10 @@ impl Log {
         match cold.entries_max {
             Some(entries) => {
                 cold.wants_move |= self.index.len() > entries;
-                self.pay_within(1 << 20, false);
+                self.pay_within(1 << 20, Need::Later);
             }
             // The index has its part: it takes that of pages while the work is not over.
-            None => self.pay_within(steps, has >= most),
+            None => self.pay_within(steps, if has >= most { Need::Soon } else { Need::Later }),
         }
     }
 
@@ -225,22 +248,28 @@ impl Log {
         cold.waits_since = None;
         if cold.is_behind() || cold.wants_to_bury() {
             let steps = cold.buried_max.saturating_sub(cold.buried.len() + cold.going.len());
-            self.pay_within(steps as u64, false);
+            self.pay_within(steps as u64, Need::Later);
         }
     }
 
     /// A step that has what is to be done over within so many steps. What fails is tried again later: that is told to
     /// nobody but by reads, space and the index.
-    fn pay_within(&mut self, steps: u64, must: bool) {
+    fn pay_within(&mut self, steps: u64, need: Need) {
         let left = self.cold.as_ref().map_or(0, |cold| cold.left_bytes());
         let fuel = (2 * left / steps.max(1)).clamp(FUEL_MIN, FUEL_MAX);
-        let stepped = self.step_cold(fuel, must);
+        let found_nothing = self.cold.as_ref().is_some_and(|cold| cold.found_nothing);
+        let stepped = self.step_cold(fuel, need);
+        let entries = self.index.len();
         let Some(cold) = &mut self.cold else { return };
         match stepped {
-            Err(error) if must && error.kind() == ErrorKind::OverBudget => cold.rest = REST_FAILED,
             // Each entry waits.
-            Ok(Stepped::Waiting) if must => cold.rest = 0,
+            Ok(Stepped::Waiting) if need >= Need::Soon => cold.rest = 0,
             stepped => cold.note(&stepped),
+        }
+        let has_just = cold.found_nothing && !found_nothing;
+        if has_just && !cold.is_behind() && cold.entries_max.is_none() {
+            // Each move looks at all that is on storage.
+            cold.rest = cold.rest.max((entries / NOTHING_SHARE).min(u32::MAX.into()) as u32);
         }
     }
 
@@ -255,7 +284,7 @@ impl Log {
         if cold.rest > 0 {
             return false;
         }
-        let stepped = self.step_cold(FUEL_TICK, false);
+        let stepped = self.step_cold(FUEL_TICK, Need::Later);
         self.cold.iter_mut().for_each(|cold| cold.note(&stepped));
         stepped.is_ok_and(|stepped| stepped == Stepped::Something)
     }
@@ -269,7 +298,7 @@ impl Log {
         let Some(cold) = &mut self.cold else { return Ok(false) };
         (cold.wants_move, cold.takes_few) = (true, true);
         self.stats.stalls += 1;
-        let stepped = self.step_cold(FUEL_MAX, true);
+        let stepped = self.step_cold(FUEL_MAX, Need::Now);
         self.cold.iter_mut().for_each(|cold| cold.takes_few = cold.entries_max.is_some());
         match stepped {
             Ok(Stepped::Waiting) => self.is_merge_on_its_way().map(|()| true),
@@ -293,7 +322,7 @@ impl Log {
     }
 
     /// A step of the move or merge that goes on, or the beginning of one.
-    fn step_cold(&mut self, fuel: u64, must: bool) -> Result<Stepped> {
+    fn step_cold(&mut self, fuel: u64, need: Need) -> Result<Stepped> {
         let Some(mut cold) = self.cold.take() else { return Ok(Stepped::Nothing) };
         cold.saved_before = cold.purse.bytes();
         if cold.is_working() {
@@ -308,36 +337,37 @@ impl Log {
                 cold.take_graves_back();
             }
             match cold.levels.is_helped() {
-                true => self.step_beside_helper(&mut cold, fuel, must),
-                false => self.step_here(&mut cold, fuel, must),
+                true => self.step_beside_helper(&mut cold, fuel, need),
+                false => self.step_here(&mut cold, fuel, need),
             }
         }));
         cold.drop_expired_levels();
         cold.keep_purse();
         cold.book_left();
         self.cold = Some(cold);
+        self.leave_useless_cold();
         let stepped = stepped.unwrap_or_else(|panic| resume_unwind(panic));
         stepped.map_err(|error| error.with("state", &self.name))
     }
 
-    fn step_here(&mut self, cold: &mut Cold, fuel: u64, must: bool) -> Result<Stepped> {
+    fn step_here(&mut self, cold: &mut Cold, fuel: u64, need: Need) -> Result<Stepped> {
         match cold.moving.take() {
             Some(moving) => self.step_this_move(cold, moving, fuel),
             None if cold.begin_burial()? => Ok(Stepped::Something),
-            None if cold.is_merge_next() => self.step_merge(cold, fuel, must),
+            None if cold.is_merge_next() => self.step_merge(cold, fuel, need),
             None if cold.wants_move || cold.wants_to_bury() => {
                 cold.merge_has_failed = false;
-                self.begin_move(cold, must)
+                self.begin_move(cold, need)
             }
             None => Ok(Stepped::Nothing),
         }
     }
 
     /// A helper merges; what moves does so here.
-    fn step_beside_helper(&mut self, cold: &mut Cold, fuel: u64, must: bool) -> Result<Stepped> {
+    fn step_beside_helper(&mut self, cold: &mut Cold, fuel: u64, need: Need) -> Result<Stepped> {
         cold.levels.has_left(false);
         let merged = match cold.merge_rest {
-            0 => self.step_merge_away(cold, must),
+            0 => self.step_merge_away(cold, need),
             _ => {
                 cold.merge_rest -= 1;
                 Ok(Stepped::Nothing)
@@ -351,7 +381,7 @@ impl Log {
             None if cold.is_merge_next() => Stepped::Nothing,
             None if cold.wants_move || cold.wants_to_bury() => {
                 cold.merge_has_failed = false;
-                match (self.begin_move(cold, must), &merged) {
+                match (self.begin_move(cold, need), &merged) {
                     // A merge that goes on gives memory back when it is over.
                     (Err(error), Ok(Stepped::Something | Stepped::Waiting))
                         if error.kind() == ErrorKind::OverBudget =>
@@ -370,9 +400,9 @@ impl Log {
                 Ok(moved)
             }
             // Where room must be made and nothing can move, a merge does not rest.
-            (Stepped::Nothing, _) if must && rests => {
+            (Stepped::Nothing, _) if need >= Need::Soon && rests => {
                 cold.merge_rest = 0;
-                self.step_merge_away(cold, must)
+                self.step_merge_away(cold, need)
             }
             (Stepped::Nothing, merged) => merged,
             (moved, merged) => merged.map(|_| moved),
@@ -380,7 +410,7 @@ impl Log {
     }
 
     /// Has the helper's merge go on, or one that is due begin.
-    fn step_merge_away(&mut self, cold: &mut Cold, must: bool) -> Result<Stepped> {
+    fn step_merge_away(&mut self, cold: &mut Cold, need: Need) -> Result<Stepped> {
         if !cold.levels.is_merging() {
             if !cold.may_begin_merge() {
                 return Ok(Stepped::Nothing);
@@ -389,13 +419,15 @@ impl Log {
             if cold.moving.is_some() && !self.has_saved_for_merge(cold) {
                 return Ok(Stepped::Nothing);
             }
-            let must = must && cold.moving.is_none() && cold.is_merge_next();
-            if let Some(saving) = self.save_up_for_merge(cold, must)? {
+            let is_next = cold.moving.is_none() && cold.is_merge_next();
+            let need = if is_next { need } else { Need::Later };
+            if let Some(saving) = self.save_up_for_merge(cold, need)? {
                 return Ok(saving);
             }
         }
         let (record_type, runs, gone) = (cold.record_type, cold.run_sizes(), cold.live.gone());
-        let is_patient = (must || cold.is_short_of_graves()) && cold.moving.is_none();
+        let is_waited_for = need >= Need::Soon || cold.is_short_of_graves();
+        let is_patient = is_waited_for && cold.moving.is_none();
         let helped = cold.levels.step_away(
             (runs, cold.read_bytes),
             is_patient,
@@ -412,26 +444,6 @@ impl Log {
         })
     }
 
-    /// Whether a merge has memory without a page that goes.
-    fn has_saved_for_merge(&self, cold: &Cold) -> bool {
-        let needed = cold.levels.due_bytes(cold.run_sizes(), cold.read_bytes) + DIRECTORY_BYTES;
-        let keep = self.sizes.headroom_bytes + 2 * self.sizes.frame_bytes;
-        cold.purse.bytes() + self.account.available() >= needed + keep
-    }
-
-    /// Has memory for the merge that is due, or says that it is being saved up.
-    fn save_up_for_merge(&mut self, cold: &mut Cold, must: bool) -> Result<Option<Stepped>> {
-        let needed = cold.levels.due_bytes(cold.run_sizes(), cold.read_bytes);
-        // What must be done is not put off for the sake of the directories.
-        let wanted = if must { needed } else { needed + DIRECTORY_BYTES };
-        let saved = cold.saved_before;
-        if !self.save_up(cold, (wanted, "a merge of runs"), must)? {
-            return Ok(Some(saving(cold, saved)));
-        }
-        cold.purse.give_some_back(needed);
-        Ok(None)
-    }
-
     fn step_this_move(&mut self, cold: &mut Cold, moving: Box<Move>, fuel: u64) -> Result<Stepped> {
         match self.step_move(cold, moving, fuel)? {
             Moved::On(moving) => {
@@ -443,30 +455,33 @@ impl Log {
                 Ok(Stepped::Something)
             }
             Moved::Nothing => {
-                cold.wants_move = false;
+                (cold.wants_move, cold.found_nothing) = (false, true);
                 Ok(Stepped::Nothing)
             }
         }
     }
 
-    fn begin_move(&mut self, cold: &mut Cold, must: bool) -> Result<Stepped> {
+    fn begin_move(&mut self, cold: &mut Cold, need: Need) -> Result<Stepped> {
         let (graves, needed) = (cold.graves_lacking(), cold.move_bytes());
         // Records move only while what moves and merges after them take is there too, so that tombstones always can.
         let takes_less = cold.wants_to_bury() || cold.entries_max.is_some();
         let saved = cold.saved_before;
         let merging = if cold.overlaps { cold.levels.merging_bytes() } else { 0 };
         let all = cold.work_bytes().saturating_sub(merging);
-        let wanted = match (takes_less, must) {
-            (true, true) => needed,
-            (true, false) => needed + DIRECTORY_BYTES,
-            // Where there is no room for both, one is done at a time.
-            (false, true) => cold.work_alone_bytes().min(all).saturating_sub(DIRECTORY_BYTES / 2),
-            (false, false) => all,
+        // Where there is no room for both, one is done at a time.
+        let alone = cold.work_alone_bytes().min(all).saturating_sub(DIRECTORY_BYTES / 2);
+        let wanted = match (takes_less, need) {
+            (true, Need::Now) => needed,
+            (true, _) => needed + DIRECTORY_BYTES,
+            (false, Need::Now) => alone,
+            (false, _) if self.can_save_up(cold, all + graves + self.keep_bytes()) => all,
+            (false, _) => alone,
         };
         let wanted = wanted.max(needed);
-        if !self.save_up(cold, (wanted + graves, "records that move to runs"), must)? {
+        if !self.save_up(cold, (wanted + graves, "records that move to runs"), need)? {
             return Ok(saving(cold, saved));
         }
+        cold.found_nothing = false;
         cold.purse.give_some_back(needed + graves);
         cold.grave_memory.keep(graves);
         let memory = booked_for(cold);
@@ -474,10 +489,10 @@ impl Log {
         Ok(Stepped::Something)
     }
 
-    fn step_merge(&mut self, cold: &mut Cold, fuel: u64, must: bool) -> Result<Stepped> {
+    fn step_merge(&mut self, cold: &mut Cold, fuel: u64, need: Need) -> Result<Stepped> {
         let (record_type, runs, read_bytes) = (cold.record_type, cold.run_sizes(), cold.read_bytes);
         if !cold.levels.is_merging()
-            && let Some(saving) = self.save_up_for_merge(cold, must)?
+            && let Some(saving) = self.save_up_for_merge(cold, need)?
         {
             return Ok(saving);
         }
@@ -493,43 +508,10 @@ impl Log {
         }
     }
 
-    /// Saves memory up, a page with each step, or all of it if it `must` be there. Says whether it is there.
-    fn save_up(&mut self, cold: &mut Cold, needed: Needed, must: bool) -> Result<bool> {
-        let lacking = needed.0.saturating_sub(cold.purse.bytes());
-        if lacking == 0 {
-            return Ok(true);
-        }
-        if must {
-            self.make_free_for(cold, (lacking, needed.1))?;
-            cold.purse.charge(lacking);
-            return Ok(true);
-        }
-        // What is kept free for values, and for a page that the stream begins.
-        let keep = self.sizes.headroom_bytes + 2 * self.sizes.frame_bytes;
-        if self.account.available() < lacking + keep && !self.free_step()? {
-            // No page can go. Guides can be read again.
-            cold.give_guides_up(lacking);
-        }
-        let saved = self.account.available().saturating_sub(keep).min(lacking);
-        Ok(cold.purse.try_reserve_more(saved) && saved == lacking)
-    }
-
-    /// Makes memory free, that of guides too.
-    fn make_free_for(&mut self, cold: &mut Cold, needed: Needed) -> Result<()> {
-        match self.make_free(needed) {
-            Err(error)
-                if error.kind() == ErrorKind::OverBudget && cold.give_guides_up(u64::MAX) > 0 =>
-            {
-                self.make_free(needed)
-            }
-            made => made,
-        }
-    }
-
     /// Bytes of the index without guides.
     pub(super) fn index_bytes(&self) -> u64 {
         let guides = self.cold.as_ref().map_or(0, |cold| cold.guide_bytes());
-        self.account.used_for(MemoryKind::Index) - guides
+        self.own_bytes_for(MemoryKind::Index) - guides
     }
 
     /// Bytes of buffers and tables, and of what moves and merges take.
@@ -538,20 +520,22 @@ impl Log {
         let work_of = |cold: &Cold| cold.work_bytes() + cold.graves_lacking();
         let (work, held) = cold.map_or((0, 0), |cold| (work_of(cold), cold.held_bytes()));
         let beside = [MemoryKind::Buffers, MemoryKind::Tables];
-        let beside: u64 = beside.map(|kind| self.account.used_for(kind)).iter().sum();
+        let beside: u64 = beside.map(|kind| self.own_bytes_for(kind)).iter().sum();
         beside.saturating_sub(held) + work
     }
 
-    /// Whether the work of moves and merges has room beside the index as it is.
-    pub(super) fn has_room_for_work(&self) -> bool {
-        let limit = self.account.used() + self.account.available();
-        self.index_bytes() + self.beside_index() + self.floor_bytes() <= limit
+    /// Whether the work of moves and merges has room beside the index with so many bytes more, with some for directories.
+    pub(super) fn has_room_for_work(&self, more: u64) -> bool {
+        let limit = self.account.attainable();
+        let growing = limit / GROWING_SHARE / 2;
+        let index = self.index_bytes() + more;
+        index + self.beside_index() + self.floor_bytes() + growing <= limit
     }
 
     /// The index leaves room for a move, which makes more for it, and for pages.
     pub(super) fn index_bytes_max(&self) -> u64 {
-        // Other states may have taken the rest.
-        let limit = self.account.used() + self.account.available();
+        // Other states hold the rest, and cannot give it up.
+        let limit = self.account.attainable();
         let (most, growing) = index_share(limit, self.beside_index(), self.floor_bytes());
         let tables = self.stored.as_ref().map_or(0, |stored| {
             stored.tables_bytes_for(most / ENTRY_BYTES, self.sizes.segment_bytes)
@@ -572,9 +556,4 @@ pub(super) fn index_share(limit: u64, beside: u64, floor: u64) -> (u64, u64) {
 /// Bytes of the index with which records begin to move, of the most that it may have.
 pub(super) fn begins_at(most: u64) -> u64 {
     most - most / BEGIN_SHARE
-}
-
-/// What a step came to that saved memory up, of which so much was there before.
-fn saving(cold: &Cold, before: u64) -> Stepped {
-    Stepped::Saving { is_more: cold.purse.bytes() > before }
 }

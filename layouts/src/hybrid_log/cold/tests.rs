@@ -39,18 +39,35 @@ fn open_owning<K: Key, V: State>(
     device: &Simulated,
     store: &Rc<Account>,
 ) -> HybridLogTable<K, V> {
-    let context = StateContext {
+    open_in(StateContext { owned, ..context_of(device, store) }, layout)
+}
+
+/// A log whose values own so many bytes at most.
+pub(super) fn open_with<K: Key, V: State>(
+    layout: &HybridLog,
+    max_value_bytes: u64,
+    device: &Simulated,
+    store: &Rc<Account>,
+) -> HybridLogTable<K, V> {
+    open_in(StateContext { max_value_bytes, ..context_of(device, store) }, layout)
+}
+
+fn open_in<K: Key, V: State>(context: StateContext, layout: &HybridLog) -> HybridLogTable<K, V> {
+    Layout::<K, V>::open(layout, context).unwrap()
+}
+
+fn context_of(device: &Simulated, store: &Rc<Account>) -> StateContext {
+    StateContext {
         name: "log".into(),
         account: Account::below(store, "log", u64::MAX),
         segments: Some(SegmentStore::new(Arc::new(device.clone()), 1)),
         helper: Helper::inline(),
         max_value_bytes: 4 * KIB,
         key_groups: 256,
-        owned,
+        owned: 0..256,
         movable: false,
         restored: None,
-    };
-    Layout::<K, V>::open(layout, context).unwrap()
+    }
 }
 
 /// Plays a history of keys, most of which are cold, against a map.

@@ -383,4 +383,8 @@ impl Beside for HandedOver {
     fn elastic_bytes(&self) -> u64 {
         self.booked_for(MemoryKind::Pages) + self.booked_for(MemoryKind::Values)
     }
+
+    fn bytes_for(&self, kind: MemoryKind) -> u64 {
+        self.booked_for(kind)
+    }
 }

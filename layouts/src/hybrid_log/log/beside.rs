@@ -39,13 +39,29 @@ pub trait Beside {
 
     /// Bytes of pages and values.
     fn elastic_bytes(&self) -> u64;
+
+    /// Bytes that are booked for a kind.
+    fn bytes_for(&self, kind: MemoryKind) -> u64;
 }
 
 impl Log {
     /// Pages and values, which can be given up.
-    pub(super) fn elastic_bytes(&self) -> u64 {
+    pub fn elastic_bytes(&self) -> u64 {
         let beside = self.beside.as_ref().map_or(0, |beside| beside.borrow().elastic_bytes());
         self.booked_for_pages() - beside
+    }
+
+    /// Bytes that are booked for a kind, without those of what stands beside it.
+    pub fn own_bytes_for(&self, kind: MemoryKind) -> u64 {
+        let beside = self.beside.as_ref().map_or(0, |beside| beside.borrow().bytes_for(kind));
+        self.account.used_for(kind) - beside
+    }
+
+    /// Bytes of what stands beside it, which is dropped or leaves memory.
+    pub fn bytes_beside(&self) -> u64 {
+        let bytes_of =
+            |beside: &dyn Beside| MEMORY_KINDS.map(|kind| beside.bytes_for(kind)).iter().sum();
+        self.beside.as_ref().map_or(0, |beside| bytes_of(&*beside.borrow()))
     }
 
     /// What is booked for pages and values, here and beside it.

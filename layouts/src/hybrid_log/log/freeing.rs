@@ -78,13 +78,34 @@ impl Log {
         if lent > 0 { Ok(()) } else { Err(error) }
     }
 
-    /// Gives up a page, step by step, for guides of runs that look-ups had to read. What fails is tried again with the
-    /// next look-up: that has its answer.
+    /// [`lend_saved_for`](Log::lend_saved_for) of what tombstones do not need to move.
+    pub(super) fn lend_saved_for_page(&mut self, bytes: u64, error: Error) -> Result<()> {
+        let lacking = bytes.saturating_sub(self.account.available());
+        let is_short = error.kind() == ErrorKind::OverBudget;
+        let mut cold = self.cold.as_mut().filter(|_| is_short);
+        let lent = cold.as_mut().map_or(0, |cold| cold.lend_beyond_burials(lacking));
+        if lent > 0 { Ok(()) } else { Err(error) }
+    }
+
+    /// Gives up a page, step by step, for guides of runs that look-ups had to read, of this log or of another state. What
+    /// fails is tried again with the next look-up: that has its answer.
     pub fn make_room_for_guides(&mut self) {
         let Some(needed) = self.cold.as_mut().and_then(|cold| cold.lacks()) else { return };
-        if self.account.available() < needed && self.has_more_than_it_needs() {
-            let _ = self.free_step();
+        if self.account.available() >= needed {
+            return;
         }
+        if self.has_more_than_it_needs() {
+            let _ = self.free_step();
+        } else {
+            self.take_page_of_others();
+        }
+    }
+
+    /// Has another state give a page up that it can do without. Says whether one did.
+    pub fn take_page_of_others(&mut self) -> bool {
+        let (bytes, _) = self.needed_for_others();
+        let is_there = self.account.attainable() >= self.account.used() + self.sizes.frame_bytes;
+        is_there && self.account.ensure_of_pages(bytes)
     }
 
     /// Gives up a page or two for reads of a batch, which are under way together. Fewer are where this fails.
@@ -126,7 +147,7 @@ impl Log {
 
     /// Whether a frame can be given up, with the heap that its entries own, and what the log needs to
     /// work is left.
-    pub(super) fn has_more_than_it_needs(&self) -> bool {
+    pub fn has_more_than_it_needs(&self) -> bool {
         self.has_more_than(self.floor_bytes())
     }
 
@@ -181,7 +202,7 @@ impl Log {
     }
 
     /// What is needed by others, who say themselves how much that is: a page's memory more.
-    pub(super) fn needed_for_others(&self) -> Needed {
+    pub fn needed_for_others(&self) -> Needed {
         (self.account.available() + self.sizes.frame_bytes, "the memory of a page")
     }
 
@@ -210,7 +231,7 @@ impl Log {
     }
 
     /// Gives the memory of an empty frame up; says whether there was one.
-    pub(super) fn drop_spare(&mut self) -> bool {
+    pub fn drop_spare(&mut self) -> bool {
         let Some(frame) = self.ring.take_spare() else { return false };
         drop(frame);
         self.account.release(MemoryKind::Pages, self.sizes.frame_bytes);

@@ -1,0 +1,146 @@
+//! What a tier that begins by itself costs where it is of little use, or has no memory: by count of pages and reads.
+
+use alluvium_pagestore::io::{Device, Faults, Simulated};
+use alluvium_pagestore::{Account, KIB, MIB, MemoryKind};
+
+use super::tests::{open, open_with};
+use crate::contract::table::Table;
+use crate::contract::upkeep::Upkeep;
+use crate::hybrid_log::{HybridLog, HybridLogTable};
+
+type Log = HybridLogTable<u64, [u64; 6]>;
+
+/// Pages that went to storage for the next new keys.
+fn pages_for(log: &mut Log, keys: std::ops::Range<u64>) -> u64 {
+    let before = log.stats().pages_flushed;
+    keys.for_each(|key| assert!(!log.put(key, [key; 6]).unwrap()));
+    log.stats().pages_flushed - before
+}
+
+#[test]
+fn a_tier_whose_work_has_no_memory_evicts_no_pages_for_it() {
+    let pages = [true, false].map(|is_automatic| {
+        let (device, store) = (Simulated::new(1, Faults::none()), Account::root(8 * MIB));
+        let layout = HybridLog::new();
+        let mut log: Log = match is_automatic {
+            true => open(&layout.cold_runs_automatic(), &device, &store),
+            false => open(&layout.cold_runs(false), &device, &store),
+        };
+        // The same index in both, of which some is in runs in one.
+        let keys = if is_automatic { 300_000 } else { 180_000 };
+        pages_for(&mut log, 0..keys);
+        assert_eq!(log.stats().runs.moved > 0, is_automatic);
+        // Another state takes all but the index and a quarter.
+        let other = Account::below(&store, "heap", u64::MAX);
+        let taken = 3 * (store.limit() / 4) - store.used_for(MemoryKind::Index);
+        println!("an index of {}, {taken} taken", store.used_for(MemoryKind::Index));
+        log.reclaim(taken.saturating_sub(store.available())).unwrap();
+        other.charge(MemoryKind::Values, taken.min(store.available()));
+        // What it gave up comes back as far as it can.
+        pages_for(&mut log, keys..keys + 2000);
+        pages_for(&mut log, keys + 2000..keys + 6000)
+    });
+    println!("{pages:?}");
+    assert!(
+        pages[1] > 0 && pages[0] <= 2 * pages[1] + 8,
+        "{pages:?} pages with a tier, and without"
+    );
+}
+
+#[test]
+fn a_tier_to_which_no_record_can_move_goes_again() {
+    let (device, store) = (Simulated::new(1, Faults::none()), Account::root(MIB));
+    let open = |layout: HybridLog| open_with::<u64, Vec<u8>>(&layout, 16 * KIB, &device, &store);
+    let mut log = open(HybridLog::new().cold_runs_automatic());
+    let (mut had_one, mut keys) = (false, 0);
+    while log.put(keys, vec![keys as u8; 9000]).is_ok() {
+        keys += 1;
+        had_one |= log.core.log.cold.is_some();
+        assert!(keys < 60_000, "the index is never full");
+    }
+    assert!(had_one && log.core.log.cold.is_none(), "{:?}", log.stats());
+    let [reads, records] = [device.stats().reads, keys];
+    drop(log);
+    let mut other = open(HybridLog::new().cold_runs(false));
+    let refused = (0..60_000).find(|key| other.put(*key, vec![*key as u8; 9000]).is_err());
+    let without = refused.expect("the index is full");
+    assert!(without <= records + records / 20, "{records} keys, {without} without a tier");
+    assert!(reads < 8 * records, "{reads} reads for {records} records");
+}
+
+#[test]
+fn a_log_whose_records_are_all_in_memory_gets_no_tier() {
+    let (device, store) = (Simulated::new(1, Faults::none()), Account::root(8 * MIB));
+    let layout = HybridLog::new().cold_runs_automatic();
+    let mut log: HybridLogTable<u64, u8> = open(&layout, &device, &store);
+    let (mut key, mut most) = (0, 0);
+    while log.stats().pages_flushed == 0 {
+        log.put(key, 0).unwrap();
+        key += 1;
+        most = most.max(100 * store.used_for(MemoryKind::Index) / store.limit());
+        assert!(log.core.log.cold.is_none(), "after {key} keys");
+    }
+    println!("{key} keys, an index of {most} %");
+    assert!(most > 30, "the index is a large part: {most} %");
+}
+
+#[test]
+fn an_index_that_is_dropped_after_clear_begins_no_tier() {
+    for keys in (14_000..32_000).step_by(1500) {
+        let (device, store) = (Simulated::new(1, Faults::none()), Account::root(MIB));
+        let mut log: Log = open(&HybridLog::new().cold_runs_automatic(), &device, &store);
+        pages_for(&mut log, 0..keys);
+        let had_one = log.core.log.cold.is_some();
+        log.clear().unwrap();
+        pages_for(&mut log, 0..1000);
+        assert_eq!(log.core.log.cold.is_some(), had_one, "{keys} keys");
+        assert_eq!(log.stats().runs.keys, 0, "{keys} keys");
+        let wants = log.core.log.cold.as_ref().is_some_and(|cold| cold.wants_move);
+        assert!(!wants, "{keys} keys: a thousand are to move");
+    }
+}
+
+#[test]
+fn what_cannot_be_given_up_does_not_jump_with_each_move() {
+    let (device, store) = (Simulated::new(1, Faults::none()), Account::root(4 * MIB));
+    let mut log: Log = open(&HybridLog::new().cold_runs(true), &device, &store);
+    let (mut before, mut jumps, mut moved) = (log.fixed_bytes().0, 0, 0);
+    for key in 0..400_000 {
+        log.put(key, [key; 6]).unwrap();
+        let fixed = log.fixed_bytes().0;
+        jumps += u64::from(fixed.abs_diff(before) > store.limit() / 20);
+        moved += u64::from(log.core.log.cold.as_ref().is_some_and(|cold| cold.is_working()));
+        before = fixed;
+    }
+    assert!(moved > 1000, "{moved} calls found a move or merge under way");
+    assert_eq!(jumps, 0);
+}
+
+#[test]
+fn a_visit_of_all_reads_segments_and_runs_in_order() {
+    let (device, store) = (Simulated::new(1, Faults::none()), Account::root(4 * MIB));
+    let mut log: Log = open(&HybridLog::new().cold_runs(true), &device, &store);
+    let keys = 300_000;
+    for key in 0..keys {
+        log.put(key, [key; 6]).unwrap();
+    }
+    // Some move up and leave dead copies.
+    for key in (0..keys).step_by(41) {
+        log.update(&key, || [0; 6], |value| value[1] = 7).unwrap();
+    }
+    let stats = log.stats();
+    let on_storage = stats.runs.keys + log.core.log.index.stored();
+    assert!(stats.runs.keys > 100_000 && log.core.log.index.stored() > 20_000, "{stats:?}");
+    let (before, mut seen) = (device.stats().reads, vec![false; keys as usize]);
+    log.visit_all(&mut |key, value| {
+        let wanted = if key % 41 == 0 { 7 } else { *key };
+        assert_eq!((value[0], value[1]), (*key, wanted));
+        assert!(!std::mem::replace(&mut seen[*key as usize], true), "{key} twice");
+        Ok(())
+    })
+    .unwrap();
+    assert!(seen.iter().all(|seen| *seen));
+    let reads = device.stats().reads - before;
+    assert!(20 * reads < on_storage, "{reads} reads for {on_storage} records on storage");
+    assert!(store.used() <= store.limit());
+}

@@ -1,0 +1,119 @@
+//! A log gets its sorted runs by itself once its index takes too much, also beside other states of its store, and where it
+//! is opened with an index of more than it is to have. Each call does a bounded part of it.
+
+use alluvium::config::Helpers;
+use alluvium::{AnyLayout, Heap, HybridLog, MIB, Map, Store};
+
+const MEMORY: u64 = 16 * MIB;
+
+fn open(place: &std::path::Path) -> Store {
+    let store = Store::builder(place).memory(MEMORY).helpers(Helpers::Inline);
+    store.open().unwrap()
+}
+
+fn map<const N: usize>(store: &Store, name: &str, layout: HybridLog) -> Map<u64, [u64; N]> {
+    store.map(name).layout(layout.into()).open().unwrap()
+}
+
+fn fill<const N: usize>(map: &mut Map<u64, [u64; N]>, keys: std::ops::Range<u64>) {
+    for key in keys {
+        map.put(key, [key; N]).unwrap_or_else(|error| panic!("{key}: {error}"));
+    }
+}
+
+fn check<const N: usize>(map: &mut Map<u64, [u64; N]>, keys: u64) {
+    assert_eq!(map.len().unwrap(), keys);
+    for key in (0..keys).step_by(997) {
+        assert_eq!(map.read(&key, |found| found.copied()).unwrap(), Some([key; N]), "{key}");
+    }
+}
+
+fn keys_in_runs(store: &Store, name: &str) -> u64 {
+    store.stats().unwrap().state(name).unwrap().table.runs.keys
+}
+
+/// Pages of another state are no reason to begin: it gives them up.
+#[test]
+fn a_small_index_beside_pages_of_another_state_stays() {
+    let place = tempfile::tempdir().unwrap();
+    let store = open(place.path());
+    // Its pages fill the memory, and its index is small.
+    let mut counts: Map<u64, [u64; 1]> =
+        map(&store, "counts", HybridLog::new().cold_runs_automatic());
+    let mut pages: Map<u64, [u64; 100]> = map(&store, "pages", HybridLog::new().cold_runs(false));
+    fill(&mut pages, 0..30_000);
+    // An index of a fifth of the memory.
+    let keys = MEMORY / 5 / 24;
+    fill(&mut counts, 0..keys);
+    assert_eq!(keys_in_runs(&store, "counts"), 0);
+    check(&mut counts, keys);
+    check(&mut pages, 30_000);
+}
+
+/// A log that grows second gets the memory for moves from the first.
+#[test]
+fn an_index_that_does_not_fit_moves_to_runs_beside_pages_of_another_state() {
+    let place = tempfile::tempdir().unwrap();
+    let store = open(place.path());
+    let mut counts: Map<u64, [u64; 1]> =
+        map(&store, "counts", HybridLog::new().cold_runs_automatic());
+    let mut pages: Map<u64, [u64; 100]> = map(&store, "pages", HybridLog::new().cold_runs(false));
+    fill(&mut pages, 0..30_000);
+    // An index of all would take nine tenths of the memory at least, and pages, buffers and tables have more than the rest.
+    let keys = MEMORY * 9 / 10 / 16;
+    fill(&mut counts, 0..keys);
+    assert!(keys_in_runs(&store, "counts") > keys / 3);
+    check(&mut counts, keys);
+    check(&mut pages, 30_000);
+}
+
+/// The same beside entries on the heap, which gives nothing up.
+#[test]
+fn an_index_beside_a_heap_moves_to_runs_in_what_the_heap_leaves() {
+    let place = tempfile::tempdir().unwrap();
+    let store = open(place.path());
+    let heap = AnyLayout::from(Heap::new());
+    let mut entries: Map<u64, [u64; 16]> = store.map("entries").layout(heap).open().unwrap();
+    fill(&mut entries, 0..25_000);
+    let mut counts: Map<u64, [u64; 1]> =
+        map(&store, "counts", HybridLog::new().cold_runs_automatic());
+    let keys = MEMORY / 16;
+    fill(&mut counts, 0..keys);
+    assert!(keys_in_runs(&store, "counts") > keys / 3);
+    check(&mut counts, keys);
+    check(&mut entries, 25_000);
+}
+
+/// An index of six tenths of the memory, of a checkpoint of a log that had no runs.
+#[test]
+fn a_log_that_is_opened_with_a_large_index_frees_few_pages_in_each_call() {
+    let place = tempfile::tempdir().unwrap();
+    let keys = MEMORY * 6 / 10 / 18;
+    {
+        let store = open(place.path());
+        let mut counts: Map<u64, [u64; 1]> =
+            map(&store, "counts", HybridLog::new().cold_runs(false));
+        fill(&mut counts, 0..keys);
+        store.checkpoint(1).unwrap();
+    }
+    let store = open(place.path());
+    let mut counts: Map<u64, [u64; 1]> =
+        map(&store, "counts", HybridLog::new().cold_runs_automatic());
+    // Records that are read twice come to memory, until it is full of pages.
+    for key in (0..keys).step_by(2) {
+        counts.update(&key, || unreachable!(), |count| *count = [key]).unwrap();
+    }
+    let index = store.stats().unwrap().memory.by_kind[0];
+    assert!(index > MEMORY / 2, "an index of {index}");
+    let flushed = || store.stats().unwrap().total().pages_flushed;
+    let (mut before, mut most, mut all) = (flushed(), 0, keys);
+    while keys_in_runs(&store, "counts") < keys / 10 {
+        fill(&mut counts, all..all + 1);
+        all += 1;
+        let now = flushed();
+        (before, most) = (now, most.max(now - before));
+        assert!(all < 2 * keys, "no record moves");
+    }
+    assert!(most <= 4, "{most} pages left memory in one call");
+    check(&mut counts, all);
+}
