@@ -60,6 +60,10 @@ pub struct Bucket {
     pub elements: u64,
     /// One of its lists was asked for alone.
     pub is_read_singly: bool,
+    /// What it takes once it is packed and loaded, if it may be packed, and what the buckets before it take: when it was
+    /// counted last.
+    pub loaded: u64,
+    pub loaded_before: u64,
 }
 
 impl Bucket {
@@ -91,6 +95,8 @@ impl Bucket {
             values: 0,
             elements: 0,
             is_read_singly: false,
+            loaded: 0,
+            loaded_before: 0,
         })
     }
 

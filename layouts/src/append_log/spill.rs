@@ -225,6 +225,7 @@ impl ListsCore {
         }
         let mut batch = self.unwritten();
         if batch.is_empty() {
+            self.begin_packing_if_short();
             batch = self.freeze_last(self.sizes.batch_bytes);
         }
         self.write(batch)

@@ -11,6 +11,7 @@ mod groups;
 mod heap_lists_are_read_in_steps;
 mod heap_lists_write_what_has_come;
 mod many_slices;
+mod packing_takes_nothing_where_nothing_is_packed;
 #[path = "../common/retained.rs"]
 mod retained;
 mod what_is_given_up_is_dropped_in_parts;

@@ -187,7 +187,7 @@ impl ListsCore {
     fn install_loaded(&mut self, (time, slice): Known, records: Records) -> Result<()> {
         if !self.buckets.contains_key(&time) {
             let bucket = self.new_bucket((time, slice.since))?;
-            self.buckets.insert(time, bucket);
+            self.add_bucket(bucket);
         }
         let Records { mut blocks, payloads, bytes, .. } = records;
         blocks.shrink_to_fit();

@@ -12,14 +12,16 @@
 //! - What is packed of slices that are read together has room in an eighth of the memory.
 
 mod ahead;
+mod beginning;
 mod image;
 mod leaving;
 mod loading;
 mod packing;
+mod room;
 mod slices;
 mod unpacking;
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeSet, VecDeque};
 use std::ops::Bound;
 use std::rc::Rc;
 
@@ -39,9 +41,11 @@ use crate::support::booked::Booked;
 
 use ahead::Ahead;
 use loading::Loading;
+use room::{Coming, PageSums};
 
 pub use image::{PackedAtBarrier, page_of, sync_all};
 pub use packing::{PackOrder, PackedRuns};
+pub(super) use room::{Greatest, PackedRoom};
 pub use slices::{PackedSlice, SliceDirectory};
 
 /// The number of the run that a bucket has while what it has packed is loaded.
@@ -70,9 +74,6 @@ const STEPS_MAX: usize = 16;
 /// Batches that are not packed after one that could not be.
 const REST: u32 = 16;
 
-/// What slices of a batch take once they are loaded, at most.
-type Coming = BTreeMap<Time, u64>;
-
 /// A batch that is being packed.
 #[derive(Debug)]
 struct Going {
@@ -92,6 +93,7 @@ pub struct Packed {
     state: u64,
     pub(super) directory: SliceDirectory,
     directory_memory: Booked,
+    sums: PageSums,
     levels: Levels,
     pub(super) named: NamedRuns,
     runs: RunSizes,
@@ -105,8 +107,10 @@ pub struct Packed {
     /// Saved up for merges, and lent to who reads.
     purse: Booked,
     is_lent: bool,
-    /// Whether this instance writes: one that only reads another store's checkpoint changes nothing.
+    /// Whether small buckets are packed and levels merged: there is [memory for it](beginning).
     writes: bool,
+    /// Whether that memory may be of no use any more.
+    may_end: bool,
     /// Batches that are yet not to be packed, and steps of merges not to be done.
     rest: u32,
     /// Slices that are loaded.
@@ -204,6 +208,7 @@ impl Packed {
             state,
             directory: SliceDirectory::default(),
             directory_memory: none(MemoryKind::Tables),
+            sums: PageSums::default(),
             levels: levels.keeping_free(u64::MAX).synced_by_owner(),
             named: NamedRuns::default(),
             runs: RunSizes {
@@ -224,6 +229,7 @@ impl Packed {
             purse: none(MemoryKind::Buffers),
             is_lent: false,
             writes: false,
+            may_end: false,
             rest: 0,
             loaded: BTreeSet::new(),
             loading: Loading::default(),
@@ -317,8 +323,21 @@ impl Packed {
         self.directory.memory_bytes() + self.levels.info_bytes() + unsynced as u64
     }
 
+    /// The directory has changed.
     fn book_directory(&mut self) {
         self.directory_memory.adjust_to(self.directory.memory_bytes());
+        self.sums.count(&self.directory);
+        self.may_end |= self.directory.is_empty();
+    }
+
+    /// What is kept was counted again: it may be that nothing has to be kept for packing.
+    pub fn has_counted(&mut self) {
+        self.may_end |= self.writes && self.directory.is_empty();
+    }
+
+    /// Packed slices, and pages of them, that were looked at to find out whether more has room beside them.
+    pub fn looked_at(&self) -> u64 {
+        self.sums.looked_at()
     }
 
     /// What a merge takes.
@@ -342,37 +361,6 @@ impl Packed {
     fn has_chunks_of(&mut self, runs: &[RunInfo]) {
         let longest = runs.iter().map(|run| u64::from(run.longest_chunk)).max();
         self.longest_chunk = self.longest_chunk.max(longest.unwrap_or(0));
-    }
-
-    /// Slices that are less than this apart are read together: counts what they take then.
-    pub fn count_loaded(&mut self, span: i128) {
-        let mut most = self.account.limit() / LOADED_SHARE;
-        let (mut from, mut sum) = (0, 0);
-        let all: Vec<_> = self.directory.within(Time::MIN..=Time::MAX).collect();
-        for (time, slice) in &all {
-            sum += slice.bytes + LOADED_BYTES;
-            while i128::from(time.0) - i128::from(all[from].0.0) >= span {
-                sum -= all[from].1.bytes + LOADED_BYTES;
-                from += 1;
-            }
-            most = most.max(sum);
-        }
-        self.loaded_most = most;
-    }
-
-    /// Takes the memory for writing and merging. Says whether there is some.
-    fn begin_writing(&mut self) -> bool {
-        if self.writes {
-            return true;
-        }
-        let (writer, merge) = (self.runs.memory_bytes(), self.merge_bytes());
-        if self.account.available() < writer + merge + self.account.limit() / 64 {
-            return false;
-        }
-        self.writer_memory.charge(writer);
-        self.purse.charge(merge);
-        self.writes = true;
-        true
     }
 
     /// Does a step of a merge, if one is due.
