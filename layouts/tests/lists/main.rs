@@ -7,6 +7,7 @@ mod common;
 #[path = "../common/dice.rs"]
 mod dice;
 mod every_layout_answers_like_a_map;
+mod folds_load_packed_slices;
 mod groups;
 mod heap_lists_are_read_in_steps;
 mod heap_lists_write_what_has_come;

@@ -22,7 +22,7 @@ mod slices;
 mod unpacking;
 
 use std::collections::{BTreeSet, VecDeque};
-use std::ops::Bound;
+use std::ops::{Bound, Range};
 use std::rc::Rc;
 
 use alluvium_pagestore::{
@@ -294,6 +294,11 @@ impl Packed {
     /// Bytes that are saved up or used for merges, which are given up where memory is short.
     pub fn merging_bytes(&self) -> u64 {
         self.purse.bytes() + self.levels.merging_bytes()
+    }
+
+    /// A fold of these buckets is done.
+    pub fn has_folded(&mut self, buckets: &Range<Time>) {
+        self.loading.forget(buckets);
     }
 
     /// Forgets the slices that were read ahead.
