@@ -70,7 +70,7 @@ impl Beside {
         }
         if n % 25_000 == 24_999 {
             let found = folded(&mut self.lists, Time(bucket)..Time(bucket).plus(1), 100).unwrap();
-            assert_eq!(found.is_empty(), bucket == i64::MAX);
+            assert!(!found.is_empty());
         }
         if n % 30_000 == 29_999 {
             *accepted -= self.lists.len();
