@@ -124,7 +124,7 @@ impl Packed {
         PackedAtBarrier {
             levels,
             unsynced: self.levels.unsynced(),
-            directory: self.directory.clone(),
+            directory: self.directory.unshared(),
             told: 0,
         }
     }

@@ -282,7 +282,7 @@ impl ListsCore {
             self.begin_packing();
         }
         let Some(packed) = self.packed.as_mut() else { return };
-        if let Err(error) = packed.step() {
+        if let Err(error) = packed.step(false) {
             let (state, why) = (self.context.name.as_str(), error.message());
             trace_event!(WARN, "packed slices could not be merged", state = state, error = why);
         }

@@ -16,6 +16,7 @@ mod beginning;
 mod image;
 mod leaving;
 mod loading;
+mod merging;
 mod packing;
 mod room;
 mod slices;
@@ -24,10 +25,9 @@ mod unpacking;
 use std::collections::{BTreeSet, VecDeque};
 use std::ops::{Bound, Range};
 use std::rc::Rc;
+use std::time::Duration;
 
-use alluvium_pagestore::{
-    Account, KIB, MIB, MemoryKind, Result, RunInfo, SegmentStore, Time, fingerprint,
-};
+use alluvium_pagestore::{Account, KIB, MIB, MemoryKind, RunInfo, SegmentStore, Time, fingerprint};
 
 use super::bucket::{BUCKET_BYTES, Bucket};
 use super::config::Sizes;
@@ -36,7 +36,7 @@ use super::jobs::RunName;
 use super::run::{RUN_BYTES, Run};
 use crate::contract::table::{StateContext, TableStats};
 use crate::hybrid_log::NamedRuns;
-use crate::runs::{Judge, Levels, MERGED_MAX, MergeSizes, RecordView, RunSizes};
+use crate::runs::{Levels, MERGED_MAX, MergeSizes, RunSizes};
 use crate::support::booked::Booked;
 
 use ahead::Ahead;
@@ -106,6 +106,9 @@ pub struct Packed {
     writer_memory: Booked,
     /// Saved up for merges, and lent to who reads.
     purse: Booked,
+    /// What the copy of the directory takes that a merge on the helper's thread has.
+    judging: Booked,
+    patience: Duration,
     is_lent: bool,
     /// Whether small buckets are packed and levels merged: there is [memory for it](beginning).
     writes: bool,
@@ -167,28 +170,6 @@ fn number_in(order: &[u8]) -> u64 {
     u64::from_be_bytes(order[16..24].try_into().expect("eight bytes"))
 }
 
-/// Keeps the records that count.
-struct Counting<'d> {
-    directory: &'d SliceDirectory,
-    /// The slice that was asked for last, and since when it counts.
-    last: Option<(u64, Option<u64>)>,
-}
-
-impl Judge for Counting<'_> {
-    fn judge(&mut self, group: &[RecordView<'_>], stays: &mut [bool]) -> Result<()> {
-        let hash = group[0].hash;
-        let since = match self.last {
-            Some((known, since)) if known == hash => since,
-            _ => self.directory.get(time_of(hash)).map(|slice| slice.since),
-        };
-        self.last = Some((hash, since));
-        for (record, stays) in group.iter().zip(stays) {
-            *stays = since.is_some_and(|since| number_in(record.order) >= since);
-        }
-        Ok(())
-    }
-}
-
 impl Packed {
     /// What is packed of a state: nothing yet. None: the state has too little memory, and was not restored from a
     /// checkpoint that has something packed.
@@ -209,7 +190,7 @@ impl Packed {
             directory: SliceDirectory::default(),
             directory_memory: none(MemoryKind::Tables),
             sums: PageSums::default(),
-            levels: levels.keeping_free(u64::MAX).synced_by_owner(),
+            levels: levels.keeping_free(u64::MAX).synced_by_owner().helped_by(&context.helper),
             named: NamedRuns::default(),
             runs: RunSizes {
                 partition_hashes: PARTITION_SLICES,
@@ -227,6 +208,8 @@ impl Packed {
             small_bytes: (memory / 64).clamp(8 * KIB, 64 * KIB),
             writer_memory: none(MemoryKind::Buffers),
             purse: none(MemoryKind::Buffers),
+            judging: none(MemoryKind::Tables),
+            patience: sizes.patience,
             is_lent: false,
             writes: false,
             may_end: false,
@@ -291,11 +274,6 @@ impl Packed {
         }
     }
 
-    /// Bytes that are saved up or used for merges, which are given up where memory is short.
-    pub fn merging_bytes(&self) -> u64 {
-        self.purse.bytes() + self.levels.merging_bytes()
-    }
-
     /// A fold of these buckets is done.
     pub fn has_folded(&mut self, buckets: &Range<Time>) {
         self.loading.forget(buckets);
@@ -304,22 +282,6 @@ impl Packed {
     /// Forgets the slices that were read ahead.
     pub fn forget_ahead(&mut self) {
         self.ahead.give_up();
-    }
-
-    /// Gives up what merges and slices that were read ahead have of the memory, until it is [back](Packed::end_lending).
-    /// Says whether that was anything.
-    pub fn lend(&mut self) -> bool {
-        let held = self.merging_bytes() + self.ahead.bytes();
-        self.ahead.give_up();
-        self.levels.give_up();
-        self.purse.give_back();
-        self.is_lent = true;
-        held > 0
-    }
-
-    /// Memory for merges may be saved up again.
-    pub fn end_lending(&mut self) {
-        self.is_lent = false;
     }
 
     /// Bytes that a checkpoint keeps of it.
@@ -347,7 +309,11 @@ impl Packed {
 
     /// What a merge takes.
     fn merge_bytes(&self) -> u64 {
-        self.runs.memory_bytes() + self.levels_bytes(self.merged_bytes) + 2 * self.longest_chunk
+        let copy = if self.levels.is_helped() { self.directory.copy_bytes() } else { 0 };
+        self.runs.memory_bytes()
+            + self.levels_bytes(self.merged_bytes)
+            + 2 * self.longest_chunk
+            + copy
     }
 
     /// What reading all levels side by side takes, as a rule.
@@ -366,52 +332,6 @@ impl Packed {
     fn has_chunks_of(&mut self, runs: &[RunInfo]) {
         let longest = runs.iter().map(|run| u64::from(run.longest_chunk)).max();
         self.longest_chunk = self.longest_chunk.max(longest.unwrap_or(0));
-    }
-
-    /// Does a step of a merge, if one is due.
-    ///
-    /// # Errors
-    /// Those of the merge, which goes on or begins anew.
-    fn step(&mut self) -> Result<()> {
-        if !self.writes || self.is_lent || !self.levels.is_behind() {
-            self.save_up();
-            return Ok(());
-        }
-        if self.rest > 0 {
-            self.rest -= 1;
-            return Ok(());
-        }
-        self.purse.give_back();
-        let Self { levels, directory, runs, merged_bytes, .. } = self;
-        let directory = &*directory;
-        let judge = |_| Counting { directory, last: None };
-        let stepped = levels.step(STEP_BYTES, *runs, *merged_bytes, judge);
-        self.save_up();
-        if stepped.is_err() {
-            self.rest = REST;
-        }
-        stepped.map(drop)
-    }
-
-    /// Does some steps of merges, where levels have become many: whoever packs more pays for them.
-    fn catch_up(&mut self) {
-        for _ in 0..STEPS_MAX {
-            if self.levels.len() <= LEVELS_MAX || self.step().is_err() {
-                return;
-            }
-        }
-    }
-
-    /// Takes the memory back that merges and reading need and do not have.
-    fn save_up(&mut self) {
-        if !self.writes || self.is_lent || !self.loaded.is_empty() {
-            return;
-        }
-        let held = self.levels.merging_bytes() + self.purse.bytes();
-        let wanted = self.merge_bytes().saturating_sub(held);
-        if wanted > 0 && self.account.available() >= wanted + self.account.limit() / 16 {
-            self.purse.try_reserve_more(wanted);
-        }
     }
 
     /// Drops the slices before a time; says how many elements they had.
@@ -433,12 +353,6 @@ impl Packed {
         for run in runs {
             let _ = self.store.remove_file(&run.id.file_name());
         }
-    }
-}
-
-impl Drop for Packed {
-    fn drop(&mut self) {
-        self.levels.give_up();
     }
 }
 
