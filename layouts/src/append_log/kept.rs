@@ -126,7 +126,8 @@ impl ListsCore {
         }
     }
 
-    fn begin_run(&self, kept: &mut Kept, time: Time) {
+    fn begin_run(&mut self, kept: &mut Kept, time: Time) {
+        self.sum_packed();
         kept.is_more = true;
         if !self.is_read_alone(time) {
             kept.reading_most += self.run_bytes();
@@ -195,7 +196,7 @@ impl ListsCore {
         if let Some(kept) = self.kept {
             return kept;
         }
-        let freed = self.freed_by_all(self.packs());
+        let freed = self.freed_by_all();
         let each = self.buckets.iter().zip(freed);
         let all: Vec<(Time, Runs)> =
             each.map(|((time, bucket), freed)| (*time, self.runs_in(bucket, freed))).collect();
@@ -241,8 +242,9 @@ impl ListsCore {
 
     /// Of each bucket what is free once it is packed, if it will be: if small ones are packed, and it and all that may be
     /// packed and is read together with it have room.
-    pub(super) fn freed_by_all(&mut self, packs: bool) -> Vec<Option<u64>> {
-        let (Some(packed), true) = (&self.packed, packs) else {
+    fn freed_by_all(&mut self) -> Vec<Option<u64>> {
+        self.sum_packed();
+        let Some(packed) = self.packed.as_ref().filter(|packed| packed.is_on()) else {
             return vec![None; self.buckets.len()];
         };
         let each = self.buckets.iter().map(|(time, bucket)| (*time, self.freed_by_packing(bucket)));
@@ -321,6 +323,9 @@ impl ListsCore {
             return Err(error);
         }
         let (before, since) = (count(self), Instant::now());
+        if let Some(packed) = &mut self.packed {
+            packed.catch_up();
+        }
         self.is_tight = true;
         if !self.merging {
             self.merge_what_takes_most();

@@ -3,11 +3,12 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use alluvium_layouts::{AppendLog, AppendLogLists, Cursor, Lists, Upkeep};
+use alluvium_layouts::{AppendLog, AppendLogLists, CheckpointOutcome, Cursor, Lists, Upkeep};
 use alluvium_pagestore::Time;
 use alluvium_pagestore::io::{Device, Faults, Simulated};
 
 use crate::common::{Ground, folded};
+use crate::groups::in_order;
 
 type Element = [u64; 4];
 
@@ -75,4 +76,75 @@ fn slices_that_are_far_apart_are_read_without_what_is_between() {
     assert_eq!(found, BTreeMap::from([(7, list)]));
     let read = device.stats().bytes_read - before;
     assert!(read > 0 && read <= all / 3, "{read} bytes of {all} were read for four slices");
+}
+
+/// Visits of other buckets, as those of key groups that move, do not have a fold begin anew for ever.
+#[test]
+fn a_fold_comes_to_its_end_beside_visits_of_many_buckets() {
+    let slices = 1_500;
+    for visits in [4, 8] {
+        let device = Simulated::new(5, Faults::none());
+        let mut ground = Ground::new(Some(Arc::new(device)), 64 << 20, false);
+        ground.movable = true;
+        let (mut lists, _) = ground.open::<u64, Element, _>(&AppendLog::new().pack_all()).unwrap();
+        lists.fold_at_once(slices as i128);
+        (0..slices).for_each(|slice| lists.append(Time(slice), &7, [slice as u64; 4]).unwrap());
+        lists.reclaim(u64::MAX).unwrap();
+        let (mut cursor, mut calls, mut told) = (Cursor::default(), 0, 0);
+        while !cursor.done {
+            let fold =
+                lists.fold(Time(0)..Time(slices), &mut cursor, usize::MAX, &mut |_, list| {
+                    while list.next()?.is_some() {
+                        told += 1;
+                    }
+                    Ok(())
+                });
+            fold.unwrap();
+            calls += 1;
+            assert!(calls < 20, "the fold does not come to its end beside {visits} visits");
+            for visit in 0..visits {
+                let (mut cursor, mut seen) = (Cursor::default(), 0);
+                while !cursor.done {
+                    let slice = Time(visit * 100);
+                    let hashes = 0..=u64::MAX;
+                    let visited = in_order(&mut lists).visit_hashes(
+                        slice,
+                        &hashes,
+                        &mut cursor,
+                        100,
+                        &mut |_, _, run| {
+                            seen += run.len();
+                            Ok(())
+                        },
+                    );
+                    visited.unwrap();
+                }
+                assert_eq!(seen, 1, "slice {}", visit * 100);
+            }
+        }
+        assert_eq!(told, slices);
+    }
+}
+
+/// A checkpoint gives the few small slices of the moment runs of their own, unless there have been many.
+#[test]
+fn slices_are_packed_beside_regular_checkpoints() {
+    let (memory, slices) = (1 << 20, 6_000);
+    let device = Simulated::new(5, Faults::none());
+    let mut ground = Ground::new(Some(Arc::new(device)), memory, false);
+    let (mut lists, account) =
+        ground.open::<u64, Element, _>(&AppendLog::new().packs_slices(true)).unwrap();
+    for slice in 0..slices {
+        lists.append(Time(slice), &7, [slice as u64; 4]).unwrap_or_else(|refused| {
+            panic!("{slice}: {}", refused.error);
+        });
+        if slice % 10 == 9 {
+            ground.checkpoint(&mut lists, CheckpointOutcome::Committed).unwrap();
+        }
+    }
+    assert!(account.used() < memory * 3 / 4 && account.stats().peak <= memory, "{account:?}");
+    for slice in (0..slices).step_by(97) {
+        let found = folded(&mut lists, Time(slice)..Time(slice + 1), 100).unwrap();
+        assert_eq!(found, BTreeMap::from([(7, vec![[slice as u64; 4]])]));
+    }
 }

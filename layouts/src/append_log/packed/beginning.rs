@@ -1,16 +1,19 @@
 //! When small buckets are packed: from the time on when memory is short and many of them are in it, and as long as
 //! something is packed. Nothing is kept for it before and after: a state that has no small buckets does not know of it.
 
+use std::sync::Arc;
+
 use alluvium_pagestore::Account;
 
-use super::{BUCKETS_SHARE, Packed};
+use super::{BUCKETS_SHARE, Packed, is_plain};
 use crate::append_log::bucket::BUCKET_BYTES;
 use crate::append_log::core::ListsCore;
+use crate::append_log::frozen::Frozen;
 use crate::append_log::run::RUN_BYTES;
 
-/// Buckets may take one part in so many of the memory before small ones are packed for a checkpoint, while memory is not
+/// Small buckets may take one part in so many of the memory before they are packed for a checkpoint, while memory is not
 /// short.
-const PLENTY_SHARE: u64 = 8;
+const PLENTY_SHARE: u64 = 16;
 /// One part in so many of the memory is to be free beside what is kept when packing ends: else it would begin again soon.
 const END_SHARE: u64 = 16;
 
@@ -25,9 +28,14 @@ impl ListsCore {
         self.packed.as_ref().is_some_and(|packed| packed.writes)
     }
 
-    /// Begins to pack small buckets if there are many of them, and memory for it. Says whether they are packed. Cost:
-    /// O(buckets) if they were not.
+    /// Begins to pack small buckets if memory is short and there are many of them, and memory for it. Says whether they are
+    /// packed. Cost: O(buckets) if they were not.
     pub(in crate::append_log) fn begin_packing(&mut self) -> bool {
+        self.begin_from(BUCKETS_SHARE)
+    }
+
+    /// Begins if small buckets take more than a part of the memory.
+    fn begin_from(&mut self, share: u64) -> bool {
         let Some(packed) = self.packed.as_ref().filter(|_| self.sizes.packs_slices) else {
             return false;
         };
@@ -36,7 +44,7 @@ impl ListsCore {
         }
         // What is restored is merged, and has memory kept for reading it anyway.
         let has_packed = !packed.directory.is_empty();
-        if !has_packed && !self.has_many_small(BUCKETS_SHARE) {
+        if !has_packed && !self.has_many_small(share) {
             return false;
         }
         let packed = self.packed.as_mut().expect("looked at above");
@@ -53,13 +61,21 @@ impl ListsCore {
         false
     }
 
-    /// [`begin_packing`](ListsCore::begin_packing) for lists that are going to be written: unless memory is plentiful, so
-    /// that they may stay in it.
-    pub(in crate::append_log) fn begin_packing_if_short(&mut self) -> bool {
-        let is_short = self.account.available() + self.reaping < self.sizes.want_free
-            || self.sizes.packs_all
-            || are_many(self.buckets.len(), PLENTY_SHARE, &self.account);
-        if is_short { self.begin_packing() } else { self.packs() }
+    /// [`begin_packing`](ListsCore::begin_packing) for lists that are going to be written. While memory is plentiful they may
+    /// stay in it, but not too many of them: a bucket that has a run of its own is not packed any more.
+    pub(in crate::append_log) fn begin_packing_to_write(&mut self) -> bool {
+        let is_short = self.account.available() + self.reaping < self.sizes.want_free;
+        self.begin_from(if is_short { BUCKETS_SHARE } else { PLENTY_SHARE })
+    }
+
+    /// These lists get runs of their own: small ones are counted when packing is to begin.
+    pub(super) fn not_packed(&mut self, batch: &[Arc<Frozen>]) {
+        let Some(packed) = self.packed.as_ref().filter(|_| self.sizes.packs_slices) else { return };
+        for frozen in batch.iter().filter(|frozen| frozen.booked.total() <= packed.small_bytes) {
+            if let Some(bucket) = self.buckets.get_mut(&frozen.bucket) {
+                bucket.was_small |= is_plain(bucket) && bucket.runs.len() == 1;
+            }
+        }
     }
 
     /// Gives the memory for packing back, once nothing is packed and few buckets are to be. Cost: O(buckets) if nothing is
@@ -77,18 +93,30 @@ impl ListsCore {
         let packed = self.packed.as_mut().expect("looked at above");
         match has_kept {
             true => packed.give_memory_back(),
-            false => (packed.writes, packed.may_end) = (true, false),
+            false => packed.writes = true,
         }
         self.kept = None;
+        if !has_kept {
+            // It is tried again when memory has changed.
+            self.kept_now();
+            let packed = self.packed.as_mut().expect("looked at above");
+            (packed.may_end, packed.tried_to_end) = (false, packed.account.available());
+        }
     }
 
-    /// Whether so many buckets in memory can be packed that with runs of their own they take more than a part of it.
-    fn has_many_small(&mut self, share: u64) -> bool {
-        let small = self.freed_by_all(true).iter().flatten().count();
-        match self.sizes.packs_all {
-            true => small > 0,
-            false => are_many(small, share, &self.account),
+    /// Whether so many buckets were small or are, of which some can be packed, that with runs of their own they take more
+    /// than a part of the memory.
+    fn has_many_small(&self, share: u64) -> bool {
+        if !self.sizes.packs_all && !are_many(self.buckets.len(), share, &self.account) {
+            return false;
         }
+        let (mut small, mut were_small) = (0, 0);
+        for bucket in self.buckets.values() {
+            small += usize::from(self.freed_by_packing(bucket).is_some());
+            were_small += usize::from(bucket.was_small);
+        }
+        let are_many = are_many(small + were_small, share, &self.account);
+        small > 0 && (self.sizes.packs_all || are_many)
     }
 }
 

@@ -124,7 +124,7 @@ impl Packed {
         PackedAtBarrier {
             levels,
             unsynced: self.levels.unsynced(),
-            directory: self.directory.unshared(),
+            directory: self.directory.clone(),
             told: 0,
         }
     }

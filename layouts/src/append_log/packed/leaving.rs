@@ -38,11 +38,18 @@ impl ListsCore {
         if packed.rest > 0 && !packed.levels.is_behind() {
             packed.rest -= 1;
         }
-        // Levels that cannot be merged are not to become more and more.
-        if packed.rest > 0 || packed.levels.len() > 2 * LEVELS_MAX || !self.begin_packing_if_short()
-        {
+        if packed.rest > 0 || !self.begin_packing_to_write() {
+            self.not_packed(&batch);
             return (Vec::new(), batch);
         }
+        let packed = self.packed.as_mut().expect("looked at above");
+        packed.catch_up();
+        // Levels are not to become more and more, as they would if they cannot be merged.
+        let are_many = packed.levels.len() > 2 * LEVELS_MAX;
+        if are_many && !packed.levels.is_merging() {
+            return (Vec::new(), batch);
+        }
+        self.sum_packed();
         let mut batch = batch;
         batch.sort_by_key(|frozen| (frozen.bucket, frozen.number));
         let packed = self.packed.as_ref().expect("looked at above");
@@ -62,10 +69,42 @@ impl ListsCore {
         if small.is_empty() {
             return (small, others);
         }
-        packed.catch_up();
+        if are_many {
+            return (Vec::new(), self.leave_small(small, others));
+        }
         let memory = Booked::buffers(packed.account.clone(), small.len() as u64 * GOING_BYTES);
         packed.going.push_back(Going { coming: taken, _memory: memory });
         (small, others)
+    }
+
+    /// Leaves small buckets to be packed when some levels are merged. Returns the others.
+    fn leave_small(
+        &mut self,
+        small: Vec<Arc<Frozen>>,
+        mut others: Vec<Arc<Frozen>>,
+    ) -> Vec<Arc<Frozen>> {
+        for frozen in small {
+            match self.run_mut(frozen.bucket, frozen.number) {
+                Some(run) => run.busy = false,
+                None => others.push(frozen),
+            }
+        }
+        others
+    }
+
+    /// Whether small buckets wait for levels to be merged.
+    pub(in crate::append_log) fn waits_for_merges(&self) -> bool {
+        self.packed.as_ref().is_some_and(|packed| {
+            let are_many = packed.levels.len() > 2 * LEVELS_MAX;
+            packed.writes && packed.rest == 0 && are_many && packed.levels.is_merging()
+        })
+    }
+
+    /// Sums what packed slices take, if that has changed.
+    pub(in crate::append_log) fn sum_packed(&mut self) {
+        if let Some(packed) = &mut self.packed {
+            packed.sum();
+        }
     }
 
     /// Bytes of a small bucket, and up to how many bytes and runs are frozen together of small ones, where these are

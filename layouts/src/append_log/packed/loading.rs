@@ -49,7 +49,9 @@ struct LoadingFold {
     buckets: Range<Time>,
     /// Steps of one call.
     steps: usize,
-    /// Whether so many are enough for all of its slices.
+    /// Whether all of its slices were loaded.
+    is_done: bool,
+    /// Whether so many steps are enough for all of them.
     is_enough: bool,
 }
 
@@ -79,9 +81,9 @@ impl Loading {
         Some((at, self.folds[at].take()?))
     }
 
-    /// The fold goes on; of too many the first is forgotten.
+    /// The fold goes on; of too many the first is forgotten, of those that have loaded all of their slices first.
     fn remember(&mut self, fold: LoadingFold) {
-        self.folds.sort_by_key(Option::is_some);
+        self.folds.sort_by_key(|fold| fold.as_ref().map_or(0, |fold| 2 - u8::from(fold.is_done)));
         self.folds[0] = Some(fold);
         self.folds.rotate_left(1);
     }
@@ -130,7 +132,7 @@ impl ListsCore {
             let loading = &mut self.packed.as_mut().expect("looked at above").loading;
             // What is loaded goes as soon as something else is done, and the fold loads it again.
             let (buckets, is_enough) = (buckets.clone(), is_done && !goes_on);
-            loading.remember(LoadingFold { buckets, steps, is_enough });
+            loading.remember(LoadingFold { buckets, steps, is_done, is_enough });
             loading.goes_on = !is_done;
         }
         Ok(is_done)

@@ -1,7 +1,7 @@
 //! Merging levels: on the helper's thread if it has one, or in steps with the calls that poll.
 //!
-//! A merge keeps the records that count. One on the helper's thread has a copy of the directory for that, which shares its
-//! pages: what comes to count later is in no level that is merged, and what has gone meanwhile is dropped by a later merge.
+//! A merge keeps the records that count. One on the helper's thread has a copy of the directory for that, which is booked as
+//! a whole, though it shares pages: what comes to count later is in no level that is merged, and what has gone meanwhile is dropped by a later merge.
 //!
 //! What it keeps true: the memory of a merge is booked until it is over, also if it was given up meanwhile.
 
@@ -103,12 +103,12 @@ impl Packed {
             return Ok(());
         }
         let begins = !self.levels.is_merging();
-        if begins && !self.judging.try_reserve_more(self.directory.copy_bytes()) {
+        if begins && !self.judging.try_reserve_more(self.directory.memory_bytes()) {
             return Ok(());
         }
         let Self { levels, directory, runs, merged_bytes, .. } = self;
         let judge = &mut |_| {
-            let counting = Counting { directory: directory.share(), last: None };
+            let counting = Counting { directory: directory.clone(), last: None };
             Box::new(counting) as Box<dyn Judge + Send>
         };
         levels.step_away((*runs, *merged_bytes), is_patient, judge).map(drop)
@@ -122,13 +122,11 @@ impl Packed {
         let is_used = self.levels.is_merging() || self.levels.leaving_bytes() > 0;
         if !is_used && self.judging.bytes() > 0 {
             self.judging.give_back();
-            self.directory.end_sharing();
-            self.directory_memory.adjust_to(self.directory.memory_bytes());
         }
     }
 
     /// Does some steps of merges, where levels have become many: whoever packs more pays for them.
-    pub(super) fn catch_up(&mut self) {
+    pub(in crate::append_log) fn catch_up(&mut self) {
         for _ in 0..STEPS_MAX {
             if self.levels.len() <= LEVELS_MAX || self.step(true).is_err() {
                 return;

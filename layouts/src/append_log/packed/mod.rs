@@ -94,6 +94,7 @@ pub struct Packed {
     pub(super) directory: SliceDirectory,
     directory_memory: Booked,
     sums: PageSums,
+    are_sums_old: bool,
     levels: Levels,
     pub(super) named: NamedRuns,
     runs: RunSizes,
@@ -114,6 +115,8 @@ pub struct Packed {
     writes: bool,
     /// Whether that memory may be of no use any more.
     may_end: bool,
+    /// What was free when it was looked at last whether it is.
+    tried_to_end: u64,
     /// Batches that are yet not to be packed, and steps of merges not to be done.
     rest: u32,
     /// Slices that are loaded.
@@ -190,6 +193,7 @@ impl Packed {
             directory: SliceDirectory::default(),
             directory_memory: none(MemoryKind::Tables),
             sums: PageSums::default(),
+            are_sums_old: false,
             levels: levels.keeping_free(u64::MAX).synced_by_owner().helped_by(&context.helper),
             named: NamedRuns::default(),
             runs: RunSizes {
@@ -213,6 +217,7 @@ impl Packed {
             is_lent: false,
             writes: false,
             may_end: false,
+            tried_to_end: 0,
             rest: 0,
             loaded: BTreeSet::new(),
             loading: Loading::default(),
@@ -293,13 +298,32 @@ impl Packed {
     /// The directory has changed.
     fn book_directory(&mut self) {
         self.directory_memory.adjust_to(self.directory.memory_bytes());
-        self.sums.count(&self.directory);
+        self.are_sums_old = true;
         self.may_end |= self.directory.is_empty();
     }
 
     /// What is kept was counted again: it may be that nothing has to be kept for packing.
     pub fn has_counted(&mut self) {
+        let changed = self.account.available().abs_diff(self.tried_to_end);
+        let is_worth_it = changed > self.account.limit() / 64;
+        self.may_end |= self.writes && self.directory.is_empty() && is_worth_it;
+    }
+
+    /// Buckets were purged: it may be that nothing has to be kept for packing.
+    pub fn buckets_went(&mut self) {
         self.may_end |= self.writes && self.directory.is_empty();
+    }
+
+    /// Whether small buckets are packed.
+    pub fn is_on(&self) -> bool {
+        self.writes
+    }
+
+    /// Sums what slices take, if that has changed.
+    pub fn sum(&mut self) {
+        if std::mem::take(&mut self.are_sums_old) {
+            self.sums.count(&self.directory);
+        }
     }
 
     /// Packed slices, and pages of them, that were looked at to find out whether more has room beside them.
@@ -309,7 +333,7 @@ impl Packed {
 
     /// What a merge takes.
     fn merge_bytes(&self) -> u64 {
-        let copy = if self.levels.is_helped() { self.directory.copy_bytes() } else { 0 };
+        let copy = if self.levels.is_helped() { self.directory.memory_bytes() } else { 0 };
         self.runs.memory_bytes()
             + self.levels_bytes(self.merged_bytes)
             + 2 * self.longest_chunk
@@ -336,9 +360,12 @@ impl Packed {
 
     /// Drops the slices before a time; says how many elements they had.
     pub fn purge(&mut self, before: Time) -> u64 {
+        let count = self.directory.len();
         let gone = self.directory.remove_before(before);
         self.ahead.purge(before);
-        self.book_directory();
+        if self.directory.len() < count {
+            self.book_directory();
+        }
         self.refused = self.refused.split_off(&(before, 0));
         if self.directory.is_empty() && !self.levels.is_empty() {
             // Files that cannot be removed are left over until the next open.

@@ -45,8 +45,6 @@ pub struct SliceDirectory {
     elements: u64,
     slices: u64,
     coded_bytes: u64,
-    /// Bytes of pages that a judge of a merge has and that are not here any more, while there is one.
-    shared: Option<u64>,
 }
 
 impl SliceDirectory {
@@ -55,7 +53,6 @@ impl SliceDirectory {
     }
 
     /// Slices.
-    #[cfg(test)]
     pub fn len(&self) -> u64 {
         self.slices
     }
@@ -67,29 +64,7 @@ impl SliceDirectory {
 
     /// Bytes that are to be booked for it.
     pub fn memory_bytes(&self) -> u64 {
-        self.coded_bytes + self.pages.len() as u64 * PAGE_BYTES + self.shared.unwrap_or(0)
-    }
-
-    /// Bytes of a copy that shares its pages, as long as these are here too.
-    pub fn copy_bytes(&self) -> u64 {
-        self.pages.len() as u64 * PAGE_BYTES
-    }
-
-    /// A copy that shares its pages. Those that are not here any more are counted from now on, until
-    /// [it is gone](SliceDirectory::end_sharing).
-    pub fn share(&mut self) -> Self {
-        self.shared.get_or_insert(0);
-        self.unshared()
-    }
-
-    /// A copy that whoever takes it counts as a whole.
-    pub fn unshared(&self) -> Self {
-        Self { shared: None, ..self.clone() }
-    }
-
-    /// No copy shares pages any more.
-    pub fn end_sharing(&mut self) {
-        self.shared = None;
+        self.coded_bytes + self.pages.len() as u64 * PAGE_BYTES
     }
 
     /// What is known of a slice.
@@ -264,11 +239,6 @@ impl SliceDirectory {
     fn forget(&mut self, first: Time, page: Page) -> Vec<(Time, PackedSlice)> {
         let all: Vec<_> = Slices::of(first, &page.coded).collect();
         self.coded_bytes -= page.coded.len() as u64;
-        if let Some(shared) = &mut self.shared
-            && Arc::strong_count(&page.coded) > 1
-        {
-            *shared += page.coded.len() as u64;
-        }
         self.slices -= u64::from(page.slices);
         self.elements -= all.iter().map(|(_, slice)| slice.elements).sum::<u64>();
         all
