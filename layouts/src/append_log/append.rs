@@ -194,7 +194,7 @@ impl ListsCore {
         let account = self.account.clone();
         if !self.buckets.contains_key(&time) {
             let bucket = self.new_bucket((time, self.epoch + 1)).map_err(|_| 2 * BUCKET_BYTES)?;
-            self.buckets.insert(time, bucket);
+            self.add_bucket(bucket);
         }
         let bucket = self.buckets.get_mut(&time).expect("there or made");
         let element = bucket.arena.elements().layout();

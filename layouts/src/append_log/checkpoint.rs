@@ -274,7 +274,7 @@ impl ListsCore {
     fn restored_bucket(&mut self, time: Time) -> Result<&mut Bucket> {
         if !self.buckets.contains_key(&time) {
             let bucket = self.new_bucket((time, 0))?;
-            self.buckets.insert(time, bucket);
+            self.add_bucket(bucket);
         }
         Ok(self.buckets.get_mut(&time).expect("inserted above"))
     }

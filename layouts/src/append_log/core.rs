@@ -181,6 +181,13 @@ impl ListsCore {
         Bucket::new(self.list_type, name, self.tables, self.pieces.clone(), &self.account)
     }
 
+    /// Adds a bucket that was not there.
+    pub(super) fn add_bucket(&mut self, mut bucket: Bucket) {
+        let before = self.buckets.range(..bucket.time).next_back();
+        bucket.loaded_before = before.map_or(0, |(_, before)| before.loaded_before + before.loaded);
+        self.buckets.insert(bucket.time, bucket);
+    }
+
     /// The runs of a bucket, and those of one of the same time that was purged.
     pub(super) fn runs_of(&self, time: Time) -> impl Iterator<Item = &Run> {
         let own = self.buckets.get(&time).into_iter().flat_map(|bucket| &bucket.runs);

@@ -78,6 +78,11 @@ impl ListsCore {
             },
         );
         self.count_reads(&mut cursors);
+        if cursor.done
+            && let Some(packed) = &mut self.packed
+        {
+            packed.has_folded(&buckets);
+        }
         if folded.is_ok() && !cursor.done {
             let position = (cursor.position, 0);
             self.resume = Some(Resume { buckets, position, cursors, within: None });

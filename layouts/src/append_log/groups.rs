@@ -138,6 +138,11 @@ impl ListsCore {
         cursor.version = told;
         self.stats.sought += bounds.looked_at + seen(&cursors) - seen_before;
         self.count_reads(&mut cursors);
+        if cursor.done
+            && let Some(packed) = &mut self.packed
+        {
+            packed.has_folded(&buckets);
+        }
         folded?;
         if !cursor.done {
             let position = (cursor.position, told);

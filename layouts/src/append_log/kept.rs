@@ -12,6 +12,7 @@ use alluvium_pagestore::{ErrorKind, MemoryKind, Result, Time};
 use super::bucket::{BUCKET_BYTES, Bucket};
 use super::capture::NAMED_BYTES;
 use super::core::ListsCore;
+use super::packed::{Greatest, PackedRoom};
 use super::run::{RUN_BYTES, StoredRun};
 
 /// What is known of a block, and named by a checkpoint.
@@ -44,6 +45,8 @@ pub struct Kept {
     elastic: u64,
     /// What each bucket's elements in memory may become takes.
     each: u64,
+    /// What buckets that began since take once they are packed and loaded.
+    begun: u64,
     /// What lists in memory took when it was counted.
     counted: u64,
     /// Whether less may be kept now: something has come since, or gone.
@@ -93,6 +96,9 @@ impl ListsCore {
                 self.kept = None;
                 continue;
             }
+            if !self.packs() && self.begin_packing() {
+                continue;
+            }
             if !self.merge_for_room()? {
                 let what = "an element, and reading what is there,";
                 return Err(self.account.over_budget(wanted - elastic.min(wanted), what));
@@ -120,12 +126,14 @@ impl ListsCore {
         }
     }
 
-    fn begin_run(&self, kept: &mut Kept, time: Time) {
+    fn begin_run(&mut self, kept: &mut Kept, time: Time) {
+        self.sum_packed();
         kept.is_more = true;
         if !self.is_read_alone(time) {
             kept.reading_most += self.run_bytes();
         }
-        if self.begins_packable(time) {
+        if self.begins_packable(time, kept.begun) {
+            kept.begun += self.begun_bytes();
             kept.naming += NAMED_BYTES + RUN_BYTES;
             kept.elastic += BUCKET_BYTES;
             return;
@@ -136,6 +144,13 @@ impl ListsCore {
         kept.reading_most = kept.reading_most.max(kept.reading);
         kept.naming += NAMED_BYTES + RUN_BYTES + 2 * DESCRIBED_BYTES;
         kept.tables += RUN_BYTES + DESCRIBED_BYTES;
+    }
+
+    /// Whether what is kept is there, and so much more.
+    pub(super) fn has_kept(&mut self, more: u64) -> bool {
+        let kept = self.kept_now();
+        let room = self.account.available() + self.elastic_bytes() + kept.elastic;
+        room >= self.wanted(&kept) + more
     }
 
     fn wanted(&self, kept: &Kept) -> u64 {
@@ -186,6 +201,7 @@ impl ListsCore {
         let all: Vec<(Time, Runs)> =
             each.map(|((time, bucket), freed)| (*time, self.runs_in(bucket, freed))).collect();
         let (mut from, mut sum, mut reading, mut reading_most) = (0, 0, 0, 0);
+        let mut once_most = Greatest::default();
         for (at, (time, runs)) in all.iter().enumerate() {
             sum += runs.reading;
             // The buckets from this one on are read together with it.
@@ -193,10 +209,10 @@ impl ListsCore {
                 sum -= all[from].1.reading;
                 from += 1;
             }
-            let together = &all[from..=at];
-            let once = together.iter().map(|(_, runs)| runs.once).max().unwrap_or(0);
+            once_most.push(at, runs.once);
+            let (together, once) = (at + 1 - from, once_most.from(from));
             reading = reading.max(sum + once);
-            reading_most = reading_most.max(sum + once + together.len() as u64 * self.run_bytes());
+            reading_most = reading_most.max(sum + once + together as u64 * self.run_bytes());
         }
         let naming: u64 = all.iter().map(|(_, runs)| runs.naming).sum();
         let tables = all.iter().map(|(_, runs)| runs.tables).sum();
@@ -212,42 +228,52 @@ impl ListsCore {
             reading_most: loaded + reading_most.max(loading),
             tables,
             elastic,
+            begun: 0,
             each: NAMED_BYTES + RUN_BYTES + if self.packs() { 0 } else { 2 * DESCRIBED_BYTES },
             counted: self.elastic_bytes(),
             is_more: false,
         };
+        if let Some(packed) = &mut self.packed {
+            packed.has_counted();
+        }
         self.kept = Some(kept);
         kept
     }
 
-    /// Of each bucket what is free once it is packed, if it will be: if it and all that may be packed and is read together
-    /// with it have room.
-    fn freed_by_all(&self) -> Vec<Option<u64>> {
-        let packs = self.packs();
-        let each = self
-            .buckets
-            .values()
-            .map(|bucket| if packs { self.freed_by_packing(bucket) } else { None });
-        let each: Vec<_> = each.collect();
-        let times: Vec<Time> = self.buckets.keys().copied().collect();
+    /// Of each bucket what is free once it is packed, if it will be: if small ones are packed, and it and all that may be
+    /// packed and is read together with it have room.
+    fn freed_by_all(&mut self) -> Vec<Option<u64>> {
+        self.sum_packed();
+        let Some(packed) = self.packed.as_ref().filter(|packed| packed.is_on()) else {
+            return vec![None; self.buckets.len()];
+        };
+        let each = self.buckets.iter().map(|(time, bucket)| (*time, self.freed_by_packing(bucket)));
+        let each: Vec<(Time, Option<(u64, u64)>)> = each.collect();
         let (mut start, mut end) = (0, 0);
         let (mut near, mut freed) = (0, Vec::with_capacity(each.len()));
-        let loaded = |at: usize| each[at].map_or(0, |(_, loaded)| loaded);
+        let loaded = |at: usize| each[at].1.map_or(0, |(_, loaded)| loaded);
         let apart = |a: Time, b: Time| i128::from(b.0) - i128::from(a.0);
-        for (at, time) in times.iter().enumerate() {
-            while end < times.len() && apart(*time, times[end]) < self.span {
+        let mut room = PackedRoom::of(packed);
+        for (at, (time, one)) in each.iter().enumerate() {
+            while end < each.len() && apart(*time, each[end].0) < self.span {
                 near += loaded(end);
                 end += 1;
             }
-            while apart(times[start], *time) >= self.span {
+            while apart(each[start].0, *time) >= self.span {
                 near -= loaded(start);
                 start += 1;
             }
             let others = near - loaded(at);
             // They may grow until they are counted again.
             let others = if others > 0 { others + 2 * self.growth_bytes() } else { 0 };
-            let one = each[at].filter(|_| self.has_room_packed((*time, loaded(at)), others));
-            freed.push(one.map(|(freed, _)| freed));
+            let has_room =
+                |_: &(u64, u64)| room.has(self.together_with(*time), (*time, loaded(at)), others);
+            freed.push(one.filter(has_room).map(|(freed, _)| freed));
+        }
+        let mut before = 0;
+        for (bucket, (_, one)) in self.buckets.values_mut().zip(&each) {
+            (bucket.loaded_before, bucket.loaded) = (before, one.map_or(0, |(_, loaded)| loaded));
+            before += bucket.loaded;
         }
         freed
     }
@@ -297,6 +323,9 @@ impl ListsCore {
             return Err(error);
         }
         let (before, since) = (count(self), Instant::now());
+        if let Some(packed) = &mut self.packed {
+            packed.catch_up();
+        }
         self.is_tight = true;
         if !self.merging {
             self.merge_what_takes_most();

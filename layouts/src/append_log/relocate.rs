@@ -73,7 +73,7 @@ impl ListsCore {
         let next = self.epoch + 1;
         if !self.buckets.contains_key(&to) {
             let bucket = self.new_bucket((to, next))?;
-            self.buckets.insert(to, bucket);
+            self.add_bucket(bucket);
         }
         self.kept = None;
         let moved = self.move_list((from, to), (hash, &key.to_owned()), next);

@@ -127,7 +127,8 @@ impl ListsCore {
             return;
         }
         self.drop_clean(wanted);
-        if self.account.available() + self.reaping < wanted && self.writing == 0 {
+        let is_short = self.account.available() + self.reaping < wanted;
+        if is_short && self.writing == 0 && !self.waits_for_merges() {
             self.write_step();
         }
     }
@@ -225,6 +226,7 @@ impl ListsCore {
         }
         let mut batch = self.unwritten();
         if batch.is_empty() {
+            self.begin_packing_to_write();
             batch = self.freeze_last(self.sizes.batch_bytes);
         }
         self.write(batch)
@@ -353,6 +355,9 @@ impl ListsCore {
         }
         if gone.is_empty() {
             return;
+        }
+        if let Some(packed) = &mut self.packed {
+            packed.buckets_went();
         }
         let pinned: BTreeSet<Time> =
             self.buckets.values().flat_map(|bucket| bucket.sources.keys().copied()).collect();

@@ -27,6 +27,15 @@ impl<K, E> std::fmt::Debug for AppendLogLists<K, E> {
     }
 }
 
+impl<K: Key, E: State> AppendLogLists<K, E> {
+    /// Packed slices, and pages of them, that were looked at one by one, to find out whether more has room beside them:
+    /// for tests.
+    #[doc(hidden)]
+    pub fn packed_looked_at(&self) -> u64 {
+        self.core.packed.as_ref().map_or(0, |packed| packed.looked_at())
+    }
+}
+
 impl<K: Key, E: State> ListsLayout<K, E> for AppendLog {
     type Lists = AppendLogLists<K, E>;
 

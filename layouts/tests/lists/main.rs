@@ -7,10 +7,13 @@ mod common;
 #[path = "../common/dice.rs"]
 mod dice;
 mod every_layout_answers_like_a_map;
+mod folds_load_packed_slices;
 mod groups;
 mod heap_lists_are_read_in_steps;
 mod heap_lists_write_what_has_come;
+mod levels_of_packed_slices_are_merged_by_the_helper;
 mod many_slices;
+mod packing_takes_nothing_where_nothing_is_packed;
 #[path = "../common/retained.rs"]
 mod retained;
 mod what_is_given_up_is_dropped_in_parts;

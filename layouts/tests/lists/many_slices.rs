@@ -134,6 +134,7 @@ fn many_small_slices_answer_like_a_map() {
     for seed in 0..6 {
         let memory = 1 << 20;
         let (mut ground, _) = ground(memory);
+        ground.threads = seed % 2 == 1;
         let layout = packing();
         let (mut lists, mut account) = ground.open::<u64, u64, _>(&layout).unwrap();
         let mut model: BTreeMap<Time, BTreeMap<u64, Vec<u64>>> = BTreeMap::new();

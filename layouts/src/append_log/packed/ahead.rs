@@ -28,11 +28,6 @@ pub(super) struct Ahead {
 }
 
 impl Ahead {
-    /// Bytes of what was read ahead.
-    pub fn bytes(&self) -> u64 {
-        self.slices.values().map(|(_, _, booked)| booked.bytes()).sum()
-    }
-
     /// Forgets what was read ahead.
     pub fn give_up(&mut self) {
         self.slices.clear();

@@ -12,8 +12,8 @@ use alluvium_pagestore::{Result, Time};
 use super::packing::{PackOrder, PackedRuns};
 use super::slices::PackedSlice;
 use super::{
-    BUCKETS_SHARE, Coming, GOING_BYTES, Going, LEVELS_MAX, LOADED_BYTES, LOADED_SHARE, PACKED,
-    PACKED_RUNS_MAX, REST, SLICE_SHARE, is_plain, loaded_most,
+    Coming, GOING_BYTES, Going, LEVELS_MAX, PACKED, PACKED_RUNS_MAX, PackedRoom, REST, is_plain,
+    loaded_most,
 };
 use crate::append_log::bucket::{BUCKET_BYTES, Bucket};
 use crate::append_log::core::ListsCore;
@@ -38,40 +38,73 @@ impl ListsCore {
         if packed.rest > 0 && !packed.levels.is_behind() {
             packed.rest -= 1;
         }
-        // Levels that cannot be merged are not to become more and more.
-        if packed.rest > 0 || packed.levels.len() > 2 * LEVELS_MAX || !self.packs() {
+        if packed.rest > 0 || !self.begin_packing_to_write() {
+            self.not_packed(&batch);
             return (Vec::new(), batch);
         }
-        let imported = self.imported();
-        let mut taken = Coming::new();
+        let packed = self.packed.as_mut().expect("looked at above");
+        packed.catch_up();
+        // Levels are not to become more and more, as they would if they cannot be merged.
+        let are_many = packed.levels.len() > 2 * LEVELS_MAX;
+        if are_many && !packed.levels.is_merging() {
+            return (Vec::new(), batch);
+        }
+        self.sum_packed();
+        let mut batch = batch;
+        batch.sort_by_key(|frozen| (frozen.bucket, frozen.number));
+        let packed = self.packed.as_ref().expect("looked at above");
+        let (imported, mut room) = (self.imported(), PackedRoom::of(packed));
+        let mut taken = Coming::default();
         let (small, others): (Vec<_>, Vec<_>) = batch.into_iter().partition(|frozen| {
-            let is_packable = self.is_packable(frozen, &imported, &taken);
+            let (time, loaded) = (frozen.bucket, loaded_most(frozen.booked.total()));
+            let together = self.together_with(time);
+            let is_packable = self.is_packable(frozen, &imported)
+                && room.has(together.clone(), (time, loaded), taken.within(&together));
             if is_packable {
-                *taken.entry(frozen.bucket).or_default() += loaded_most(frozen.booked.total());
+                taken.push(time, loaded);
             }
             is_packable
         });
         let packed = self.packed.as_mut().expect("looked at above");
-        if small.is_empty() || !packed.begin_writing() {
-            return (Vec::new(), small.into_iter().chain(others).collect());
+        if small.is_empty() {
+            return (small, others);
         }
-        packed.catch_up();
+        if are_many {
+            return (Vec::new(), self.leave_small(small, others));
+        }
         let memory = Booked::buffers(packed.account.clone(), small.len() as u64 * GOING_BYTES);
         packed.going.push_back(Going { coming: taken, _memory: memory });
-        let mut small = small;
-        small.sort_by_key(|frozen| (frozen.bucket, frozen.number));
         (small, others)
     }
 
-    /// Whether small buckets are packed: runs of their own would take too much of the memory.
-    pub(in crate::append_log) fn packs(&self) -> bool {
-        let share = self.account.limit() / BUCKETS_SHARE;
+    /// Leaves small buckets to be packed when some levels are merged. Returns the others.
+    fn leave_small(
+        &mut self,
+        small: Vec<Arc<Frozen>>,
+        mut others: Vec<Arc<Frozen>>,
+    ) -> Vec<Arc<Frozen>> {
+        for frozen in small {
+            match self.run_mut(frozen.bucket, frozen.number) {
+                Some(run) => run.busy = false,
+                None => others.push(frozen),
+            }
+        }
+        others
+    }
+
+    /// Whether small buckets wait for levels to be merged.
+    pub(in crate::append_log) fn waits_for_merges(&self) -> bool {
         self.packed.as_ref().is_some_and(|packed| {
-            self.sizes.packs_slices
-                && (self.sizes.packs_all
-                    || !packed.directory.is_empty()
-                    || self.buckets.len() as u64 * (BUCKET_BYTES + RUN_BYTES) > share)
+            let are_many = packed.levels.len() > 2 * LEVELS_MAX;
+            packed.writes && packed.rest == 0 && are_many && packed.levels.is_merging()
         })
+    }
+
+    /// Sums what packed slices take, if that has changed.
+    pub(in crate::append_log) fn sum_packed(&mut self) {
+        if let Some(packed) = &mut self.packed {
+            packed.sum();
+        }
     }
 
     /// Bytes of a small bucket, and up to how many bytes and runs are frozen together of small ones, where these are
@@ -107,25 +140,34 @@ impl ListsCore {
     }
 
     /// Whether the first element of a bucket is of a bucket that will be packed, whatever is packed before.
-    pub(in crate::append_log) fn begins_packable(&self, time: Time) -> bool {
+    /// Buckets that came since all were counted take so much once they are loaded. Cost: O(log(buckets)).
+    pub(in crate::append_log) fn begins_packable(&self, time: Time, begun: u64) -> bool {
         if !self.packs() || self.buckets.get(&time).is_some_and(|bucket| !bucket.runs.is_empty()) {
             return false;
         }
-        let all = self.buckets.range(self.together_with(time));
-        let all = all.map(|(time, bucket)| {
-            let loaded = self.freed_by_packing(bucket).map_or(0, |(_, loaded)| loaded);
-            (*time, loaded)
-        });
-        let (mut near, mut is_alone) = (0, true);
-        for (other, loaded) in all {
-            near += loaded;
-            is_alone &= other == time;
+        let together = self.together_with(time);
+        let near = self.near_in_memory(&together, time, begun);
+        let Some(packed) = &self.packed else { return false };
+        PackedRoom::of(packed).has(together, (time, loaded_most(BUCKET_BYTES)), near)
+    }
+
+    /// What a bucket that begins takes once it is packed and loaded.
+    pub(in crate::append_log) fn begun_bytes(&self) -> u64 {
+        loaded_most(BUCKET_BYTES)
+    }
+
+    /// What the buckets in memory that are read together with one take once they are loaded, as they were counted last;
+    /// with what they may have grown since, and what buckets take that came since.
+    fn near_in_memory(&self, together: &RangeInclusive<Time>, time: Time, begun: u64) -> u64 {
+        let mut all = self.buckets.range(together.clone());
+        let (first, last) = (all.next(), all.next_back());
+        let (Some((at, first)), last) = (first, last.or(first)) else { return 0 };
+        let last = last.map_or(first, |(_, last)| last);
+        if *at == time && last.time == time {
+            return self.freed_by_packing(first).map_or(0, |(_, loaded)| loaded);
         }
-        if !is_alone {
-            // They may grow until they are counted again.
-            near += 2 * self.growth_bytes();
-        }
-        self.has_room_packed((time, loaded_most(BUCKET_BYTES)), near)
+        let counted = (last.loaded_before + last.loaded).saturating_sub(first.loaded_before);
+        counted + begun + 2 * self.growth_bytes()
     }
 
     /// The slices that may be read together with one.
@@ -134,46 +176,15 @@ impl ListsCore {
         Time(time.0.saturating_sub(span))..=Time(time.0.saturating_add(span))
     }
 
-    fn is_packable(&self, frozen: &Frozen, imported: &BTreeSet<Time>, taken: &Coming) -> bool {
+    fn is_packable(&self, frozen: &Frozen, imported: &BTreeSet<Time>) -> bool {
         let (Some(packed), time) = (&self.packed, frozen.bucket) else { return false };
         let Some(bucket) = self.buckets.get(&time) else { return false };
         let own = bucket.runs.iter().find(|run| run.number != PACKED);
-        let loaded = loaded_most(frozen.booked.total());
         frozen.booked.total() <= packed.small_bytes
             && !packed.refused.contains(&(time, frozen.number))
             && own.is_some_and(|run| run.number == frozen.number)
             && is_plain(bucket)
             && !imported.contains(&time)
-            && self.has_room_packed((time, loaded), self.coming(taken, time))
-    }
-
-    /// What is to come of slices that may be read together with one.
-    fn coming(&self, some: &Coming, time: Time) -> u64 {
-        some.range(self.together_with(time)).map(|(_, bytes)| bytes).sum()
-    }
-
-    /// Whether what is packed of all slices that are read together has room in memory with so much more of one, beside so
-    /// much that is taken already and what is being packed; and whether the slice itself is small enough to be unpacked.
-    pub(in crate::append_log) fn has_room_packed(
-        &self,
-        (time, more): (Time, u64),
-        taken: u64,
-    ) -> bool {
-        let Some(packed) = &self.packed else { return false };
-        let times = self.together_with(time);
-        let limit = self.account.limit();
-        let going = packed.going.iter().map(|batch| self.coming(&batch.coming, time));
-        let mut bytes = more + taken + going.sum::<u64>();
-        for (at, slice) in packed.directory.within(times.clone()) {
-            if at == time && slice.bytes + more > limit / SLICE_SHARE {
-                return false;
-            }
-            bytes += slice.bytes + LOADED_BYTES;
-            if bytes > limit / LOADED_SHARE {
-                return false;
-            }
-        }
-        more <= limit / SLICE_SHARE && bytes <= limit / LOADED_SHARE
     }
 
     /// Has small buckets packed.
@@ -303,13 +314,14 @@ impl ListsCore {
 
     /// Does a step of a merge of levels, if one is due.
     pub(in crate::append_log) fn step_packed(&mut self) {
-        let may_begin = self.packed.as_ref().is_some_and(|packed| !packed.writes) && self.packs();
-        let Some(packed) = self.packed.as_mut() else { return };
-        if may_begin {
-            // Before memory is short.
-            packed.begin_writing();
+        let Some(packed) = self.packed.as_ref() else { return };
+        if packed.may_end {
+            self.end_packing();
+        } else if !packed.writes && !packed.directory.is_empty() {
+            self.begin_packing();
         }
-        if let Err(error) = packed.step() {
+        let Some(packed) = self.packed.as_mut() else { return };
+        if let Err(error) = packed.step(false) {
             let (state, why) = (self.context.name.as_str(), error.message());
             trace_event!(WARN, "packed slices could not be merged", state = state, error = why);
         }

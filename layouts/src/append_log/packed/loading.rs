@@ -1,7 +1,8 @@
 //! Reading what is packed: it becomes a run of its bucket, all of whose blocks are in memory, for as long as it is read.
 //!
 //! Neighbouring slices are read by one pass over the levels, some of them at a time. A fold loads so much in one call and
-//! goes on with the next; whoever had to begin anew, as something else was done in between, may load twice as much in each.
+//! goes on with the next; whoever had to begin anew, as something else was done in between, may load twice as much in each,
+//! up to what was enough once.
 
 use std::ops::{Range, RangeBounds};
 use std::sync::Arc;
@@ -36,37 +37,60 @@ pub(super) struct Records {
     pub elements: u64,
 }
 
-/// Folds that are remembered while their slices are not all loaded.
+/// Bytes of records between the slices that are read that one pass goes over.
+const PASSED_BYTES_MAX: u64 = 64 << 10;
+
+/// Folds that are remembered while they go on.
 const FOLDS: usize = 4;
 
-/// Folds whose slices are not all loaded yet.
+/// A fold that loads slices.
+#[derive(Clone, Debug)]
+struct LoadingFold {
+    buckets: Range<Time>,
+    /// Steps of one call.
+    steps: usize,
+    /// Whether all of its slices were loaded.
+    is_done: bool,
+    /// Whether so many steps are enough for all of them.
+    is_enough: bool,
+}
+
+/// Folds that have slices to load, now or once they begin anew.
 #[derive(Debug, Default)]
 pub(super) struct Loading {
-    /// Their buckets, and steps of one call; the last of them last.
-    folds: [Option<(Range<Time>, usize)>; FOLDS],
-    /// Whether the last call was one of the last of them, and goes on.
+    /// The last of them last.
+    folds: [Option<LoadingFold>; FOLDS],
+    /// Whether the last call was one of the last of them, and goes on to load.
     goes_on: bool,
 }
 
 impl Loading {
     /// Steps of the next call of this fold, which is not remembered any more: as many as in the last one if what that has
-    /// loaded is there, or else twice as many.
-    fn steps_of(&mut self, buckets: &Range<Time>, is_there: bool) -> usize {
+    /// loaded is there, or if they were enough, or else twice as many. And whether that call goes on.
+    fn steps_of(&mut self, buckets: &Range<Time>, is_there: bool) -> (usize, bool) {
         let goes_on = std::mem::take(&mut self.goes_on) && is_there;
-        let is_it = |fold: &Option<(Range<Time>, usize)>| {
-            fold.as_ref().is_some_and(|(of, _)| of == buckets)
-        };
-        let Some(at) = self.folds.iter().rposition(is_it) else { return 1 };
-        let (_, steps) = self.folds[at].take().expect("it was found");
-        if goes_on && at == FOLDS - 1 { steps } else { 2 * steps }
+        let Some((at, fold)) = self.take(buckets) else { return (1, false) };
+        let goes_on = goes_on && at == FOLDS - 1;
+        (if goes_on || fold.is_enough { fold.steps } else { 2 * fold.steps }, goes_on)
     }
 
-    /// The fold goes on; of too many the first is forgotten.
-    fn remember(&mut self, buckets: &Range<Time>, steps: usize) {
-        self.folds.sort_by_key(Option::is_some);
-        self.folds[0] = Some((buckets.clone(), steps));
+    fn take(&mut self, buckets: &Range<Time>) -> Option<(usize, LoadingFold)> {
+        let is_it =
+            |fold: &Option<LoadingFold>| fold.as_ref().is_some_and(|fold| fold.buckets == *buckets);
+        let at = self.folds.iter().rposition(is_it)?;
+        Some((at, self.folds[at].take()?))
+    }
+
+    /// The fold goes on; of too many the first is forgotten, of those that have loaded all of their slices first.
+    fn remember(&mut self, fold: LoadingFold) {
+        self.folds.sort_by_key(|fold| fold.as_ref().map_or(0, |fold| 2 - u8::from(fold.is_done)));
+        self.folds[0] = Some(fold);
         self.folds.rotate_left(1);
-        self.goes_on = true;
+    }
+
+    /// The fold is done.
+    pub fn forget(&mut self, buckets: &Range<Time>) {
+        self.take(buckets);
     }
 }
 
@@ -98,16 +122,18 @@ impl ListsCore {
         times: &[Time],
     ) -> Result<bool> {
         let Some(packed) = self.packed.as_mut() else { return Ok(true) };
-        let steps = packed.loading.steps_of(buckets, !packed.loaded.is_empty());
-        for _ in 0..steps {
-            if !self.load_step(times, None)? {
-                return Ok(true);
-            }
+        let (steps, goes_on) = packed.loading.steps_of(buckets, !packed.loaded.is_empty());
+        let mut taken = 0;
+        while taken < steps && self.load_step(times, None)? {
+            taken += 1;
         }
         let is_done = times.iter().all(|time| self.to_load(*time).is_none());
-        if !is_done {
-            let packed = self.packed.as_mut().expect("looked at above");
-            packed.loading.remember(buckets, steps);
+        if !is_done || taken > 0 {
+            let loading = &mut self.packed.as_mut().expect("looked at above").loading;
+            // What is loaded goes as soon as something else is done, and the fold loads it again.
+            let (buckets, is_enough) = (buckets.clone(), is_done && !goes_on);
+            loading.remember(LoadingFold { buckets, steps, is_done, is_enough });
+            loading.goes_on = !is_done;
         }
         Ok(is_done)
     }
@@ -187,7 +213,7 @@ impl ListsCore {
     fn install_loaded(&mut self, (time, slice): Known, records: Records) -> Result<()> {
         if !self.buckets.contains_key(&time) {
             let bucket = self.new_bucket((time, slice.since))?;
-            self.buckets.insert(time, bucket);
+            self.add_bucket(bucket);
         }
         let Records { mut blocks, payloads, bytes, .. } = records;
         blocks.shrink_to_fit();
@@ -212,7 +238,8 @@ impl ListsCore {
     }
 
     /// Reads the records of neighbouring slices, in order, for which memory is made free, and for so much more; those at one
-    /// place, if one is told. None: what is packed of the slices has changed meanwhile.
+    /// place, if one is told. Of slices that are far apart only the first are read. None: what is packed of the slices has
+    /// changed meanwhile.
     pub(super) fn read_packed(
         &mut self,
         slices: &[Known],
@@ -248,7 +275,7 @@ impl ListsCore {
         let booked = Booked::buffers(self.account.clone(), scan_bytes(&levels, read_bytes) + all);
         let mut found: Vec<(Known, Records)> =
             slices.iter().map(|known| (*known, Records::default())).collect();
-        let mut at = 0;
+        let (mut at, mut passed) = (0, 0);
         let levels = (&packed.store, &levels[..]);
         let scanned = scan(levels, &hashes, read_bytes, &mut |group| {
             let time = time_of(group[0].hash);
@@ -257,7 +284,8 @@ impl ListsCore {
             }
             let Some(((here, slice), records)) = found.get_mut(at) else { return Ok(false) };
             if *here != time {
-                return Ok(true);
+                passed += group.iter().map(|record| record.payload.len() as u64).sum::<u64>();
+                return Ok(passed <= PASSED_BYTES_MAX);
             }
             for record in group.iter().filter(|record| number_in(record.order) >= slice.since) {
                 records.elements += u64::from(record.mark);
@@ -279,6 +307,10 @@ impl ListsCore {
         self.book_left();
         scanned.map_err(|error| error.with("state", &self.context.name))?;
         self.stats.cold_reads += 1;
+        if passed > PASSED_BYTES_MAX {
+            // The slices before the next one are complete.
+            found.truncate(at);
+        }
         let wrong = found.iter().find(|((_, slice), records)| records.elements != slice.elements);
         if let Some(((time, slice), records)) = wrong {
             let (found, told) = (records.elements, slice.elements);

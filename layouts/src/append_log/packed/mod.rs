@@ -12,20 +12,22 @@
 //! - What is packed of slices that are read together has room in an eighth of the memory.
 
 mod ahead;
+mod beginning;
 mod image;
 mod leaving;
 mod loading;
+mod merging;
 mod packing;
+mod room;
 mod slices;
 mod unpacking;
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use std::ops::Bound;
+use std::collections::{BTreeSet, VecDeque};
+use std::ops::{Bound, Range};
 use std::rc::Rc;
+use std::time::Duration;
 
-use alluvium_pagestore::{
-    Account, KIB, MIB, MemoryKind, Result, RunInfo, SegmentStore, Time, fingerprint,
-};
+use alluvium_pagestore::{Account, KIB, MIB, MemoryKind, RunInfo, SegmentStore, Time, fingerprint};
 
 use super::bucket::{BUCKET_BYTES, Bucket};
 use super::config::Sizes;
@@ -34,14 +36,16 @@ use super::jobs::RunName;
 use super::run::{RUN_BYTES, Run};
 use crate::contract::table::{StateContext, TableStats};
 use crate::hybrid_log::NamedRuns;
-use crate::runs::{Judge, Levels, MERGED_MAX, MergeSizes, RecordView, RunSizes};
+use crate::runs::{Levels, MERGED_MAX, MergeSizes, RunSizes};
 use crate::support::booked::Booked;
 
 use ahead::Ahead;
 use loading::Loading;
+use room::{Coming, PageSums};
 
 pub use image::{PackedAtBarrier, page_of, sync_all};
 pub use packing::{PackOrder, PackedRuns};
+pub(super) use room::{Greatest, PackedRoom};
 pub use slices::{PackedSlice, SliceDirectory};
 
 /// The number of the run that a bucket has while what it has packed is loaded.
@@ -70,9 +74,6 @@ const STEPS_MAX: usize = 16;
 /// Batches that are not packed after one that could not be.
 const REST: u32 = 16;
 
-/// What slices of a batch take once they are loaded, at most.
-type Coming = BTreeMap<Time, u64>;
-
 /// A batch that is being packed.
 #[derive(Debug)]
 struct Going {
@@ -92,6 +93,8 @@ pub struct Packed {
     state: u64,
     pub(super) directory: SliceDirectory,
     directory_memory: Booked,
+    sums: PageSums,
+    are_sums_old: bool,
     levels: Levels,
     pub(super) named: NamedRuns,
     runs: RunSizes,
@@ -104,9 +107,16 @@ pub struct Packed {
     writer_memory: Booked,
     /// Saved up for merges, and lent to who reads.
     purse: Booked,
+    /// What the copy of the directory takes that a merge on the helper's thread has.
+    judging: Booked,
+    patience: Duration,
     is_lent: bool,
-    /// Whether this instance writes: one that only reads another store's checkpoint changes nothing.
+    /// Whether small buckets are packed and levels merged: there is [memory for it](beginning).
     writes: bool,
+    /// Whether that memory may be of no use any more.
+    may_end: bool,
+    /// What was free when it was looked at last whether it is.
+    tried_to_end: u64,
     /// Batches that are yet not to be packed, and steps of merges not to be done.
     rest: u32,
     /// Slices that are loaded.
@@ -163,28 +173,6 @@ fn number_in(order: &[u8]) -> u64 {
     u64::from_be_bytes(order[16..24].try_into().expect("eight bytes"))
 }
 
-/// Keeps the records that count.
-struct Counting<'d> {
-    directory: &'d SliceDirectory,
-    /// The slice that was asked for last, and since when it counts.
-    last: Option<(u64, Option<u64>)>,
-}
-
-impl Judge for Counting<'_> {
-    fn judge(&mut self, group: &[RecordView<'_>], stays: &mut [bool]) -> Result<()> {
-        let hash = group[0].hash;
-        let since = match self.last {
-            Some((known, since)) if known == hash => since,
-            _ => self.directory.get(time_of(hash)).map(|slice| slice.since),
-        };
-        self.last = Some((hash, since));
-        for (record, stays) in group.iter().zip(stays) {
-            *stays = since.is_some_and(|since| number_in(record.order) >= since);
-        }
-        Ok(())
-    }
-}
-
 impl Packed {
     /// What is packed of a state: nothing yet. None: the state has too little memory, and was not restored from a
     /// checkpoint that has something packed.
@@ -204,7 +192,9 @@ impl Packed {
             state,
             directory: SliceDirectory::default(),
             directory_memory: none(MemoryKind::Tables),
-            levels: levels.keeping_free(u64::MAX).synced_by_owner(),
+            sums: PageSums::default(),
+            are_sums_old: false,
+            levels: levels.keeping_free(u64::MAX).synced_by_owner().helped_by(&context.helper),
             named: NamedRuns::default(),
             runs: RunSizes {
                 partition_hashes: PARTITION_SLICES,
@@ -222,8 +212,12 @@ impl Packed {
             small_bytes: (memory / 64).clamp(8 * KIB, 64 * KIB),
             writer_memory: none(MemoryKind::Buffers),
             purse: none(MemoryKind::Buffers),
+            judging: none(MemoryKind::Tables),
+            patience: sizes.patience,
             is_lent: false,
             writes: false,
+            may_end: false,
+            tried_to_end: 0,
             rest: 0,
             loaded: BTreeSet::new(),
             loading: Loading::default(),
@@ -285,30 +279,14 @@ impl Packed {
         }
     }
 
-    /// Bytes that are saved up or used for merges, which are given up where memory is short.
-    pub fn merging_bytes(&self) -> u64 {
-        self.purse.bytes() + self.levels.merging_bytes()
+    /// A fold of these buckets is done.
+    pub fn has_folded(&mut self, buckets: &Range<Time>) {
+        self.loading.forget(buckets);
     }
 
     /// Forgets the slices that were read ahead.
     pub fn forget_ahead(&mut self) {
         self.ahead.give_up();
-    }
-
-    /// Gives up what merges and slices that were read ahead have of the memory, until it is [back](Packed::end_lending).
-    /// Says whether that was anything.
-    pub fn lend(&mut self) -> bool {
-        let held = self.merging_bytes() + self.ahead.bytes();
-        self.ahead.give_up();
-        self.levels.give_up();
-        self.purse.give_back();
-        self.is_lent = true;
-        held > 0
-    }
-
-    /// Memory for merges may be saved up again.
-    pub fn end_lending(&mut self) {
-        self.is_lent = false;
     }
 
     /// Bytes that a checkpoint keeps of it.
@@ -317,13 +295,49 @@ impl Packed {
         self.directory.memory_bytes() + self.levels.info_bytes() + unsynced as u64
     }
 
+    /// The directory has changed.
     fn book_directory(&mut self) {
         self.directory_memory.adjust_to(self.directory.memory_bytes());
+        self.are_sums_old = true;
+        self.may_end |= self.directory.is_empty();
+    }
+
+    /// What is kept was counted again: it may be that nothing has to be kept for packing.
+    pub fn has_counted(&mut self) {
+        let changed = self.account.available().abs_diff(self.tried_to_end);
+        let is_worth_it = changed > self.account.limit() / 64;
+        self.may_end |= self.writes && self.directory.is_empty() && is_worth_it;
+    }
+
+    /// Buckets were purged: it may be that nothing has to be kept for packing.
+    pub fn buckets_went(&mut self) {
+        self.may_end |= self.writes && self.directory.is_empty();
+    }
+
+    /// Whether small buckets are packed.
+    pub fn is_on(&self) -> bool {
+        self.writes
+    }
+
+    /// Sums what slices take, if that has changed.
+    pub fn sum(&mut self) {
+        if std::mem::take(&mut self.are_sums_old) {
+            self.sums.count(&self.directory);
+        }
+    }
+
+    /// Packed slices, and pages of them, that were looked at to find out whether more has room beside them.
+    pub fn looked_at(&self) -> u64 {
+        self.sums.looked_at()
     }
 
     /// What a merge takes.
     fn merge_bytes(&self) -> u64 {
-        self.runs.memory_bytes() + self.levels_bytes(self.merged_bytes) + 2 * self.longest_chunk
+        let copy = if self.levels.is_helped() { self.directory.memory_bytes() } else { 0 };
+        self.runs.memory_bytes()
+            + self.levels_bytes(self.merged_bytes)
+            + 2 * self.longest_chunk
+            + copy
     }
 
     /// What reading all levels side by side takes, as a rule.
@@ -344,88 +358,14 @@ impl Packed {
         self.longest_chunk = self.longest_chunk.max(longest.unwrap_or(0));
     }
 
-    /// Slices that are less than this apart are read together: counts what they take then.
-    pub fn count_loaded(&mut self, span: i128) {
-        let mut most = self.account.limit() / LOADED_SHARE;
-        let (mut from, mut sum) = (0, 0);
-        let all: Vec<_> = self.directory.within(Time::MIN..=Time::MAX).collect();
-        for (time, slice) in &all {
-            sum += slice.bytes + LOADED_BYTES;
-            while i128::from(time.0) - i128::from(all[from].0.0) >= span {
-                sum -= all[from].1.bytes + LOADED_BYTES;
-                from += 1;
-            }
-            most = most.max(sum);
-        }
-        self.loaded_most = most;
-    }
-
-    /// Takes the memory for writing and merging. Says whether there is some.
-    fn begin_writing(&mut self) -> bool {
-        if self.writes {
-            return true;
-        }
-        let (writer, merge) = (self.runs.memory_bytes(), self.merge_bytes());
-        if self.account.available() < writer + merge + self.account.limit() / 64 {
-            return false;
-        }
-        self.writer_memory.charge(writer);
-        self.purse.charge(merge);
-        self.writes = true;
-        true
-    }
-
-    /// Does a step of a merge, if one is due.
-    ///
-    /// # Errors
-    /// Those of the merge, which goes on or begins anew.
-    fn step(&mut self) -> Result<()> {
-        if !self.writes || self.is_lent || !self.levels.is_behind() {
-            self.save_up();
-            return Ok(());
-        }
-        if self.rest > 0 {
-            self.rest -= 1;
-            return Ok(());
-        }
-        self.purse.give_back();
-        let Self { levels, directory, runs, merged_bytes, .. } = self;
-        let directory = &*directory;
-        let judge = |_| Counting { directory, last: None };
-        let stepped = levels.step(STEP_BYTES, *runs, *merged_bytes, judge);
-        self.save_up();
-        if stepped.is_err() {
-            self.rest = REST;
-        }
-        stepped.map(drop)
-    }
-
-    /// Does some steps of merges, where levels have become many: whoever packs more pays for them.
-    fn catch_up(&mut self) {
-        for _ in 0..STEPS_MAX {
-            if self.levels.len() <= LEVELS_MAX || self.step().is_err() {
-                return;
-            }
-        }
-    }
-
-    /// Takes the memory back that merges and reading need and do not have.
-    fn save_up(&mut self) {
-        if !self.writes || self.is_lent || !self.loaded.is_empty() {
-            return;
-        }
-        let held = self.levels.merging_bytes() + self.purse.bytes();
-        let wanted = self.merge_bytes().saturating_sub(held);
-        if wanted > 0 && self.account.available() >= wanted + self.account.limit() / 16 {
-            self.purse.try_reserve_more(wanted);
-        }
-    }
-
     /// Drops the slices before a time; says how many elements they had.
     pub fn purge(&mut self, before: Time) -> u64 {
+        let count = self.directory.len();
         let gone = self.directory.remove_before(before);
         self.ahead.purge(before);
-        self.book_directory();
+        if self.directory.len() < count {
+            self.book_directory();
+        }
         self.refused = self.refused.split_off(&(before, 0));
         if self.directory.is_empty() && !self.levels.is_empty() {
             // Files that cannot be removed are left over until the next open.
@@ -440,12 +380,6 @@ impl Packed {
         for run in runs {
             let _ = self.store.remove_file(&run.id.file_name());
         }
-    }
-}
-
-impl Drop for Packed {
-    fn drop(&mut self) {
-        self.levels.give_up();
     }
 }
 

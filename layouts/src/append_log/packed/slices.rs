@@ -12,9 +12,9 @@ use std::sync::Arc;
 use alluvium_pagestore::{Error, ErrorKind, Result, Time};
 
 /// Most slices of a page.
-const PAGE_SLICES: usize = 128;
+pub(super) const PAGE_SLICES: usize = 128;
 /// Bytes booked for a page beside what is coded.
-const PAGE_BYTES: u64 = 160;
+const PAGE_BYTES: u64 = 208;
 /// Bytes of a slice are counted in units of this.
 const UNIT_BYTES: u64 = 64;
 
@@ -33,6 +33,8 @@ struct Page {
     coded: Arc<[u8]>,
     slices: u32,
     last: Time,
+    /// Bytes of its slices.
+    bytes: u64,
 }
 
 /// The packed slices.
@@ -51,7 +53,6 @@ impl SliceDirectory {
     }
 
     /// Slices.
-    #[cfg(test)]
     pub fn len(&self) -> u64 {
         self.slices
     }
@@ -189,6 +190,17 @@ impl SliceDirectory {
         self.pages.iter().map(|(first, page)| (*first, &*page.coded))
     }
 
+    /// Of each page the time of its first slice, its slices, and their bytes.
+    pub fn page_sums(&self) -> impl ExactSizeIterator<Item = (Time, u64, u64)> {
+        self.pages.iter().map(|(first, page)| (*first, u64::from(page.slices), page.bytes))
+    }
+
+    /// The slices of the page that begins at a time.
+    pub fn slices_of(&self, first: Time) -> impl Iterator<Item = (Time, PackedSlice)> {
+        let page = self.pages.get(&first);
+        page.into_iter().flat_map(move |page| Slices::of(first, &page.coded))
+    }
+
     /// Adds a page that was [told](SliceDirectory::pages) before.
     ///
     /// # Errors
@@ -237,8 +249,9 @@ impl SliceDirectory {
         self.coded_bytes += coded.bytes.len() as u64;
         self.slices += slices.len() as u64;
         self.elements += slices.iter().map(|(_, slice)| slice.elements).sum::<u64>();
+        let bytes = slices.iter().map(|(_, slice)| slice.bytes.next_multiple_of(UNIT_BYTES)).sum();
         let (last, slices) = (slices[slices.len() - 1].0, slices.len() as u32);
-        self.pages.insert(*first, Page { coded: coded.bytes.into(), slices, last });
+        self.pages.insert(*first, Page { coded: coded.bytes.into(), slices, last, bytes });
     }
 }
 

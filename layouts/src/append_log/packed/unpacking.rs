@@ -70,7 +70,7 @@ impl ListsCore {
         }
         if !self.buckets.contains_key(&time) {
             let bucket = self.new_bucket((time, slice.since))?;
-            self.buckets.insert(time, bucket);
+            self.add_bucket(bucket);
         }
         let bucket = self.buckets.get_mut(&time).expect("there or made");
         // What is in memory alone stands behind all that is packed.

@@ -1,0 +1,156 @@
+//! When small buckets are packed: from the time on when memory is short and many of them are in it, and as long as
+//! something is packed. Nothing is kept for it before and after: a state that has no small buckets does not know of it.
+
+use std::sync::Arc;
+
+use alluvium_pagestore::Account;
+
+use super::{BUCKETS_SHARE, Packed, is_plain};
+use crate::append_log::bucket::BUCKET_BYTES;
+use crate::append_log::core::ListsCore;
+use crate::append_log::frozen::Frozen;
+use crate::append_log::run::RUN_BYTES;
+
+/// Small buckets may take one part in so many of the memory before they are packed for a checkpoint, while memory is not
+/// short.
+const PLENTY_SHARE: u64 = 16;
+/// One part in so many of the memory is to be free beside what is kept when packing ends: else it would begin again soon.
+const END_SHARE: u64 = 16;
+
+/// Whether so many buckets with runs of their own take more than a part of the memory.
+fn are_many(buckets: usize, share: u64, account: &Account) -> bool {
+    buckets as u64 * (BUCKET_BYTES + RUN_BYTES) > account.limit() / share
+}
+
+impl ListsCore {
+    /// Whether small buckets are packed.
+    pub(in crate::append_log) fn packs(&self) -> bool {
+        self.packed.as_ref().is_some_and(|packed| packed.writes)
+    }
+
+    /// Begins to pack small buckets if memory is short and there are many of them, and memory for it. Says whether they are
+    /// packed. Cost: O(buckets) if they were not.
+    pub(in crate::append_log) fn begin_packing(&mut self) -> bool {
+        self.begin_from(BUCKETS_SHARE)
+    }
+
+    /// Begins if small buckets take more than a part of the memory.
+    fn begin_from(&mut self, share: u64) -> bool {
+        let Some(packed) = self.packed.as_ref().filter(|_| self.sizes.packs_slices) else {
+            return false;
+        };
+        if packed.writes {
+            return true;
+        }
+        // What is restored is merged, and has memory kept for reading it anyway.
+        let has_packed = !packed.directory.is_empty();
+        if !has_packed && !self.has_many_small(share) {
+            return false;
+        }
+        let packed = self.packed.as_mut().expect("looked at above");
+        if !packed.take_memory() {
+            return false;
+        }
+        // What was accepted for runs of its own is to be read in what is left.
+        self.kept = None;
+        if has_packed || self.has_kept(0) {
+            return true;
+        }
+        self.packed.as_mut().expect("looked at above").give_memory_back();
+        self.kept = None;
+        false
+    }
+
+    /// [`begin_packing`](ListsCore::begin_packing) for lists that are going to be written. While memory is plentiful they may
+    /// stay in it, but not too many of them: a bucket that has a run of its own is not packed any more.
+    pub(in crate::append_log) fn begin_packing_to_write(&mut self) -> bool {
+        let is_short = self.account.available() + self.reaping < self.sizes.want_free;
+        self.begin_from(if is_short { BUCKETS_SHARE } else { PLENTY_SHARE })
+    }
+
+    /// These lists get runs of their own: small ones are counted when packing is to begin.
+    pub(super) fn not_packed(&mut self, batch: &[Arc<Frozen>]) {
+        let Some(packed) = self.packed.as_ref().filter(|_| self.sizes.packs_slices) else { return };
+        for frozen in batch.iter().filter(|frozen| frozen.booked.total() <= packed.small_bytes) {
+            if let Some(bucket) = self.buckets.get_mut(&frozen.bucket) {
+                bucket.was_small |= is_plain(bucket) && bucket.runs.len() == 1;
+            }
+        }
+    }
+
+    /// Gives the memory for packing back, once nothing is packed and few buckets are to be. Cost: O(buckets) if nothing is
+    /// packed.
+    pub(in crate::append_log) fn end_packing(&mut self) {
+        let Some(packed) = self.packed.as_mut().filter(|packed| packed.may_end) else { return };
+        packed.may_end = false;
+        if !packed.is_idle() || self.has_many_small(2 * BUCKETS_SHARE) {
+            return;
+        }
+        // What is in memory is to be read once it has runs of its own.
+        self.packed.as_mut().expect("looked at above").writes = false;
+        self.kept = None;
+        let has_kept = self.has_kept(self.account.limit() / END_SHARE);
+        let packed = self.packed.as_mut().expect("looked at above");
+        match has_kept {
+            true => packed.give_memory_back(),
+            false => packed.writes = true,
+        }
+        self.kept = None;
+        if !has_kept {
+            // It is tried again when memory has changed.
+            self.kept_now();
+            let packed = self.packed.as_mut().expect("looked at above");
+            (packed.may_end, packed.tried_to_end) = (false, packed.account.available());
+        }
+    }
+
+    /// Whether so many buckets were small or are, of which some can be packed, that with runs of their own they take more
+    /// than a part of the memory.
+    fn has_many_small(&self, share: u64) -> bool {
+        if !self.sizes.packs_all && !are_many(self.buckets.len(), share, &self.account) {
+            return false;
+        }
+        let (mut small, mut were_small) = (0, 0);
+        for bucket in self.buckets.values() {
+            small += usize::from(self.freed_by_packing(bucket).is_some());
+            were_small += usize::from(bucket.was_small);
+        }
+        let are_many = are_many(small + were_small, share, &self.account);
+        small > 0 && (self.sizes.packs_all || are_many)
+    }
+}
+
+impl Packed {
+    /// Whether nothing is packed, being packed or loaded.
+    fn is_idle(&self) -> bool {
+        self.writes
+            && self.directory.is_empty()
+            && self.going.is_empty()
+            && self.loaded.is_empty()
+            && !self.is_lent
+    }
+
+    /// Takes the memory for writing and merging. Says whether there is some.
+    fn take_memory(&mut self) -> bool {
+        let bytes = self.runs.memory_bytes() + self.merge_bytes();
+        let is_there = self.account.available() >= bytes + self.account.limit() / 64;
+        if is_there {
+            self.writer_memory.charge(self.runs.memory_bytes());
+            self.purse.charge(self.merge_bytes());
+            self.writes = true;
+        }
+        is_there
+    }
+
+    fn give_memory_back(&mut self) {
+        if self.directory.is_empty() {
+            // Files that cannot be removed are left over until the next open.
+            let _ = self.levels.clear();
+            self.ahead.give_up();
+        }
+        self.levels.give_up();
+        self.writer_memory.give_back();
+        self.purse.give_back();
+        self.writes = false;
+    }
+}

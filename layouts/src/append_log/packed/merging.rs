@@ -1,0 +1,155 @@
+//! Merging levels: on the helper's thread if it has one, or in steps with the calls that poll.
+//!
+//! A merge keeps the records that count. One on the helper's thread has a copy of the directory for that, which is booked as
+//! a whole, though it shares pages: what comes to count later is in no level that is merged, and what has gone meanwhile is dropped by a later merge.
+//!
+//! What it keeps true: the memory of a merge is booked until it is over, also if it was given up meanwhile.
+
+use std::borrow::Borrow;
+use std::time::Duration;
+
+use alluvium_pagestore::Result;
+
+use super::{LEVELS_MAX, Packed, REST, STEP_BYTES, STEPS_MAX, SliceDirectory, number_in, time_of};
+use crate::runs::{Judge, RecordView};
+
+/// Whoever drops a state waits so long for a merge that a helper has.
+const DROP_MOST: Duration = Duration::from_secs(2);
+
+/// Keeps the records that count.
+struct Counting<D> {
+    directory: D,
+    /// The slice that was asked for last, and since when it counts.
+    last: Option<(u64, Option<u64>)>,
+}
+
+impl<D: Borrow<SliceDirectory>> Judge for Counting<D> {
+    fn judge(&mut self, group: &[RecordView<'_>], stays: &mut [bool]) -> Result<()> {
+        let hash = group[0].hash;
+        let since = match self.last {
+            Some((known, since)) if known == hash => since,
+            _ => self.directory.borrow().get(time_of(hash)).map(|slice| slice.since),
+        };
+        self.last = Some((hash, since));
+        for (record, stays) in group.iter().zip(stays) {
+            *stays = since.is_some_and(|since| number_in(record.order) >= since);
+        }
+        Ok(())
+    }
+}
+
+impl Packed {
+    /// Bytes that are saved up or used for merges, which are given up where memory is short.
+    pub fn merging_bytes(&self) -> u64 {
+        self.purse.bytes() + self.judging.bytes() + self.levels.merging_bytes()
+    }
+
+    /// Gives up what merges and slices that were read ahead have of the memory, until it is [back](Packed::end_lending).
+    /// Says whether more is free now. Waits for a merge that a helper has.
+    pub fn lend(&mut self) -> bool {
+        let free = self.account.available();
+        self.ahead.give_up();
+        self.levels.give_up();
+        self.levels.wait_to_leave(self.patience);
+        self.end_judging();
+        self.purse.give_back();
+        self.is_lent = true;
+        self.account.available() > free
+    }
+
+    /// Memory for merges may be saved up again.
+    pub fn end_lending(&mut self) {
+        self.is_lent = false;
+    }
+
+    /// Does a step of a merge, if one is due. One on the helper's thread is waited for up to a millisecond by those who
+    /// are patient.
+    ///
+    /// # Errors
+    /// Those of the merge, which goes on or begins anew.
+    pub(super) fn step(&mut self, is_patient: bool) -> Result<()> {
+        self.end_judging();
+        if !self.writes || self.is_lent || !self.levels.is_behind() {
+            self.save_up();
+            return Ok(());
+        }
+        if self.rest > 0 {
+            self.rest -= 1;
+            return Ok(());
+        }
+        self.purse.give_back();
+        let stepped = match self.levels.is_helped() {
+            true => self.step_away(is_patient),
+            false => self.step_here(),
+        };
+        self.end_judging();
+        self.save_up();
+        if stepped.is_err() {
+            self.rest = REST;
+        }
+        stepped
+    }
+
+    fn step_here(&mut self) -> Result<()> {
+        let Self { levels, directory, runs, merged_bytes, .. } = self;
+        let directory = &*directory;
+        let judge = |_| Counting { directory, last: None };
+        levels.step(STEP_BYTES, *runs, *merged_bytes, judge).map(drop)
+    }
+
+    fn step_away(&mut self, is_patient: bool) -> Result<()> {
+        // The memory of one that was given up is not free yet.
+        if !self.levels.has_left(is_patient) {
+            return Ok(());
+        }
+        let begins = !self.levels.is_merging();
+        if begins && !self.judging.try_reserve_more(self.directory.memory_bytes()) {
+            return Ok(());
+        }
+        let Self { levels, directory, runs, merged_bytes, .. } = self;
+        let judge = &mut |_| {
+            let counting = Counting { directory: directory.clone(), last: None };
+            Box::new(counting) as Box<dyn Judge + Send>
+        };
+        levels.step_away((*runs, *merged_bytes), is_patient, judge).map(drop)
+    }
+
+    /// Gives back what the copy of a merge took, if no merge has one any more.
+    fn end_judging(&mut self) {
+        if self.levels.leaving_bytes() > 0 {
+            self.levels.has_left(false);
+        }
+        let is_used = self.levels.is_merging() || self.levels.leaving_bytes() > 0;
+        if !is_used && self.judging.bytes() > 0 {
+            self.judging.give_back();
+        }
+    }
+
+    /// Does some steps of merges, where levels have become many: whoever packs more pays for them.
+    pub(in crate::append_log) fn catch_up(&mut self) {
+        for _ in 0..STEPS_MAX {
+            if self.levels.len() <= LEVELS_MAX || self.step(true).is_err() {
+                return;
+            }
+        }
+    }
+
+    /// Takes the memory back that merges and reading need and do not have.
+    fn save_up(&mut self) {
+        if !self.writes || self.is_lent || !self.loaded.is_empty() {
+            return;
+        }
+        let held = self.merging_bytes();
+        let wanted = self.merge_bytes().saturating_sub(held);
+        if wanted > 0 && self.account.available() >= wanted + self.account.limit() / 16 {
+            self.purse.try_reserve_more(wanted);
+        }
+    }
+}
+
+impl Drop for Packed {
+    fn drop(&mut self) {
+        self.levels.give_up();
+        self.levels.wait_to_leave(DROP_MOST);
+    }
+}
