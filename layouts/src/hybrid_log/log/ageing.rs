@@ -22,6 +22,8 @@ use crate::trace_event;
 const SWEEP_MAX: u64 = 32;
 /// What taking back a record is worth, in slots that are looked at.
 const TAKEN_BACK_WORTH: usize = 4;
+/// Buckets of the index are loaded for so many records at once that leave memory.
+const EVICTED_TOGETHER: usize = 16;
 
 impl Log {
     /// Takes an empty frame out of use.
@@ -402,21 +404,20 @@ impl Log {
             return;
         };
         let end = self.sizes.slots.min(start.saturating_add(slots));
-        for slot in start..end {
-            let Some(hash) = self.hash_in(number, slot) else { continue };
-            // Those that died while the frame was written are known as dead.
-            if self.frame(number).death(slot).is_none() {
-                let stored = self.frame(number).stored(slot);
-                let (segment, grain) = stored.expect("a record of a clean frame is stored");
-                let (old, at) = (self.address_of(number, slot), StoredAt { segment, grain });
-                let replaced = self.index.replace(hash, old, Address::stored(at));
-                assert!(replaced, "a live record of page {number} is not in the index");
-            }
+        let mut from = start;
+        while from < end {
+            let few = (end - from).min(EVICTED_TOGETHER as u32);
             // Hashing is user code, which may panic: then this goes on here.
-            self.eviction.leave_before(number, slot + 1);
-            if !self.needs_reaper() {
-                self.frame_mut(number).drop_entry(slot);
+            let mut hashes = [None; EVICTED_TOGETHER];
+            for (hash, slot) in hashes.iter_mut().zip(from..from + few) {
+                *hash = self.hash_in(number, slot);
+                hash.iter().for_each(|hash| self.index.prefetch(*hash));
             }
+            for (hash, slot) in hashes.into_iter().zip(from..from + few) {
+                let Some(hash) = hash else { continue };
+                self.leave_slot(hash, (number, slot));
+            }
+            from += few;
         }
         if end < self.sizes.slots {
             self.eviction.leave_before(number, end);
@@ -433,6 +434,23 @@ impl Log {
         } else {
             self.account.release(MemoryKind::Values, heap_bytes);
             self.keep_or_drop(frame);
+        }
+    }
+
+    /// The index leads to where the record of a slot is stored; the slot is empty then.
+    fn leave_slot(&mut self, hash: IndexHash, (number, slot): (u32, u32)) {
+        // Those that died while the frame was written are known as dead.
+        if self.frame(number).death(slot).is_none() {
+            let stored = self.frame(number).stored(slot);
+            let (segment, grain) = stored.expect("a record of a clean frame is stored");
+            let (old, at) = (self.address_of(number, slot), StoredAt { segment, grain });
+            let replaced = self.index.replace(hash, old, Address::stored(at));
+            assert!(replaced, "a live record of page {number} is not in the index");
+        }
+        // Dropping is user code too: a panic goes on behind this slot.
+        self.eviction.leave_before(number, slot + 1);
+        if !self.needs_reaper() {
+            self.frame_mut(number).drop_entry(slot);
         }
     }
 
