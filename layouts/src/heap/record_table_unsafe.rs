@@ -103,12 +103,15 @@ impl RecordTable {
         self.untyped_mut().expect_in_order(entries);
     }
 
-    /// As [`EntryTable::make_room`].
+    /// Makes room for a record with this hash.
+    ///
+    /// # Errors
+    /// [`ErrorKind::OverBudget`](alluvium_pagestore::ErrorKind::OverBudget) if the table cannot grow.
     pub fn make_room(&mut self, hash: u64) -> Result<()> {
         self.table.make_room(hash)
     }
 
-    /// As [`EntryTable::has_room`].
+    /// Returns whether there is room for a record with this hash.
     pub fn has_room(&self, hash: u64) -> bool {
         self.table.has_room(hash)
     }
