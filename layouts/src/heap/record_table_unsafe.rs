@@ -86,12 +86,12 @@ impl RecordTable {
         Self { table: self.table.expect_few_of(groups) }
     }
 
-    /// As [`EntryTable::expect`].
+    /// Does [`expect_parts`].
     pub fn expect(&mut self, entries: u64) -> bool {
         expect_parts(&mut self.table, entries)
     }
 
-    /// As [`EntryTable::expect_in_order`].
+    /// Does [`expect_parts_in_order`].
     pub fn expect_in_order(&mut self, entries: u64) {
         expect_parts_in_order(&mut self.table, entries);
     }
