@@ -1,7 +1,8 @@
 //! Keys whose type is erased: borrowed from where they stand, or owned.
 //!
 //! A key is known by the [`RecordType`] of itself and nothing, so its hash, comparison, clone, drop and heap bytes are one
-//! indirect call. Heads have native keys; notes, early parts and merges, which are few, own theirs.
+//! indirect call. Heads have native keys; notes, early parts and merges, which are few, own theirs. Window segments keep
+//! whole records in the same way, known by their own record type.
 
 use std::alloc::{Layout, alloc, dealloc, handle_alloc_error};
 use std::mem::{ManuallyDrop, MaybeUninit};

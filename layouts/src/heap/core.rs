@@ -276,22 +276,18 @@ impl HeapCore {
         if expected > 0 && self.capture.is_none() {
             self.table.expect(expected, EXPECTED_BLOCKS_MAX);
         }
-        if self.is_open && !self.table.has_room(hash) {
-            let grown = self.table.capacity() + BLOCK_ENTRIES_MAX;
-            self.kept = self.kept.max(self.kept_for(grown));
-        }
         self.with_room(&mut |core| {
-            // Again once the table has grown: splits that move no entry take more than was asked for.
-            for _ in 0..2 {
+            // Step by step: a split that moves no entry is followed by others, which leave as much free.
+            while !core.table.has_room(hash) {
+                if core.is_open {
+                    let grown = core.table.capacity() + BLOCK_ENTRIES_MAX;
+                    core.kept = core.kept.max(core.kept_for(grown));
+                }
                 let needed = heap_bytes + core.kept() + core.table.growth_bytes(hash);
                 core.context.account.ensure(needed, "a new entry")?;
-                let before = core.table.slots();
-                core.table.make_room(hash)?;
-                if core.is_open && core.table.slots() > before {
-                    core.kept = core.kept.max(core.kept_for(core.table.capacity()));
-                }
+                core.table.grow_step(hash)?;
             }
-            Ok(())
+            core.context.account.ensure(heap_bytes + core.kept(), "a new entry")
         })
     }
 

@@ -51,28 +51,6 @@ impl RawTable {
         }
     }
 
-    /// Returns how many entries the prefix has that goes next, and the heap that they own; `None` in an empty table.
-    pub fn last_part(&self) -> Option<(usize, u64)> {
-        let mut next = Some(*self.leaving.as_deref().unwrap_or(&self.directory).last()?);
-        let (mut count, mut heap) = (0, 0);
-        while let Some(block) = next {
-            // SAFETY: as said above.
-            let head = unsafe { block.head() };
-            (next, count) = (head.next, count + usize::from(head.len));
-            if self.record_type.is_plain() {
-                continue;
-            }
-            for group in 0..=self.mask() {
-                // SAFETY: as said above; a slot with a tag has an entry, and `self` is borrowed.
-                let heap_of =
-                    |slot| unsafe { self.record((block, group * SLOTS + slot)) }.heap_bytes();
-                // SAFETY: as said above.
-                heap += slots_of(unsafe { block.occupied(group) }).map(heap_of).sum::<u64>();
-            }
-        }
-        Some((count, heap))
-    }
-
     /// Drops the entries of one prefix of a table that is not used any more, and frees its blocks. Returns whether there
     /// was one. Keeps the first panic of a drop.
     pub fn drop_step(&mut self, panicked: &mut Option<Box<dyn Any + Send>>) -> bool {
@@ -85,6 +63,44 @@ impl RawTable {
         }
         self.free_chain(first);
         true
+    }
+
+    /// Does so, and returns how many entries there were, and the heap that they owned, but for those that panic while they
+    /// are measured.
+    pub fn drop_measured(
+        &mut self,
+        panicked: &mut Option<Box<dyn Any + Send>>,
+    ) -> Option<(usize, u64)> {
+        let first = self.pop_chain()?;
+        let (mut next, mut count, mut heap) = (Some(first), 0, 0);
+        while let Some(block) = next {
+            // SAFETY: as said above.
+            let head = unsafe { block.head() };
+            (next, count) = (head.next, count + usize::from(head.len));
+            if !self.record_type.is_plain() {
+                heap += self.heap_of(block, panicked);
+            }
+            self.drop_entries(block, panicked);
+        }
+        self.free_chain(first);
+        Some((count, heap))
+    }
+
+    /// Returns the heap that the entries of a block own, as far as it can be measured.
+    fn heap_of(&self, block: Block, panicked: &mut Option<Box<dyn Any + Send>>) -> u64 {
+        let mut heap = 0;
+        for group in 0..=self.mask() {
+            // SAFETY: as said above.
+            for slot in slots_of(unsafe { block.occupied(group) }) {
+                // SAFETY: as said above; a slot with a tag has an entry, which nobody changes meanwhile.
+                let record = unsafe { self.record((block, group * SLOTS + slot)) };
+                match catch_unwind(AssertUnwindSafe(|| record.heap_bytes())) {
+                    Ok(bytes) => heap += bytes,
+                    Err(payload) => _ = panicked.get_or_insert(payload),
+                }
+            }
+        }
+        heap
     }
 
     fn drop_entries(&mut self, block: Block, panicked: &mut Option<Box<dyn Any + Send>>) {

@@ -78,6 +78,22 @@ impl<T: Keyed> EntryTable<T> {
     }
 }
 
+/// Makes the parts of an empty table for so many entries, whose hashes are spread evenly. Returns whether there was
+/// anything to do, and memory for it; if not, parts are made as entries come.
+pub(super) fn expect_parts(table: &mut RawTable, entries: u64) -> bool {
+    let depth = entries.div_ceil(EXPECTED_MAX).next_power_of_two().ilog2();
+    entries > EXPECTED_MAX && table.expect_prefixes(depth)
+}
+
+/// Makes parts of an empty table for entries that come in the order of their evenly spread hashes, at most as many as they
+/// are going to fill.
+pub(super) fn expect_parts_in_order(table: &mut RawTable, entries: u64) {
+    let parts = entries / PART_ENTRIES_MAX as u64;
+    if parts > 1 {
+        table.expect_prefixes(parts.ilog2());
+    }
+}
+
 // SAFETY: in all of these the table is one of entries `T`, as said above.
 impl<T> EntryTable<T> {
     /// Looks at a raw table as at one of entries `T`.
@@ -107,20 +123,16 @@ impl<T> EntryTable<T> {
         Self { table: self.table.expect_few_of(groups), entries: PhantomData }
     }
 
-    /// Makes the parts of an empty table for so many entries, whose hashes are spread evenly. Returns whether there was
-    /// anything to do, and memory for it; if not, parts are made as entries come.
+    /// Does [`expect_parts`].
+    #[cfg(test)]
     pub fn expect(&mut self, entries: u64) -> bool {
-        let depth = entries.div_ceil(EXPECTED_MAX).next_power_of_two().ilog2();
-        entries > EXPECTED_MAX && self.table.expect_prefixes(depth)
+        expect_parts(&mut self.table, entries)
     }
 
-    /// Makes parts of an empty table for entries that come in the order of their evenly spread hashes, at most as many as
-    /// they are going to fill.
+    /// Does [`expect_parts_in_order`].
+    #[cfg(test)]
     pub fn expect_in_order(&mut self, entries: u64) {
-        let parts = entries / PART_ENTRIES_MAX as u64;
-        if parts > 1 {
-            self.table.expect_prefixes(parts.ilog2());
-        }
+        expect_parts_in_order(&mut self.table, entries);
     }
 
     /// Returns the number of entries.

@@ -81,10 +81,21 @@ impl RawTable {
     #[cold]
     #[inline(never)]
     fn grow(&mut self, hash: u64) -> Result<()> {
-        if self.directory.is_empty() {
-            self.begin(SLOTS_MIN, 0)?;
-        }
         while !self.has_room(hash) {
+            self.grow_step(hash)?;
+        }
+        Ok(())
+    }
+
+    /// Makes or splits a block, so that there is room for an entry with this hash, unless all entries went to one half.
+    /// Takes [so much](RawTable::growth_bytes) at most.
+    ///
+    /// # Errors
+    /// As for [`make_room`](RawTable::make_room).
+    pub fn grow_step(&mut self, hash: u64) -> Result<()> {
+        if self.directory.is_empty() {
+            self.begin(SLOTS_MIN, 0)
+        } else {
             let index = self.index_of(hash);
             // SAFETY: as said above.
             let depth = u32::from(unsafe { self.directory[index].head() }.depth);
@@ -94,14 +105,13 @@ impl RawTable {
             };
             let directory_max = share * self.blocks as usize;
             if self.block_slots() < self.shape.slots_max() {
-                self.double()?;
+                self.double()
             } else if depth < self.depth() || self.directory.len() < directory_max {
-                self.split(hash, depth + 1)?;
+                self.split(hash, depth + 1)
             } else {
-                self.hang(index)?;
+                self.hang(index)
             }
         }
-        Ok(())
     }
 
     /// Makes the first blocks, of `slots` slots, for prefixes of `depth` bits.

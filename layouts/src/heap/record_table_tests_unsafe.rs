@@ -236,3 +236,102 @@ fn each_record_is_dropped_once_whatever_panics() {
     assert!(catch_unwind(AssertUnwindSafe(|| drop(table))).is_err());
     assert_eq!((drops.load(Ordering::Relaxed), account.used()), (600, 0));
 }
+
+struct Fragile;
+
+impl HashBy<u64> for Fragile {
+    fn hash(key: &u64) -> u64 {
+        hash_of(*key)
+    }
+
+    fn heap_bytes(key: &u64) -> u64 {
+        assert!(*key % 10 != 3, "planned");
+        8
+    }
+}
+
+#[test]
+fn a_record_that_panics_while_it_is_measured_is_dropped_all_the_same() {
+    ALIKE.set(1);
+    let (account, shared) = (Account::root(1 << 30), Arc::new(()));
+    let record_type = in_memory::hashed::<u64, Arc<()>, Fragile>();
+    let mut table = RecordTable::new(record_type, account.clone(), HashRange::of(&(0..256), 256));
+    (0..600).for_each(|n| add(&mut table, n, shared.clone()).unwrap());
+    let mut told = None;
+    let removed = catch_unwind(AssertUnwindSafe(|| {
+        table.remove(hash_of(3), &mut is_number::<Arc<()>>(3), |heap| told = Some(heap))
+    }));
+    assert!(removed.is_err() && told == Some(0) && table.len() == 599);
+    let (mut panics, mut gone, mut heap) = (0, 0, 0);
+    for _ in 0.. {
+        let dropped =
+            || table.drop_part(|entries, owned| (gone, heap) = (gone + entries, heap + owned));
+        match catch_unwind(AssertUnwindSafe(dropped)) {
+            Ok(false) => break,
+            Ok(true) => {}
+            Err(_) => panics += 1,
+        }
+        assert!(panics < 600, "a part is dropped once");
+    }
+    assert!(panics > 1 && (gone, heap) == (599, 8 * 540));
+    assert_eq!((Arc::strong_count(&shared), account.used()), (1, 0));
+}
+
+/// Hashes a whole record that is a key alone.
+struct Itself;
+
+impl HashBy<()> for Itself {
+    fn hash(_: &()) -> u64 {
+        hash_word(1)
+    }
+}
+
+impl HashBy<u8> for Itself {
+    fn hash(key: &u8) -> u64 {
+        hash_word(u64::from(*key))
+    }
+}
+
+impl HashBy<[u8; 3]> for Itself {
+    fn hash(key: &[u8; 3]) -> u64 {
+        hash_word(u64::from(key[0]) << 8 | u64::from(key[1]))
+    }
+}
+
+impl HashBy<Wide> for Itself {
+    fn hash(key: &Wide) -> u64 {
+        hash_word((0..).find(|n| key.is(*n)).unwrap())
+    }
+}
+
+#[test]
+fn records_of_few_bytes_and_records_that_are_aligned_come_and_go() {
+    fn come_and_go<K: Made>(distinct: u64)
+    where
+        Itself: HashBy<K>,
+    {
+        let account = Account::root(1 << 30);
+        let record_type = in_memory::hashed::<K, (), Itself>();
+        let range = HashRange::of(&(0..256), 256);
+        let mut table = RecordTable::new(record_type, account.clone(), range);
+        for n in 0..400 {
+            let (hash, entry) =
+                (Itself::hash(&K::of(n % distinct)), Entry { key: K::of(n % distinct), value: () });
+            // SAFETY: the record is of the table's types, and has this hash.
+            unsafe { table.insert(hash, |at| at.cast::<Entry<K, ()>>().write(entry)).unwrap() };
+        }
+        let is = |n: u64| move |record: RecordRef<'_>| record.native::<K, ()>().0.is(n % distinct);
+        for n in 0..100 {
+            let hash = Itself::hash(&K::of(n % distinct));
+            assert!(table.find(hash, &mut is(n)).is_some());
+            assert!(table.remove(hash, &mut is(n), |_| ()));
+        }
+        let mut count = 0;
+        while table.drop_part(|entries, _| count += entries) {}
+        assert_eq!((count, account.used()), (300, 0));
+    }
+    come_and_go::<()>(1);
+    come_and_go::<u8>(200);
+    come_and_go::<[u8; 3]>(400);
+    come_and_go::<Wide>(400);
+}

@@ -11,7 +11,7 @@ use std::rc::Rc;
 
 use alluvium_pagestore::{Account, Key, Result, State};
 
-use super::entry_table_unsafe::{EntryTable, GROUPS_MAX};
+use super::entry_table_unsafe::{EntryTable, GROUPS_MAX, expect_parts, expect_parts_in_order};
 use super::group_unsafe::SLOTS;
 use super::hash_range::HashRange;
 use super::raw_table_unsafe::{RawTable, Spot};
@@ -81,34 +81,30 @@ impl RecordTable {
         unsafe { EntryTable::view_mut(&mut self.table) }
     }
 
-    /// Returns what the table has in common with those of other entries.
-    #[inline(always)]
-    fn untyped_mut(&mut self) -> &mut EntryTable<()> {
-        // SAFETY: none of its functions that is called here looks at an entry.
-        unsafe { EntryTable::view_mut(&mut self.table) }
-    }
-
     /// As [`EntryTable::expect_few_of`].
     pub fn expect_few_of(self, groups: u16) -> Self {
         Self { table: self.table.expect_few_of(groups) }
     }
 
-    /// As [`EntryTable::expect`].
+    /// Does [`expect_parts`].
     pub fn expect(&mut self, entries: u64) -> bool {
-        self.untyped_mut().expect(entries)
+        expect_parts(&mut self.table, entries)
     }
 
-    /// As [`EntryTable::expect_in_order`].
+    /// Does [`expect_parts_in_order`].
     pub fn expect_in_order(&mut self, entries: u64) {
-        self.untyped_mut().expect_in_order(entries);
+        expect_parts_in_order(&mut self.table, entries);
     }
 
-    /// As [`EntryTable::make_room`].
+    /// Makes room for a record with this hash.
+    ///
+    /// # Errors
+    /// [`ErrorKind::OverBudget`](alluvium_pagestore::ErrorKind::OverBudget) if the table cannot grow.
     pub fn make_room(&mut self, hash: u64) -> Result<()> {
         self.table.make_room(hash)
     }
 
-    /// As [`EntryTable::has_room`].
+    /// Returns whether there is room for a record with this hash.
     pub fn has_room(&self, hash: u64) -> bool {
         self.table.has_room(hash)
     }
@@ -185,7 +181,11 @@ impl RecordTable {
         self.table.entry_mut(spot)
     }
 
-    /// Removes the record with this hash that `is` it. `gone` gets the heap that it owned before it is dropped.
+    /// Removes the record with this hash that `is` it, and drops it. `gone` gets the heap that it owned, 0 if it panics while
+    /// it is measured.
+    ///
+    /// # Panics
+    /// If the record does while it is measured or dropped, after it is removed and `gone` was called.
     pub fn remove(
         &mut self,
         hash: u64,
@@ -194,23 +194,29 @@ impl RecordTable {
     ) -> bool {
         let Some(spot): Option<Spot> = self.table.find(hash, is) else { return false };
         let record = self.table.entry(spot).expect("found just now");
-        gone(record.heap_bytes());
-        self.table.drop_entry(spot, hash).is_some()
-    }
-
-    /// Takes a part out and drops it, in no order. Returns how many records it had, and the heap that they owned; `None`
-    /// if the table is empty. Until all parts were taken, the table can only be taken apart further.
-    ///
-    /// # Panics
-    /// If a drop does, with the first panic, after all are dropped; `gone` was called.
-    pub fn drop_part(&mut self, gone: impl FnOnce(usize, u64)) -> bool {
-        let Some((count, heap)) = self.table.last_part() else { return false };
-        gone(count, heap);
-        let (mut panicked, mut panic) = (None, FirstPanic::default());
-        self.table.drop_step(&mut panicked);
-        panic.keep(panicked);
+        let (mut panic, mut heap) = (FirstPanic::default(), 0);
+        panic.catch(|| heap = record.heap_bytes());
+        panic.catch(|| _ = self.table.drop_entry(spot, hash));
+        gone(heap);
         panic.resume();
         true
+    }
+
+    /// Takes a part out and drops it, in no order. `gone` gets how many records it had, and the heap that they owned, but
+    /// for those that panic while they are measured. Returns false if the table is empty. Until all parts were taken, the
+    /// table can only be taken apart further.
+    ///
+    /// # Panics
+    /// If a record does while it is measured or dropped, with the first panic, after all are dropped and `gone` was called.
+    pub fn drop_part(&mut self, gone: impl FnOnce(usize, u64)) -> bool {
+        let (mut panicked, mut panic) = (None, FirstPanic::default());
+        let dropped = self.table.drop_measured(&mut panicked);
+        panic.keep(panicked);
+        if let Some((count, heap)) = dropped {
+            gone(count, heap);
+        }
+        panic.resume();
+        dropped.is_some()
     }
 
     /// Takes all records out, as a table that is only read and may go to another thread. Its memory stays booked, and is

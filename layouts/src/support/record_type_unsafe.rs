@@ -561,6 +561,11 @@ pub(crate) mod in_memory {
     /// Tells the hash of a key.
     pub(crate) trait HashBy<K> {
         fn hash(key: &K) -> u64;
+
+        /// Tells the heap that a record owns.
+        fn heap_bytes(_: &K) -> u64 {
+            0
+        }
     }
 
     struct Hashed<K, V, H>(PhantomData<(K, V, H)>);
@@ -570,7 +575,13 @@ pub(crate) mod in_memory {
         K: Clone + Send + Sync + 'static,
         V: Clone + Send + Sync + 'static,
     {
-        const TYPE: RecordType = RecordType { hash: Self::hash, ..Of::<K, V>::IN_MEMORY };
+        const TYPE: RecordType =
+            RecordType { hash: Self::hash, heap_bytes: Self::heap_bytes, ..Of::<K, V>::IN_MEMORY };
+
+        unsafe fn heap_bytes(entry: *const u8) -> u64 {
+            // SAFETY: as said above.
+            H::heap_bytes(&unsafe { Of::<K, V>::entry(entry) }.key)
+        }
 
         unsafe fn hash(entry: *const u8) -> u64 {
             // SAFETY: as said above.

@@ -83,8 +83,8 @@ impl Background {
     pub fn drop_table(&mut self, table: Frozen) {
         self.jobs.submit(move || {
             let table_bytes = table.memory_bytes();
-            let heap_bytes = heap_of(&table);
             // What panics here panics for nobody: there is no call that it belongs to.
+            let heap_bytes = catch_unwind(AssertUnwindSafe(|| heap_of(&table))).unwrap_or(0);
             let _ = catch_unwind(AssertUnwindSafe(|| drop(table)));
             Answer::Dropped { table_bytes, heap_bytes }
         });

@@ -141,13 +141,9 @@ impl SegmentsCore {
                 for file in files {
                     segments.push(file.open(store)?);
                 }
-                let images = Vec::new();
-                let mut run = Run { number, level: level as u32, segments, images, records };
-                // So many at least, as few images are longer: the rest comes a few hundred at a time.
-                let images = (run.bytes() / self.sizes.image_bytes).min(records) as usize;
-                let more = 2 * (images * size_of::<ImageAt>()) as u64;
-                self.make_room(run.booked_bytes() + more, "the table of a run")?;
-                run.images.reserve_exact(images);
+                let run =
+                    Run { number, level: level as u32, segments, images: Vec::new(), records };
+                self.make_room(run.booked_bytes(), "the table of a run")?;
                 self.run_came(&run);
                 let slot = self.begin_slice(slice)?;
                 self.slice_at_mut(slot).runs.push(Stored::new(Arc::new(run)));

@@ -74,11 +74,14 @@ impl Cuts {
         let dropped = catch_unwind(AssertUnwindSafe(|| {
             table.drop_part(|cuts, heap| {
                 count = cuts;
+                let heap = heap.min(*heap_bytes);
                 *heap_bytes -= heap;
                 account.release(MemoryKind::Values, heap);
             })
         }));
         if matches!(dropped, Ok(false)) {
+            // Of keys that could not be measured.
+            account.release(MemoryKind::Values, *heap_bytes);
             self.0 = None;
             account.release(MemoryKind::Tables, Self::BOX_BYTES);
         }

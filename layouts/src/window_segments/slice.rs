@@ -23,7 +23,7 @@ use crate::support::record_type_unsafe::RecordRef;
 
 /// A slice.
 pub struct Slice {
-    /// What is changed in place.
+    /// What is changed in place. Never another table than of the core's types: the record path does not look.
     pub active: RecordTable,
     /// Heap that the entries of `active` own.
     pub heap_bytes: u64,

@@ -30,15 +30,24 @@ pub struct RecordSnapshot {
     kept_bytes: u64,
 }
 
-/// A key whose record has changed since the barrier, and the record that it had then.
+/// What a key had at the barrier whose record has changed since: the record, or only the key if it had none.
 struct Kept {
-    key: OwnedKey,
-    before: Option<OwnedKey>,
+    owned: OwnedKey,
+    is_record: bool,
+}
+
+impl Kept {
+    fn key(&self, types: &PaneType) -> KeyRef<'_> {
+        match self.is_record {
+            true => types.key_of(self.owned.get().record()),
+            false => self.owned.get(),
+        }
+    }
 }
 
 impl Keyed for Kept {
     fn hash_of_key(&self) -> u64 {
-        self.key.key_hash()
+        self.owned.key_hash()
     }
 }
 
@@ -50,7 +59,7 @@ impl RecordSnapshot {
     }
 
     fn has_kept(&self, hash: u64, is: &mut dyn FnMut(KeyRef<'_>) -> bool) -> bool {
-        self.kept.find(hash, |kept| is(kept.key.get())).is_some()
+        self.kept.find(hash, |kept| is(kept.key(self.types))).is_some()
     }
 
     /// Returns whether the record of the key that `is` has to be [kept](RecordSnapshot::keep) before it changes.
@@ -61,16 +70,16 @@ impl RecordSnapshot {
     /// Keeps the record of a key, which is about to change; `None` if it has none. Returns whether
     /// there was room for it.
     pub fn keep(&mut self, hash: u64, key: KeyRef<'_>, before: Option<RecordRef<'_>>) -> bool {
-        let before = before.map(KeyRef::whole);
-        let bytes = key.owned_bytes() + before.map_or(0, KeyRef::owned_bytes);
+        let (owned, is_record) = (before.map_or(key, KeyRef::whole), before.is_some());
+        let bytes = owned.owned_bytes();
         if self.account.available() < bytes + KEPT_BYTES_MAX {
             return false;
         }
         // Booked before the table grows into it.
         self.account.charge(MemoryKind::Buffers, bytes);
         self.kept_bytes += bytes;
-        let (key, before) = (key.to_owned(), before.map(KeyRef::to_owned));
-        self.kept.insert(hash, || Kept { key, before }).is_ok()
+        let owned = owned.to_owned();
+        self.kept.insert(hash, || Kept { owned, is_record }).is_ok()
     }
 
     /// Returns where the part begins that is to be taken next; `None` if all were.
@@ -107,7 +116,9 @@ impl RecordSnapshot {
             return Ok(false);
         };
         for kept in part {
-            kept.before.iter().try_for_each(|before| take(before.get().record()))?;
+            if kept.is_record {
+                take(kept.owned.get().record())?;
+            }
         }
         Ok(true)
     }
@@ -118,3 +129,7 @@ impl Drop for RecordSnapshot {
         self.account.release(MemoryKind::Buffers, self.kept_bytes);
     }
 }
+
+#[cfg(test)]
+#[path = "snapshot_tests_unsafe.rs"]
+mod tests;

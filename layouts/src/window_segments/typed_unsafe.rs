@@ -71,6 +71,7 @@ impl<K: Key, A: State> Typed<K, A> {
     #[inline(always)]
     pub fn active(&self, slot: usize) -> &NativeTable<K, A> {
         let found = self.core.slots[slot].as_ref().expect("a slice in use");
+        debug_assert!(found.active.record_type().is::<K, A>(), "a table of other types");
         // SAFETY: as said above.
         unsafe { found.active.native_unchecked() }
     }
@@ -80,6 +81,7 @@ impl<K: Key, A: State> Typed<K, A> {
     pub fn changing(&mut self, slot: usize) -> Changing<'_, K, A> {
         let SegmentsCore { slots, account, oversize, .. } = &mut *self.core;
         let found = slots[slot].as_mut().expect("a slice in use");
+        debug_assert!(found.active.record_type().is::<K, A>(), "a table of other types");
         // SAFETY: as said above.
         let table = unsafe { found.active.native_mut_unchecked() };
         Changing { table, heap_bytes: &mut found.heap_bytes, account, oversize }

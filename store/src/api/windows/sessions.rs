@@ -254,22 +254,28 @@ where
         if C::KEEPS {
             return self.keep(at, key, item.clone(), out);
         }
-        let joined = self.let_into(key, at, &|contents, part| contents.put(part, item))?;
+        let Self { rules, contents, sets, progress, .. } = self;
+        let of = (*rules, &*contents, progress.watermark.get());
+        let joined = let_into(of, sets, (key, at), &|part| contents.put(part, item))?;
         joined.into_iter().for_each(|joined| self.rest.follow(&mut self.timers, joined));
         Ok(())
     }
+}
 
-    /// Lets an event of a key into its session, where `add` adds it. Returns what that entails.
-    fn let_into(
-        &mut self,
-        key: &K,
-        at: Time,
-        add: &dyn Fn(&C, &mut C::Part),
-    ) -> Result<Option<Joined<K, C::Part>>> {
-        let (rules, of) = (self.rules, (&self.contents, self.progress.watermark.get()));
-        self.sets.update(key, SessionSet::new, |set| {
-            let joined = rules.joined(set, at);
-            rules.join(of, (key, at), set, joined, |part| add(of.0, part))
-        })
-    }
+/// Lets an event of a key into its session, where `add` adds it. Returns what that entails.
+fn let_into<K, C, L>(
+    (rules, contents, watermark): (Rules, &C, Time),
+    sets: &mut Map<K, SessionSet<C::Part>, L>,
+    (key, at): (&K, Time),
+    add: &dyn Fn(&mut C::Part),
+) -> Result<Option<Joined<K, C::Part>>>
+where
+    K: Key + Ord,
+    C: SessionContents<K>,
+    L: Layout<K, SessionSet<C::Part>>,
+{
+    sets.update(key, SessionSet::new, |set| {
+        let joined = rules.joined(set, at);
+        rules.join((contents, watermark), (key, at), set, joined, add)
+    })
 }

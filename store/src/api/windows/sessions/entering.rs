@@ -15,8 +15,8 @@ use super::super::contents::Out;
 use super::super::reach::Span;
 use super::super::session_contents::SessionContents;
 use super::super::session_set::{Session, SessionSet};
-use super::Sessions;
 use super::rules::Joined;
+use super::{Sessions, let_into};
 
 /// An event that is kept beside the set, on its way into the set.
 pub(super) struct Entering<K: Key, C: SessionContents<K>> {
@@ -164,10 +164,12 @@ where
             self.contents.move_before(&entering.key, *place, entering.kept)?;
             entering.joined.pop();
         }
-        let (contents, span, at) = (&mut self.contents, entering.span, entering.at);
-        contents.move_before(&entering.key, entering.kept, contents.place_of(span))?;
-        let key = entering.key.clone();
-        let joined = self.let_into(&key, at, &|contents, part| contents.count(part, span))?;
+        let (rules, contents) = (self.rules, &mut self.contents);
+        let (span, at, key) = (entering.span, entering.at, &entering.key);
+        contents.move_before(key, entering.kept, contents.place_of(span))?;
+        let of = (rules, &*contents, self.progress.watermark.get());
+        let count = &|part: &mut C::Part| of.1.count(part, span);
+        let joined = let_into(of, &mut self.sets, (key, at), count)?;
         if let Some(Entering { key, old_rows, .. }) = self.entering.take() {
             old_rows.into_iter().for_each(|(window, row, diff)| out(&key, window, row, diff));
         }

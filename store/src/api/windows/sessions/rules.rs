@@ -124,7 +124,7 @@ impl Rules {
         }
         // Few come here, from wherever: it is compiled once for all of them.
         let mut add = Some(add);
-        let add = &mut |part: &mut C::Part| add.take().into_iter().for_each(|add| add(part));
+        let add = &mut |part: &mut C::Part| add.take().expect("an event is added once")(part);
         self.join_all((contents, watermark), (key, at), set, joined, add)
     }
 
