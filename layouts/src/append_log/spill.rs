@@ -356,9 +356,6 @@ impl ListsCore {
         if gone.is_empty() {
             return;
         }
-        if let Some(packed) = &mut self.packed {
-            packed.buckets_went();
-        }
         let pinned: BTreeSet<Time> =
             self.buckets.values().flat_map(|bucket| bucket.sources.keys().copied()).collect();
         for bucket in gone.into_values() {
@@ -474,6 +471,9 @@ impl ListsCore {
     /// Background work.
     pub(super) fn background_work(&mut self, work: usize) -> Result<usize> {
         let mut done = 0;
+        if let Some(packed) = &mut self.packed {
+            packed.has_counted();
+        }
         while done < work && self.jobs.drive() {
             done += 1;
         }

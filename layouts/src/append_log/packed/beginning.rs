@@ -83,7 +83,12 @@ impl ListsCore {
     pub(in crate::append_log) fn end_packing(&mut self) {
         let Some(packed) = self.packed.as_mut().filter(|packed| packed.may_end) else { return };
         packed.may_end = false;
-        if !packed.is_idle() || self.has_many_small(2 * BUCKETS_SHARE) {
+        if !packed.is_idle() {
+            return;
+        }
+        // If it cannot end it is tried again when memory has changed.
+        packed.tried_to_end = packed.account.available();
+        if self.has_many_small(2 * BUCKETS_SHARE) {
             return;
         }
         // What is in memory is to be read once it has runs of its own.
@@ -97,10 +102,8 @@ impl ListsCore {
         }
         self.kept = None;
         if !has_kept {
-            // It is tried again when memory has changed.
             self.kept_now();
-            let packed = self.packed.as_mut().expect("looked at above");
-            (packed.may_end, packed.tried_to_end) = (false, packed.account.available());
+            self.packed.as_mut().expect("looked at above").may_end = false;
         }
     }
 

@@ -1,7 +1,8 @@
 //! Merging levels: on the helper's thread if it has one, or in steps with the calls that poll.
 //!
 //! A merge keeps the records that count. One on the helper's thread has a copy of the directory for that, which is booked as
-//! a whole, though it shares pages: what comes to count later is in no level that is merged, and what has gone meanwhile is dropped by a later merge.
+//! a whole, though it shares pages. What comes to count later is in no level that is merged; what has gone meanwhile is
+//! dropped by a later merge.
 //!
 //! What it keeps true: the memory of a merge is booked until it is over, also if it was given up meanwhile.
 

@@ -302,16 +302,11 @@ impl Packed {
         self.may_end |= self.directory.is_empty();
     }
 
-    /// What is kept was counted again: it may be that nothing has to be kept for packing.
+    /// What is kept was counted again, or a call has time: it may be that nothing has to be kept for packing.
     pub fn has_counted(&mut self) {
         let changed = self.account.available().abs_diff(self.tried_to_end);
         let is_worth_it = changed > self.account.limit() / 64;
         self.may_end |= self.writes && self.directory.is_empty() && is_worth_it;
-    }
-
-    /// Buckets were purged: it may be that nothing has to be kept for packing.
-    pub fn buckets_went(&mut self) {
-        self.may_end |= self.writes && self.directory.is_empty();
     }
 
     /// Whether small buckets are packed.
