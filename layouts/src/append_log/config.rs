@@ -31,7 +31,7 @@ pub const BLOCK_BYTES_MAX: u64 = 16 << 10;
 /// Default number of runs of a bucket before they are merged.
 pub const RUNS_MAX: usize = 8;
 /// Whether small buckets are packed, by default.
-pub const PACKS_SLICES: bool = false;
+pub const PACKS_SLICES: bool = true;
 /// Default time that a call waits for storage.
 pub const LIST_PATIENCE: Duration = Duration::from_secs(20);
 
@@ -84,10 +84,11 @@ impl AppendLog {
         self
     }
 
-    /// Sets whether small buckets share sorted runs on storage where there are many of them, so that a slice costs 4 to
-    /// 8 bytes of memory there instead of 1.2 KB. It takes 1 MiB of memory at least; with less, and where buckets with
-    /// runs of their own would take less than 1/64 of the memory, nothing is packed. Lists that are cleared or moved are
-    /// read before, if their bucket is packed. A state whose checkpoint has packed slices is read without it too.
+    /// Sets whether small buckets share sorted runs on storage where memory is short and there are many of them, so that
+    /// a slice costs 4 to 8 bytes of memory there instead of 1.2 KB. It takes 1 MiB of memory at least; with less, and
+    /// where small buckets with runs of their own would take less than 1/64 of the memory, nothing is packed, and nothing
+    /// is kept for it. Lists that are cleared or moved are read before, if their bucket is packed. A state whose
+    /// checkpoint has packed slices is read without it too.
     /// `packs-slices` in a configuration file. Default: [`PACKS_SLICES`].
     #[must_use]
     pub fn packs_slices(mut self, packs: bool) -> Self {
