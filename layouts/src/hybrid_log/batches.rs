@@ -13,6 +13,8 @@ use crate::contract::table::BatchError;
 
 /// Items whose memory accesses overlap.
 pub(super) const GROUP: usize = 64;
+/// Entries that are put for which reads of runs are under way together: few of them need one.
+const PUTS_AHEAD: usize = 4096;
 
 impl<K: Key, V: State> HybridLogTable<K, V> {
     /// Reads the cold records of a group's keys from the `from`th on, as many at once as there are
@@ -42,6 +44,7 @@ impl<K: Key, V: State> HybridLogTable<K, V> {
         let (mut wanted, mut count, mut end) = ([0; GROUP], 0, items.len());
         for (i, item) in items.iter().enumerate().skip(from) {
             if likely[i] == NOWHERE
+                && self.core.log.may_be_in_levels(key(item).key_hash())
                 && matches!(self.core.locate_again(hashes[i], key(item)), Located::Absent)
             {
                 if count == at_once {
@@ -52,11 +55,62 @@ impl<K: Key, V: State> HybridLogTable<K, V> {
                 count += 1;
             }
         }
-        if count > 1 {
-            self.core.group_reads = true;
-            self.core.log.make_room_ahead(count);
-            self.core.log.cold.iter_mut().for_each(|cold| cold.read_ahead(&wanted[..count]));
+        self.core.read_runs_of(&wanted[..count]);
+        end
+    }
+
+    /// Puts all entries, in order. After an error those are left that were not put.
+    pub(super) fn put_in_order(&mut self, batch: &mut Vec<(K, V)>) -> Result<()> {
+        self.core.clear_group();
+        let mut hashes = [IndexHash(0); GROUP];
+        let (mut rest, mut nth, mut read_to) = (batch.drain(..), 0, 0);
+        loop {
+            if nth % GROUP == 0 {
+                for ((key, _), hash) in rest.as_slice().iter().zip(&mut hashes) {
+                    *hash = self.hash(key);
+                    self.core.log.index.prefetch(*hash);
+                }
+            }
+            if nth == read_to {
+                read_to += match self.has_cold() {
+                    true => self.read_ahead_of_puts(rest.as_slice()),
+                    false => PUTS_AHEAD,
+                };
+            }
+            let Some((key, value)) = rest.next() else { break };
+            if let Err(rejected) = self.put_hashed(hashes[nth % GROUP], key, value) {
+                let left = std::iter::once(rejected.value).chain(rest).collect();
+                *batch = left;
+                self.core.clear_group();
+                return Err(rejected.error);
+            }
+            nth += 1;
         }
+        self.core.clear_group();
+        Ok(())
+    }
+
+    /// Reads what the next puts read of runs, as much at once as there are buffers: those of keys that are there, and of
+    /// new ones for which a filter is wrong. Returns for how many puts.
+    #[cold]
+    #[inline(never)]
+    pub(super) fn read_ahead_of_puts(&mut self, next: &[(K, V)]) -> usize {
+        let at_once = self.core.log.cold.as_ref().map_or(0, |cold| cold.at_once()).clamp(1, GROUP);
+        let (mut wanted, mut count, mut end) = ([0; GROUP], 0, PUTS_AHEAD);
+        for (i, (key, _)) in next.iter().enumerate().take(PUTS_AHEAD) {
+            let hash = key.key_hash();
+            if self.core.log.may_be_in_levels(hash)
+                && matches!(self.core.locate_again(self.hash(key), key), Located::Absent)
+            {
+                if count == at_once {
+                    end = i;
+                    break;
+                }
+                wanted[count] = hash;
+                count += 1;
+            }
+        }
+        self.core.read_runs_of(&wanted[..count]);
         end
     }
 
@@ -164,6 +218,16 @@ impl<K: Key, V: State> HybridLogTable<K, V> {
 }
 
 impl Core {
+    /// Reads what look-ups of these hashes read first of runs, all at once.
+    fn read_runs_of(&mut self, hashes: &[u64]) {
+        // A single read gains nothing by being started first.
+        if hashes.len() > 1 {
+            self.group_reads = true;
+            self.log.make_room_ahead(hashes.len());
+            self.log.cold.iter_mut().for_each(|cold| cold.read_ahead(hashes));
+        }
+    }
+
     /// Reads records of a group, all at once.
     fn read_group(&mut self, places: &[Option<StoredAt>; GROUP]) {
         let stored = self.log.stored.as_mut().expect("a stored record has a store");

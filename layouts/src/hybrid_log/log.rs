@@ -202,6 +202,11 @@ impl Log {
         self.cold.as_ref().is_some_and(|cold| cold.live() > 0 && cold.may_have(hash))
     }
 
+    /// The same without what is being written, whose keys have an entry.
+    pub fn may_be_in_levels(&self, hash: u64) -> bool {
+        self.cold.as_ref().is_some_and(|cold| cold.live() > 0 && cold.levels_may_have(hash))
+    }
+
     /// Starts reading what a call for a key of this hash reads that has no entry in the index.
     pub fn fetch_from_runs(&mut self, hash: u64) -> Fetch {
         if !self.may_be_in_runs(hash) {

@@ -31,6 +31,7 @@ const WINDOW_BYTES: usize = 2 * BLOCK_BYTES;
 
 impl Core {
     pub(super) fn visit_where_they_are(&mut self, visit: Visit<'_>) -> Result<()> {
+        self.log.end_leaving();
         let cold = self.log.index.stored();
         if cold == 0 {
             self.visit_frames(visit)?;

@@ -19,7 +19,6 @@ use alluvium_pagestore::{
 };
 
 use self::reaching::Found;
-use super::batches::GROUP;
 use super::config::HybridLog;
 use super::core::{Core, Visit};
 use super::index::{IndexHash, Position};
@@ -101,6 +100,41 @@ impl<K: Key, V: State> HybridLogTable<K, V> {
     pub(super) fn forget_scratch(&mut self) {
         if let Some(scratch) = self.scratch.take() {
             self.core.log.account.release(MemoryKind::Values, scratch.heap);
+        }
+    }
+
+    /// Puts a key whose hash is known.
+    #[inline]
+    pub(super) fn put_hashed(
+        &mut self,
+        hash: IndexHash,
+        key: K,
+        value: V,
+    ) -> std::result::Result<bool, Rejected<(K, V)>> {
+        // Measuring runs user code, which may panic: before the old record is gone.
+        let heap = heap_of(&key, &value);
+        match self.put_checked(hash, (&key, &value, heap)) {
+            Ok(Put::Over(number, slot)) => {
+                let entry = self.core.changing(number, slot);
+                let (before, after) = (entry.value.heap_bytes() as u64, value.heap_bytes() as u64);
+                let old = std::mem::replace(entry.value, value);
+                *entry.frame_heap = *entry.frame_heap + after - before;
+                entry.account.adjust(MemoryKind::Values, before, after);
+                drop(old);
+                Ok(true)
+            }
+            Ok(Put::Instead(at, to, old)) => {
+                self.core.put(to, (key, value, heap));
+                self.core.lead_to(at, to);
+                // Dropping runs user code, which may panic: only now.
+                drop(old);
+                Ok(true)
+            }
+            Ok(Put::New(to)) => {
+                self.insert(hash, (key, value, heap), to);
+                Ok(false)
+            }
+            Err(error) => Err(Rejected::new(error, (key, value))),
         }
     }
 
@@ -305,55 +339,16 @@ impl<K: Key, V: State> Table<K, V> for HybridLogTable<K, V> {
     fn put(&mut self, key: K, value: V) -> std::result::Result<bool, Rejected<(K, V)>> {
         self.drop_scratch();
         let hash = self.hash::<K>(&key);
-        // Measuring runs user code, which may panic: before the old record is gone.
-        let heap = heap_of(&key, &value);
-        match self.put_checked(hash, (&key, &value, heap)) {
-            Ok(Put::Over(number, slot)) => {
-                let entry = self.core.changing(number, slot);
-                let (before, after) = (entry.value.heap_bytes() as u64, value.heap_bytes() as u64);
-                let old = std::mem::replace(entry.value, value);
-                *entry.frame_heap = *entry.frame_heap + after - before;
-                entry.account.adjust(MemoryKind::Values, before, after);
-                drop(old);
-                Ok(true)
-            }
-            Ok(Put::Instead(at, to, old)) => {
-                self.core.put(to, (key, value, heap));
-                self.core.lead_to(at, to);
-                // Dropping runs user code, which may panic: only now.
-                drop(old);
-                Ok(true)
-            }
-            Ok(Put::New(to)) => {
-                self.insert(hash, (key, value, heap), to);
-                Ok(false)
-            }
-            Err(error) => Err(Rejected::new(error, (key, value))),
-        }
+        self.put_hashed(hash, key, value)
+    }
+
+    fn put_batch(&mut self, batch: &mut Vec<(K, V)>) -> Result<()> {
+        self.drop_scratch();
+        self.put_in_order(batch)
     }
 
     fn expect(&mut self, keys: u64) {
         self.core.log.expect(keys);
-    }
-
-    fn put_batch(&mut self, batch: &mut Vec<(K, V)>) -> Result<()> {
-        let mut rest = batch.drain(..);
-        let mut hinted = 0;
-        while let Some((key, value)) = rest.next() {
-            if hinted == 0 {
-                // New keys need their bucket and nothing else.
-                let next = &rest.as_slice()[..rest.len().min(GROUP)];
-                next.iter().for_each(|(key, _)| self.core.log.index.prefetch(self.hash::<K>(key)));
-                hinted = next.len() + 1;
-            }
-            hinted -= 1;
-            if let Err(rejected) = self.put(key, value) {
-                let left = std::iter::once(rejected.value).chain(rest).collect();
-                *batch = left;
-                return Err(rejected.error);
-            }
-        }
-        Ok(())
     }
 
     fn take<Q: Lookup<K> + ?Sized>(&mut self, key: &Q) -> Result<Option<V>> {

@@ -18,8 +18,10 @@ use crate::durability::moving::Groups;
 /// Receives entries.
 type Visit<'v, K, V> = &'v mut dyn FnMut(&K, &V) -> Result<()>;
 
-/// Entries that are loaded at once.
+/// Entries that are loaded at once: so many at least, and as many as take so many bytes if they own no heap.
 const LOAD_BATCH: usize = 64;
+const LOAD_BATCH_BYTES: usize = 64 << 10;
+const LOAD_BATCH_MAX: usize = 1024;
 
 /// A value per key (`ManagedMap` of the founding papers). Open one with
 /// [`Store::map`](crate::Store::map).
@@ -393,9 +395,10 @@ impl<K: Key, V: 'static, L: Layout<K, V>> Map<K, V, L> {
     /// Puts all entries and returns their number. Of several entries of a key the last one stays.
     /// They need not be sorted.
     ///
-    /// Cost: a put per entry, of which 64 overlap their memory accesses. These 64 entries belong to
-    /// the caller's memory until they are in the state. A new key causes no read from storage,
-    /// unless its hash equals that of a stored key.
+    /// Cost: a put per entry, of which 64 overlap their memory accesses. 64 entries, or 64 KiB of
+    /// entries that own no heap, are put together: they belong to the caller's memory until they
+    /// are in the state, and their reads are under way together. A new key causes no read from
+    /// storage, unless its hash equals that of a stored key, or a filter of sorted runs is wrong.
     ///
     /// # Errors
     /// Those of [`put`](Map::put). The error returns the entries of the failed batch that are not
@@ -405,13 +408,16 @@ impl<K: Key, V: 'static, L: Layout<K, V>> Map<K, V, L> {
         entries: impl IntoIterator<Item = (K, V)>,
     ) -> std::result::Result<u64, Rejected<Vec<(K, V)>>> {
         let (mut entries, mut loaded) = (entries.into_iter(), 0);
-        let mut batch = Vec::with_capacity(LOAD_BATCH);
+        let fit = LOAD_BATCH_BYTES / size_of::<(K, V)>().max(1);
+        let owns_heap = std::mem::needs_drop::<(K, V)>();
+        let at_once = if owns_heap { LOAD_BATCH } else { fit.clamp(LOAD_BATCH, LOAD_BATCH_MAX) };
+        let mut batch = Vec::with_capacity(at_once);
         if let Ok(mut table) = self.cell.enter() {
             let there = table.len();
             table.expect(there.saturating_add(entries.size_hint().0 as u64));
         }
         loop {
-            batch.extend(entries.by_ref().take(LOAD_BATCH));
+            batch.extend(entries.by_ref().take(at_once));
             let count = batch.len();
             if count == 0 {
                 return Ok(loaded);

@@ -2,7 +2,7 @@
 //! is opened with an index of more than it is to have. Each call does a bounded part of it.
 
 use alluvium::config::Helpers;
-use alluvium::{AnyLayout, Heap, HybridLog, MIB, Map, Store};
+use alluvium::{AnyLayout, Heap, HybridLog, List, MIB, Map, Store};
 
 const MEMORY: u64 = 16 * MIB;
 
@@ -65,6 +65,71 @@ fn an_index_that_does_not_fit_moves_to_runs_beside_pages_of_another_state() {
     assert!(keys_in_runs(&store, "counts") > keys / 3);
     check(&mut counts, keys);
     check(&mut pages, 30_000);
+}
+
+/// The same beside a list, whose layout gives memory up that is not known of before it is asked.
+#[test]
+fn an_index_that_does_not_fit_moves_to_runs_beside_a_list_that_fills_the_memory() {
+    let place = tempfile::tempdir().unwrap();
+    let store = open(place.path());
+    let mut counts: Map<u64, [u64; 1]> =
+        map(&store, "counts", HybridLog::new().cold_runs_automatic());
+    let mut list: List<u64, u64> = store.list("list").open().unwrap();
+    let elements = MEMORY / 8;
+    for nth in 0..elements {
+        list.append(&(nth % 1000), nth).unwrap();
+    }
+    let keys = MEMORY * 9 / 10 / 16;
+    fill(&mut counts, 0..keys);
+    assert!(keys_in_runs(&store, "counts") > keys / 3);
+    check(&mut counts, keys);
+    assert_eq!(list.len().unwrap(), elements);
+}
+
+/// Two logs whose indexes do not fit beside each other both have runs, each in memory of its own: what moves take is a
+/// share of the memory that a log may have.
+#[test]
+fn two_indexes_that_do_not_fit_both_move_to_runs() {
+    let place = tempfile::tempdir().unwrap();
+    let store = open(place.path());
+    let mut maps: Vec<Map<u64, [u64; 1]>> = ["one", "other"]
+        .map(|name| map(&store, name, HybridLog::new().cold_runs_automatic().memory(MEMORY / 2)))
+        .into_iter()
+        .collect();
+    let (keys, share) = (MEMORY / 2 / 16, 1000);
+    for first in (0..keys).step_by(share) {
+        let end = keys.min(first + share as u64);
+        maps.iter_mut().for_each(|map| fill(map, first..end));
+    }
+    for (name, map) in ["one", "other"].into_iter().zip(&mut maps) {
+        assert!(keys_in_runs(&store, name) > keys / 10, "{name}");
+        check(map, keys);
+    }
+}
+
+/// What others take while the index grows makes it begin sooner.
+#[test]
+fn an_index_moves_to_runs_in_time_when_another_state_takes_memory_meanwhile() {
+    let place = tempfile::tempdir().unwrap();
+    let store = open(place.path());
+    let mut counts: Map<u64, [u64; 1]> =
+        map(&store, "counts", HybridLog::new().cold_runs_automatic());
+    let heap = AnyLayout::from(Heap::new());
+    let mut entries: Map<u64, [u64; 16]> = store.map("entries").layout(heap).open().unwrap();
+    let first = MEMORY / 5 / 24;
+    fill(&mut counts, 0..first);
+    assert_eq!(keys_in_runs(&store, "counts"), 0);
+    // Two fifths of the memory.
+    let mut taken = 0;
+    while store.stats().unwrap().state("entries").unwrap().memory.used < MEMORY * 2 / 5 {
+        fill(&mut entries, taken..taken + 100);
+        taken += 100;
+    }
+    let keys = MEMORY * 6 / 10 / 16;
+    fill(&mut counts, first..keys);
+    assert!(keys_in_runs(&store, "counts") > keys / 3);
+    check(&mut counts, keys);
+    check(&mut entries, taken);
 }
 
 /// The same beside entries on the heap, which gives nothing up.

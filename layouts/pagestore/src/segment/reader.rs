@@ -99,6 +99,24 @@ impl SegmentReader {
         Ok(SegmentDirectory { info: info.clone(), images })
     }
 
+    /// Reads an image of the directory in one go, with those after it that the window has room for as a whole, unless it
+    /// was read. For who wants records of each image, in order: footers stand behind the records that they tell of. What
+    /// is longer than the window is left to the calls that need it.
+    pub fn read_on(&mut self, segment: &SegmentDirectory, nth: usize) -> Result<()> {
+        let images = segment.images.get(nth..).unwrap_or_default();
+        let start = images.first().map_or(0, |first| first.offset);
+        let room = self.window.room_from(start);
+        let ends = images.iter().map(|image| image.offset.saturating_add(image.bytes));
+        let fits = |end: &u64| *end <= segment.info.bytes && end.saturating_sub(start) <= room;
+        let mut whole = ends.take_while(fits).filter(|end| *end > start);
+        let Some(first) = whole.next() else { return Ok(()) };
+        if self.window.covers(&segment.info, start, (first - start) as usize) {
+            return Ok(());
+        }
+        let end = whole.last().unwrap_or(first);
+        self.window.read(&self.store, &segment.info, start..end)
+    }
+
     /// Fills `entries` with those of an image. Reads no records if the image has a footer.
     pub fn footer(
         &mut self,
@@ -212,6 +230,25 @@ impl Window {
         self.of = None;
     }
 
+    /// Bytes from an offset on that it has room for.
+    fn room_from(&self, offset: u64) -> u64 {
+        (self.buffer.capacity() as u64).saturating_sub(offset % BLOCK_BYTES as u64)
+    }
+
+    fn covers(&self, info: &SegmentInfo, offset: u64, length: usize) -> bool {
+        self.of == Some(info.id)
+            && offset >= self.offset
+            && offset + length as u64 <= self.offset + self.filled as u64
+    }
+
+    /// Reads a range that it has room for, and no more.
+    fn read(&mut self, store: &SegmentStore, info: &SegmentInfo, range: Range<u64>) -> Result<()> {
+        let length = (range.end - range.start) as usize;
+        self.fill(store, &info.file, range.start, length, range.end)?;
+        self.of = Some(info.id);
+        Ok(())
+    }
+
     fn bytes(
         &mut self,
         store: &SegmentStore,
@@ -219,11 +256,8 @@ impl Window {
         offset: u64,
         length: usize,
     ) -> Result<&[u8]> {
-        let covered = self.of == Some(info.id)
-            && offset >= self.offset
-            && offset + length as u64 <= self.offset + self.filled as u64;
-        if !covered {
-            self.fill(store, &info.file, offset, length)?;
+        if !self.covers(info, offset, length) {
+            self.fill(store, &info.file, offset, length, u64::MAX)?;
             self.of = Some(info.id);
         }
         let start = (offset - self.offset) as usize;
@@ -236,6 +270,7 @@ impl Window {
         file: &FileHandle,
         offset: u64,
         length: usize,
+        until: u64,
     ) -> Result<()> {
         self.forget();
         let block = BLOCK_BYTES as u64;
@@ -251,7 +286,9 @@ impl Window {
             let what = format!("the file ends at {file_end}, {end} bytes are needed");
             return Err(damaged(file, offset, &what));
         }
-        let want = (self.buffer.capacity() as u64).min(file_end - start) as usize;
+        // What is in the window ends with a block of the file.
+        let until = until.max(end).min(file_end).next_multiple_of(block);
+        let want = (self.buffer.capacity() as u64).min(until - start) as usize;
         self.buffer.set_len(want);
         let buffer = std::mem::replace(&mut self.buffer, IoBuffer::empty());
         let operation = Operation::Read { offset: start };

@@ -117,6 +117,31 @@ fn what_cannot_be_given_up_does_not_jump_with_each_move() {
 }
 
 #[test]
+fn a_visit_while_the_index_forgets_what_has_moved_reads_runs_in_order() {
+    let (device, store) = (Simulated::new(1, Faults::none()), Account::root(4 * MIB));
+    let mut log: Log = open(&HybridLog::new().cold_runs(true), &device, &store);
+    let is_leaving = |log: &Log| {
+        let moving = log.core.log.cold.as_ref().and_then(|cold| cold.moving.as_ref());
+        moving.is_some_and(|moving| moving.is_leaving())
+    };
+    let mut keys = 0;
+    while !is_leaving(&log) || keys < 100_000 {
+        log.put(keys, [keys; 6]).unwrap();
+        keys += 1;
+    }
+    let (before, mut seen) = (device.stats().reads, vec![false; keys as usize]);
+    log.visit_all(&mut |key, value| {
+        assert_eq!(value, &[*key; 6]);
+        assert!(!std::mem::replace(&mut seen[*key as usize], true), "{key} twice");
+        Ok(())
+    })
+    .unwrap();
+    assert!(seen.iter().all(|seen| *seen) && log.len() == keys);
+    let reads = device.stats().reads - before;
+    assert!(50 * reads < keys, "{reads} reads for {keys} keys");
+}
+
+#[test]
 fn a_visit_of_all_reads_segments_and_runs_in_order() {
     let (device, store) = (Simulated::new(1, Faults::none()), Account::root(4 * MIB));
     let mut log: Log = open(&HybridLog::new().cold_runs(true), &device, &store);
@@ -143,4 +168,27 @@ fn a_visit_of_all_reads_segments_and_runs_in_order() {
     let reads = device.stats().reads - before;
     assert!(20 * reads < on_storage, "{reads} reads for {on_storage} records on storage");
     assert!(store.used() <= store.limit());
+}
+
+#[test]
+fn a_move_reads_each_segment_about_once() {
+    for memory in [MIB, 4 * MIB, 16 * MIB] {
+        let (device, store) = (Simulated::new(1, Faults::none()), Account::root(memory));
+        let mut log: Log = open(&HybridLog::new().cold_runs(true), &device, &store);
+        let gathered = |log: &Log| {
+            let moving = log.core.log.cold.as_ref().and_then(|cold| cold.moving.as_ref());
+            moving.map_or(Some(0), |moving| moving.gathered())
+        };
+        let (mut read, mut records, mut key) = (0, 0, 0);
+        loop {
+            let before = device.stats().bytes_read;
+            log.put(key, [key; 6]).unwrap();
+            key += 1;
+            // No record is read by itself before the first level is there.
+            let Some(now) = gathered(&log) else { break };
+            (records, read) = (now as u64, read + device.stats().bytes_read - before);
+        }
+        // A record takes 80 bytes with its header, and 16 in the footer.
+        assert!(records > 1000 && read < 2 * records * 96, "{memory}: {read} for {records}");
+    }
 }

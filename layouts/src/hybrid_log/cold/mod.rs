@@ -223,7 +223,10 @@ impl Cold {
         // Requests cost time each: in much memory they are long.
         runs.is_wide = !is_test && memory >= WIDE_MEMORY_MIN;
         runs.write_bytes = runs.write_bytes.max((memory / 256).min(WRITE_BYTES_MAX) as usize);
-        let window_bytes = sizes.window_bytes.max((memory / 256).min(WINDOW_BYTES_MAX) as usize);
+        // An image of a page is read in one go.
+        let image_bytes = 2 * sizes.frame_bytes;
+        let window_bytes = (memory / 256).max(image_bytes).min(WINDOW_BYTES_MAX) as usize;
+        let window_bytes = sizes.window_bytes.max(window_bytes);
         let read_bytes = (memory / 128).clamp(8 * KIB, 64 * KIB).max(memory / 1024);
         let levels = Levels::new(store.clone(), account.clone(), state).helped_by(&context.helper);
         let fetches = sizes.queue_depth.saturating_sub(1);
@@ -376,6 +379,11 @@ impl Cold {
     pub fn may_have(&self, hash: u64) -> bool {
         let written = self.moving.as_ref().is_some_and(|moving| moving.may_have(hash));
         written || self.levels.may_have(hash)
+    }
+
+    /// The same of levels that are there.
+    pub fn levels_may_have(&self, hash: u64) -> bool {
+        self.levels.may_have(hash)
     }
 
     /// Bytes that a look-up may need to be free.

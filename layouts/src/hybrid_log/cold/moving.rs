@@ -9,6 +9,7 @@
 //!   tombstones that it took come back.
 
 use std::ops::RangeInclusive;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
 use alluvium_pagestore::{
     Error, FooterEntry, KIB, MemoryKind, Result, SegmentDirectory, SegmentId, SegmentReader,
@@ -121,6 +122,12 @@ impl Move {
         matches!(self.phase, Phase::Leaving { .. })
     }
 
+    /// Records that it has copied, if it copies some still.
+    #[cfg(test)]
+    pub fn gathered(&self) -> Option<usize> {
+        matches!(self.phase, Phase::Gathering(_)).then(|| self.batch.len())
+    }
+
     /// Bytes of records that are to be looked at until it is over, about.
     pub fn left_bytes(&self, cold: &Cold) -> u64 {
         let (looks, bytes) = (LOOK_BYTES * cold.batch_records as u64, cold.batch_bytes as u64);
@@ -225,6 +232,7 @@ impl Log {
                 *segment = None;
                 continue;
             };
+            reader.read_on(directory, *image)?;
             reader.footer(directory, at, entries)?;
             *image += 1;
             spent += entries.len() as u64 * LOOK_BYTES;
@@ -334,12 +342,28 @@ impl Log {
         Ok(false)
     }
 
+    /// Ends a move whose level is there, so that no key of it has an index entry and a copy in a run. Reads nothing.
+    pub(in crate::hybrid_log) fn end_leaving(&mut self) {
+        let Some(mut cold) = self.cold.take() else { return };
+        if let Some(mut one) = cold.moving.take_if(|moving| moving.is_leaving()) {
+            // Records are the user's: to decode one may panic.
+            let left = catch_unwind(AssertUnwindSafe(|| {
+                while !self.leave_to_runs(&mut cold, &mut one, u64::MAX) {}
+            }));
+            cold.wants_move = false;
+            self.cold = Some(cold);
+            left.unwrap_or_else(|panic| resume_unwind(panic));
+        } else {
+            self.cold = Some(cold);
+        }
+    }
+
     /// The records of the batch are in a level: the index forgets those that it still leads to. Says whether it has.
     fn leave_to_runs(&mut self, cold: &mut Cold, one: &mut Move, fuel: u64) -> bool {
         let Move { batch, phase: Phase::Leaving { next, level, latest }, .. } = one else {
             return true;
         };
-        let end = *next + (fuel / LOOK_BYTES).max(1) as usize;
+        let end = next.saturating_add((fuel / LOOK_BYTES).max(1) as usize);
         while let Some(moving) = batch.record(*next).filter(|_| *next < end) {
             *next += 1;
             if let Some(later) = batch.record(*next + PREFETCHED) {

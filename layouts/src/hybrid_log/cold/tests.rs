@@ -346,6 +346,48 @@ fn a_batch_reads_runs_ahead() {
     assert_eq!(store.used(), 0);
 }
 
+#[test]
+fn puts_of_a_batch_read_runs_together_and_are_those_of_single_puts() {
+    let (device, store) = (Simulated::new(1, Faults::none()), Account::root(8 * MIB));
+    let mut table = open::<u64, u64>(&HybridLog::new().cold_runs(true), &device, &store);
+    let (mut model, mut dice) = (BTreeMap::new(), Dice(7));
+    let mut put = |table: &mut HybridLogTable<u64, u64>, mut batch: Vec<(u64, u64)>| {
+        model.extend(batch.iter().copied());
+        table.put_batch(&mut batch).unwrap();
+        assert!(batch.is_empty());
+        assert_eq!(table.len(), model.len() as u64);
+    };
+    for first in (0..400_000).step_by(1000) {
+        put(&mut table, (first..first + 1000).map(|key| (key, key)).collect());
+    }
+    for step in 0..20 {
+        // Keys that are there, new ones, and some twice.
+        let key = |dice: &mut Dice| dice.below(400_000 + 100 * step);
+        put(&mut table, (0..300).map(|nth| (key(&mut dice), step + nth)).collect());
+    }
+    for (key, value) in &model {
+        // Guides come to memory.
+        assert_eq!(table.get(key).unwrap(), Some(value), "{key}");
+    }
+    // All that these read is read at once.
+    let keys: Vec<u64> = (0..32).map(|nth| nth * 601).collect();
+    let is_cold = |key: &u64| {
+        let located = table.core.locate_again(table.hash(key), key);
+        matches!(located, crate::hybrid_log::log::Located::Absent)
+    };
+    let cold: Vec<(u64, u64)> = keys.into_iter().filter(is_cold).map(|key| (key, 1)).collect();
+    assert!(cold.len() > 20, "{}", cold.len());
+    let before = device.stats().reads;
+    assert!(table.read_ahead_of_puts(&cold) >= cold.len());
+    let ahead = device.stats().reads - before;
+    for (key, _) in &cold {
+        assert_eq!(table.get(key).unwrap(), model.get(key), "{key}");
+    }
+    let all = device.stats().reads - before;
+    assert!(ahead + 4 > cold.len() as u64 && all < ahead + 8, "{ahead} of {all} reads");
+    assert!(store.used() <= store.limit());
+}
+
 /// Calls that fail change nothing: each is made again until it does not.
 fn again<T>(mut call: impl FnMut() -> Result<T>) -> T {
     for _ in 0..100 {
