@@ -29,7 +29,7 @@ impl Layout for AppendLog {
         AppendLog::new().pack_all()
     }
     fn plain() -> Self {
-        AppendLog::new()
+        AppendLog::new().packs_slices(false)
     }
 }
 

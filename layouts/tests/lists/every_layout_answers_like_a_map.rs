@@ -243,9 +243,13 @@ const KIND: Kind = Kind {
     groups: 0,
 };
 
-/// An append log that packs whatever it can, or only what it has to.
+/// An append log that packs whatever it can, only what it has to, or nothing.
 fn packing(seed: u64) -> AppendLog {
-    if seed % 3 < 2 { AppendLog::new().pack_all() } else { AppendLog::new() }
+    match seed % 4 {
+        0 | 1 => AppendLog::new().pack_all(),
+        2 => AppendLog::new(),
+        _ => AppendLog::new().packs_slices(false),
+    }
 }
 
 fn words(n: u64) -> String {
