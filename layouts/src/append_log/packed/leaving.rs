@@ -39,7 +39,6 @@ impl ListsCore {
             packed.rest -= 1;
         }
         if packed.rest > 0 || !self.begin_packing_to_write() {
-            self.not_packed(&batch);
             return (Vec::new(), batch);
         }
         let packed = self.packed.as_mut().expect("looked at above");

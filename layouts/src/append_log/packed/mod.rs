@@ -20,6 +20,8 @@ mod merging;
 mod packing;
 mod room;
 mod slices;
+#[cfg(test)]
+mod tests;
 mod unpacking;
 
 use std::collections::{BTreeSet, VecDeque};
