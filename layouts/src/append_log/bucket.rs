@@ -60,8 +60,6 @@ pub struct Bucket {
     pub elements: u64,
     /// One of its lists was asked for alone.
     pub is_read_singly: bool,
-    /// It was small when it got a run of its own.
-    pub was_small: bool,
     /// What it takes once it is packed and loaded, if it may be packed, and what the buckets before it take: when it was
     /// counted last.
     pub loaded: u64,
@@ -97,7 +95,6 @@ impl Bucket {
             values: 0,
             elements: 0,
             is_read_singly: false,
-            was_small: false,
             loaded: 0,
             loaded_before: 0,
         })

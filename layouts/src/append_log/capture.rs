@@ -56,7 +56,9 @@ pub struct Capture {
     runs: Vec<Named>,
     /// Those that are not written yet, and where in `runs` they are.
     waiting: BTreeMap<RunName, usize>,
-    /// Of these, those whose buckets are purged: nobody else has them.
+    /// Whether all of these are left until levels are merged.
+    are_left: bool,
+    /// Of those that are not written, those whose buckets are purged: nobody else has them.
     orphans: Vec<Orphan>,
     /// Notes of buckets that are purged.
     notes_left: Vec<NotesLeft>,
@@ -202,6 +204,7 @@ impl ListsCore {
             packed: self.packed.as_mut().map(|packed| packed.at_barrier()),
             runs: all,
             waiting,
+            are_left: false,
             orphans: Vec::new(),
             notes_left: Vec::new(),
             notes_at: Time::MIN,
@@ -255,9 +258,12 @@ impl ListsCore {
         if capture.waiting.is_empty() {
             return Ok(true);
         }
-        if self.writing == 0 {
+        let are_left = capture.are_left;
+        if self.writing == 0 && !(are_left && self.waits_for_merges()) {
             let batch = self.unwritten();
+            let are_left = batch.is_empty();
             self.write(batch);
+            self.capture.as_mut().expect("there is one").are_left = are_left;
         }
         Ok(false)
     }
@@ -299,6 +305,7 @@ impl ListsCore {
     /// A run that the checkpoint may wait for could not be written.
     pub(super) fn not_captured(&mut self, name: RunName) {
         let Some(capture) = &mut self.capture else { return };
+        capture.are_left = false;
         let mut orphans = capture.orphans.iter_mut();
         let orphan = orphans.find(|o| (o.frozen.bucket, o.frozen.number) == name);
         orphan.into_iter().for_each(|orphan| orphan.busy = false);
@@ -310,6 +317,7 @@ impl ListsCore {
         let Some(capture) = &mut self.capture else { return false };
         let waited_for = capture.waiting.contains_key(&(frozen.bucket, frozen.number));
         if waited_for {
+            capture.are_left = false;
             capture.orphans.push(Orphan { frozen: frozen.clone(), busy });
         }
         waited_for

@@ -260,7 +260,16 @@ impl ListsCore {
         self.files.add(&stored);
         let keys = elements.min(stored.blocks.len() as u64);
         let stored = Some(Arc::new(stored));
-        let run = Run { number, elements, keys, memory: None, stored, busy: false, cached: None };
+        let run = Run {
+            number,
+            elements,
+            keys,
+            memory: None,
+            stored,
+            busy: false,
+            waits: false,
+            cached: None,
+        };
         self.elements += elements;
         let time = Time(time);
         if purged {

@@ -83,6 +83,10 @@ pub struct ListsCore {
     pub(super) is_tight: bool,
     /// Whether runs may be in memory that are on storage too.
     pub(super) may_be_clean: bool,
+    /// What lists in memory took when all that could be written had to wait for merges of levels.
+    pub(super) left_bytes: u64,
+    #[cfg(test)]
+    pub(super) looked_for_unwritten: u64,
     /// Small buckets that share runs.
     pub(super) packed: Option<Box<Packed>>,
 }
@@ -164,6 +168,9 @@ impl ListsCore {
             kept: None,
             is_tight: false,
             may_be_clean: false,
+            left_bytes: 0,
+            #[cfg(test)]
+            looked_for_unwritten: 0,
             packed,
             context,
         };

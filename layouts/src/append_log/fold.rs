@@ -189,7 +189,7 @@ impl ListsCore {
             if self.account.available() >= needed {
                 break names;
             }
-            self.make_room(needed, "reading runs")?;
+            self.make_room_to_read(needed, "reading runs")?;
         };
         let (Some(source), Some(reads), false) = (&self.source, &self.reads, names.is_empty())
         else {

@@ -169,7 +169,7 @@ impl ListsCore {
     }
 
     /// What lists in memory take, which is free once they are written.
-    fn elastic_bytes(&self) -> u64 {
+    pub(super) fn elastic_bytes(&self) -> u64 {
         // Not the index, of which notes are a part.
         let kinds = [MemoryKind::Pages, MemoryKind::Values];
         kinds.into_iter().map(|kind| self.account.used_for(kind)).sum()

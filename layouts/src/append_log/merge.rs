@@ -257,7 +257,16 @@ impl ListsCore {
         self.account.charge(MemoryKind::Tables, stored.memory_bytes() + RUN_BYTES);
         self.elements += elements;
         let stored = Some(Arc::new(stored));
-        let run = Run { number, elements, keys, memory: None, stored, busy: false, cached: None };
+        let run = Run {
+            number,
+            elements,
+            keys,
+            memory: None,
+            stored,
+            busy: false,
+            waits: false,
+            cached: None,
+        };
         let old: Vec<_> = bucket.runs.splice(first..first + count, [run]).collect();
         if first == 0 {
             // What was cut off up to here is not there any more.

@@ -124,6 +124,8 @@ pub struct Run {
     pub stored: Option<Arc<StoredRun>>,
     /// The helper writes it, or reads it ahead.
     pub busy: bool,
+    /// It is small, and stays in memory until levels are merged, of which there are many.
+    pub waits: bool,
     pub cached: Option<Cached>,
 }
 

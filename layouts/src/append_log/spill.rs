@@ -17,7 +17,7 @@ use super::bucket::Bucket;
 use super::core::ListsCore;
 use super::frozen::{Booked, Frozen};
 use super::jobs::Answer;
-use super::packed::PACKED;
+use super::packed::{PACKED, is_plain};
 use super::run::{Cached, RUN_BYTES, Run, StoredRun, window_bytes_min};
 use crate::contract::table::TableStats;
 use crate::trace_event;
@@ -128,21 +128,30 @@ impl ListsCore {
         }
         self.drop_clean(wanted);
         let is_short = self.account.available() + self.reaping < wanted;
-        if is_short && self.writing == 0 && !self.waits_for_merges() {
+        if is_short && self.writing == 0 && !self.has_only_left() {
             self.write_step();
         }
     }
 
     /// Sees to it that `bytes` are free, and what writing takes. May wait for storage.
     pub(super) fn make_room(&mut self, bytes: u64, what: &str) -> Result<()> {
-        let made = self.free_some(bytes, what);
+        self.make_room_for((bytes, false), what)
+    }
+
+    /// [`make_room`](ListsCore::make_room) for who reads: what is saved up for merges is lent before merges are waited for.
+    pub(super) fn make_room_to_read(&mut self, bytes: u64, what: &str) -> Result<()> {
+        self.make_room_for((bytes, true), what)
+    }
+
+    fn make_room_for(&mut self, wanted: (u64, bool), what: &str) -> Result<()> {
+        let made = self.free_some(wanted, what);
         if let Some(packed) = &mut self.packed {
             packed.end_lending();
         }
         made
     }
 
-    fn free_some(&mut self, bytes: u64, what: &str) -> Result<()> {
+    fn free_some(&mut self, (bytes, is_read): (u64, bool), what: &str) -> Result<()> {
         let (start, wanted) = (Instant::now(), bytes.saturating_add(self.sizes.slack));
         self.failed = None;
         self.book_left();
@@ -157,10 +166,15 @@ impl ListsCore {
             self.drop_clean(wanted);
             let idle = self.writing == 0 && self.reaping == 0;
             if idle && !self.write_step() && self.jobs.pending() == 0 {
-                if self.packed.as_mut().is_some_and(|packed| packed.lend()) {
+                if self.waits_for_merges() {
+                    if self.wait_for_merges(is_read.then_some(wanted)) {
+                        return Ok(());
+                    }
+                } else if self.packed.as_mut().is_some_and(|packed| packed.lend()) {
                     continue;
+                } else {
+                    return self.account.ensure(bytes, what);
                 }
-                return self.account.ensure(bytes, what);
             }
             if start.elapsed() > self.sizes.patience {
                 let message = format!("{what} needs {bytes} bytes, and storage has not freed them");
@@ -224,15 +238,32 @@ impl ListsCore {
         if self.source.is_none() {
             return false;
         }
-        let mut batch = self.unwritten();
-        if batch.is_empty() {
-            self.begin_packing_to_write();
-            batch = self.freeze_last(self.sizes.batch_bytes);
+        self.left_bytes = 0;
+        loop {
+            let batch = self.unwritten();
+            if batch.is_empty() {
+                break;
+            }
+            // Of what is left to be packed later nothing is begun; it is not found again until then.
+            if self.write(batch) {
+                return true;
+            }
         }
-        self.write(batch)
+        self.begin_packing_to_write();
+        let batch = self.freeze_last(self.sizes.batch_bytes);
+        let is_begun = self.write(batch);
+        if !is_begun && self.waits_for_merges() {
+            self.left_bytes = self.elastic_bytes();
+        }
+        is_begun
     }
 
-    /// Has frozen runs written.
+    /// Whether all that could be written has to wait for merges of levels, and little has come since that was looked at.
+    fn has_only_left(&self) -> bool {
+        self.waits_for_merges() && self.elastic_bytes() < self.left_bytes + self.growth_bytes()
+    }
+
+    /// Has frozen runs written. Says whether any of them are now: small ones may have to wait until levels are merged.
     pub(super) fn write(&mut self, batch: Vec<Arc<Frozen>>) -> bool {
         if batch.is_empty() {
             return false;
@@ -243,18 +274,21 @@ impl ListsCore {
                 run.busy = true;
             }
         }
+        let mut is_begun = false;
         for batch in self.by_barrier(batch) {
             let (small, others) = self.split_packable(batch);
+            is_begun |= !small.is_empty();
             if !small.is_empty() {
                 self.pack(small);
             }
             let others = self.leave_plenty(others);
             if !others.is_empty() {
+                is_begun = true;
                 self.writing += 1;
                 self.jobs.write(self.list_type, others, self.sizes.block_bytes);
             }
         }
-        true
+        is_begun
     }
 
     /// Leaves frozen runs that are more than are written together to be written later.
@@ -276,23 +310,32 @@ impl ListsCore {
         [before, after].into_iter().filter(|part| !part.is_empty()).collect()
     }
 
-    /// Runs that are nowhere but in memory and are not being written.
+    /// Runs that are nowhere but in memory and are not being written, but for those that are to wait for merges.
     pub(super) fn unwritten(&mut self) -> Vec<Arc<Frozen>> {
+        #[cfg(test)]
+        {
+            self.looked_for_unwritten += 1;
+        }
         let mut batch = self.orphans();
+        let are_left = self.waits_for_merges();
         let own = self.buckets.values().flat_map(|bucket| &bucket.runs);
         let all = own.chain(self.graves.values().flatten());
-        let waiting = all.filter(|run| run.stored.is_none() && !run.busy);
+        let waiting =
+            all.filter(|run| run.stored.is_none() && !run.busy && !(are_left && run.waits));
         batch.extend(waiting.filter_map(|run| run.memory.clone()).take(BATCH_RUNS_MAX));
         batch
     }
 
-    /// Freezes the lists of the last buckets, about `bytes` of them.
+    /// Freezes the lists of the last buckets, about `bytes` of them. Small ones are left that would have to wait for merges.
     fn freeze_last(&mut self, bytes: u64) -> Vec<Arc<Frozen>> {
-        self.kept = None;
+        let are_left = self.waits_for_merges();
         let (number, mut batch, mut total) = (self.epoch + 1, Vec::new(), 0);
         let (small, packed_bytes, packed_runs) = self.batch_to_pack();
         for bucket in self.buckets.values_mut().rev().filter(|bucket| bucket.elements > 0) {
             let live = bucket.live_bytes();
+            if are_left && live <= small && would_wait(bucket) {
+                continue;
+            }
             let is_full = total >= bytes || batch.len() >= BATCH_RUNS_MAX;
             if is_full && (live > small || total >= packed_bytes || batch.len() >= packed_runs) {
                 break;
@@ -301,7 +344,9 @@ impl ListsCore {
             batch.push(freeze(bucket, number));
             self.account.charge(MemoryKind::Tables, RUN_BYTES);
         }
-        self.epoch = number;
+        if !batch.is_empty() {
+            (self.epoch, self.kept) = (number, None);
+        }
         batch
     }
 
@@ -519,9 +564,16 @@ fn freeze(bucket: &mut Bucket, number: u64) -> Arc<Frozen> {
         memory: Some(frozen.clone()),
         stored: None,
         busy: false,
+        waits: false,
         cached: None,
     });
     frozen
+}
+
+/// Whether lists of a bucket would be packed, if they are small: it has no run of its own, but for one that waits for that.
+fn would_wait(bucket: &Bucket) -> bool {
+    let mut own = bucket.runs.iter().filter(|run| run.number != PACKED);
+    is_plain(bucket) && own.all(|run| run.waits && run.stored.is_none())
 }
 
 /// Bytes of the window that a run is read ahead through: no longer than the run.

@@ -18,7 +18,7 @@ use crate::contract::upkeep::Upkeep;
 
 /// An open [`AppendLog`].
 pub struct AppendLogLists<K, E> {
-    core: TypedLists<K, E>,
+    pub(super) core: TypedLists<K, E>,
 }
 
 impl<K, E> std::fmt::Debug for AppendLogLists<K, E> {

@@ -1,14 +1,11 @@
 //! When small buckets are packed: from the time on when memory is short and many of them are in it, and as long as
 //! something is packed. Nothing is kept for it before and after: a state that has no small buckets does not know of it.
 
-use std::sync::Arc;
-
 use alluvium_pagestore::Account;
 
 use super::{BUCKETS_SHARE, Packed, is_plain};
-use crate::append_log::bucket::BUCKET_BYTES;
+use crate::append_log::bucket::{BUCKET_BYTES, Bucket};
 use crate::append_log::core::ListsCore;
-use crate::append_log::frozen::Frozen;
 use crate::append_log::run::RUN_BYTES;
 
 /// Small buckets may take one part in so many of the memory before they are packed for a checkpoint, while memory is not
@@ -68,16 +65,6 @@ impl ListsCore {
         self.begin_from(if is_short { BUCKETS_SHARE } else { PLENTY_SHARE })
     }
 
-    /// These lists get runs of their own: small ones are counted when packing is to begin.
-    pub(super) fn not_packed(&mut self, batch: &[Arc<Frozen>]) {
-        let Some(packed) = self.packed.as_ref().filter(|_| self.sizes.packs_slices) else { return };
-        for frozen in batch.iter().filter(|frozen| frozen.booked.total() <= packed.small_bytes) {
-            if let Some(bucket) = self.buckets.get_mut(&frozen.bucket) {
-                bucket.was_small |= is_plain(bucket) && bucket.runs.len() == 1;
-            }
-        }
-    }
-
     /// Gives the memory for packing back, once nothing is packed and few buckets are to be. Cost: O(buckets) if nothing is
     /// packed.
     pub(in crate::append_log) fn end_packing(&mut self) {
@@ -107,20 +94,38 @@ impl ListsCore {
         }
     }
 
-    /// Whether so many buckets were small or are, of which some can be packed, that with runs of their own they take more
-    /// than a part of the memory.
-    fn has_many_small(&self, share: u64) -> bool {
+    /// Whether so many buckets are small, of which some can be packed, that with runs of their own they take more than a part
+    /// of the memory.
+    pub(super) fn has_many_small(&self, share: u64) -> bool {
         if !self.sizes.packs_all && !are_many(self.buckets.len(), share, &self.account) {
             return false;
         }
-        let (mut small, mut were_small) = (0, 0);
+        let small_bytes = self.packed.as_ref().map_or(0, |packed| packed.small_bytes);
+        let (mut small, mut stored) = (0, 0);
         for bucket in self.buckets.values() {
-            small += usize::from(self.freed_by_packing(bucket).is_some());
-            were_small += usize::from(bucket.was_small);
+            if self.freed_by_packing(bucket).is_some() {
+                small += 1;
+            } else if is_small_with_runs(bucket, small_bytes) {
+                stored += 1;
+            }
         }
-        let are_many = are_many(small + were_small, share, &self.account);
+        let are_many = are_many(small + stored, share, &self.account);
         small > 0 && (self.sizes.packs_all || are_many)
     }
+}
+
+/// Whether a bucket that has runs of its own would be small without them. In memory its lists take about twice as much as on
+/// storage. Cost: O(runs), and as many blocks as a small bucket may have.
+fn is_small_with_runs(bucket: &Bucket, small_bytes: u64) -> bool {
+    let stored = bucket.runs.iter().filter_map(|run| run.stored.as_ref());
+    let mut blocks =
+        stored.flat_map(|stored| &stored.blocks).map(|block| u64::from(block.record.len));
+    let unwritten = bucket.runs.iter().filter(|run| run.stored.is_none());
+    let unwritten = unwritten.filter_map(|run| run.memory.as_ref()).map(|run| run.booked.total());
+    let in_memory = bucket.live_bytes() + unwritten.sum::<u64>();
+    let most = small_bytes.saturating_sub(in_memory) / 2;
+    let has_room = |sum: u64, bytes: u64| Some(sum + bytes).filter(|sum| *sum <= most);
+    is_plain(bucket) && !bucket.runs.is_empty() && blocks.try_fold(0, has_room).is_some()
 }
 
 impl Packed {

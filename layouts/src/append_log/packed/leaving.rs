@@ -39,14 +39,6 @@ impl ListsCore {
             packed.rest -= 1;
         }
         if packed.rest > 0 || !self.begin_packing_to_write() {
-            self.not_packed(&batch);
-            return (Vec::new(), batch);
-        }
-        let packed = self.packed.as_mut().expect("looked at above");
-        packed.catch_up();
-        // Levels are not to become more and more, as they would if they cannot be merged.
-        let are_many = packed.levels.len() > 2 * LEVELS_MAX;
-        if are_many && !packed.levels.is_merging() {
             return (Vec::new(), batch);
         }
         self.sum_packed();
@@ -55,7 +47,7 @@ impl ListsCore {
         let packed = self.packed.as_ref().expect("looked at above");
         let (imported, mut room) = (self.imported(), PackedRoom::of(packed));
         let mut taken = Coming::default();
-        let (small, others): (Vec<_>, Vec<_>) = batch.into_iter().partition(|frozen| {
+        let (small, mut others): (Vec<_>, Vec<_>) = batch.into_iter().partition(|frozen| {
             let (time, loaded) = (frozen.bucket, loaded_most(frozen.booked.total()));
             let together = self.together_with(time);
             let is_packable = self.is_packable(frozen, &imported)
@@ -65,12 +57,20 @@ impl ListsCore {
             }
             is_packable
         });
-        let packed = self.packed.as_mut().expect("looked at above");
         if small.is_empty() {
             return (small, others);
         }
-        if are_many {
+        if !self.waits_for_merges() {
+            self.packed.as_mut().expect("looked at above").catch_up();
+        }
+        if self.waits_for_merges() {
             return (Vec::new(), self.leave_small(small, others));
+        }
+        let packed = self.packed.as_mut().expect("looked at above");
+        // Levels are not to become more and more, as they would if they cannot be merged.
+        if packed.levels.len() > 2 * LEVELS_MAX {
+            others.extend(small);
+            return (Vec::new(), others);
         }
         let memory = Booked::buffers(packed.account.clone(), small.len() as u64 * GOING_BYTES);
         packed.going.push_back(Going { coming: taken, _memory: memory });
@@ -85,7 +85,7 @@ impl ListsCore {
     ) -> Vec<Arc<Frozen>> {
         for frozen in small {
             match self.run_mut(frozen.bucket, frozen.number) {
-                Some(run) => run.busy = false,
+                Some(run) => (run.busy, run.waits) = (false, true),
                 None => others.push(frozen),
             }
         }
@@ -98,6 +98,21 @@ impl ListsCore {
             let are_many = packed.levels.len() > 2 * LEVELS_MAX;
             packed.writes && packed.rest == 0 && are_many && packed.levels.is_merging()
         })
+    }
+
+    /// Waits a moment for merges. Who reads so many bytes is lent before what is saved up for them: says whether these are
+    /// free now.
+    pub(in crate::append_log) fn wait_for_merges(&mut self, read_bytes: Option<u64>) -> bool {
+        let Some(packed) = &mut self.packed else { return false };
+        if let Some(bytes) = read_bytes {
+            packed.lend_saved();
+            if packed.account.available() >= bytes {
+                return true;
+            }
+        }
+        // One that fails is told of by the next call, and is not waited for.
+        let _ = packed.step(true);
+        false
     }
 
     /// Sums what packed slices take, if that has changed.

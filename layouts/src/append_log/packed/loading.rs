@@ -200,7 +200,7 @@ impl ListsCore {
             let Some((records, booked)) = packed.ahead.take(*known) else { break };
             packed.ahead.has_loaded(known.0);
             any = true;
-            self.make_room(LOADED_BYTES, "reading packed slices")?;
+            self.make_room_to_read(LOADED_BYTES, "reading packed slices")?;
             drop(booked);
             // Unless more of it was packed meanwhile.
             if self.to_load(known.0) == Some(known.1) {
@@ -229,6 +229,7 @@ impl ListsCore {
             stored: Some(Arc::new(stored)),
             // Nobody merges it or drops it from memory.
             busy: true,
+            waits: false,
             cached: Some(cached),
         };
         let bucket = self.buckets.get_mut(&time).expect("there or made");
@@ -250,7 +251,7 @@ impl ListsCore {
         let hashes = hash_of(slices[0].0)..=hash_of(slices[slices.len() - 1].0);
         let scan = scan_bytes(&packed.levels.infos_within(&hashes), packed.read_bytes);
         let all: u64 = slices.iter().map(|(_, slice)| slice.bytes).sum();
-        self.make_room(scan + all + more, "reading packed slices")?;
+        self.make_room_to_read(scan + all + more, "reading packed slices")?;
         match slices.iter().all(|(time, slice)| self.to_load(*time) == Some(*slice)) {
             true => self.scan_packed(slices, of_place).map(Some),
             false => Ok(None),

@@ -20,6 +20,8 @@ mod merging;
 mod packing;
 mod room;
 mod slices;
+#[cfg(test)]
+mod tests;
 mod unpacking;
 
 use std::collections::{BTreeSet, VecDeque};
@@ -110,6 +112,9 @@ pub struct Packed {
     /// What the copy of the directory takes that a merge on the helper's thread has.
     judging: Booked,
     patience: Duration,
+    /// A merge that has begun does not go on.
+    #[cfg(test)]
+    are_merges_held: bool,
     is_lent: bool,
     /// Whether small buckets are packed and levels merged: there is [memory for it](beginning).
     writes: bool,
@@ -214,6 +219,8 @@ impl Packed {
             purse: none(MemoryKind::Buffers),
             judging: none(MemoryKind::Tables),
             patience: sizes.patience,
+            #[cfg(test)]
+            are_merges_held: false,
             is_lent: false,
             writes: false,
             may_end: false,

@@ -1,0 +1,160 @@
+//! When packing begins, and what small buckets that wait for merges of levels hold up.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::sync::Arc;
+
+use alluvium_pagestore::io::{Device, Faults, Simulated};
+use alluvium_pagestore::{Account, BlobWriter, Helper, SegmentStore, Time};
+
+use super::{BUCKETS_SHARE, LEVELS_MAX, PACKED};
+use crate::append_log::{AppendLog, AppendLogLists};
+use crate::contract::lists::{Lists, ListsLayout};
+use crate::contract::table::{CheckpointOutcome, Cursor, StateContext};
+use crate::contract::upkeep::Upkeep;
+
+type Element = [u64; 4];
+
+struct Ground {
+    device: Arc<dyn Device>,
+    lists: AppendLogLists<u64, Element>,
+    blobs: u64,
+}
+
+impl Ground {
+    fn new(layout: &AppendLog, memory: u64) -> Self {
+        let device: Arc<dyn Device> = Arc::new(Simulated::new(5, Faults::none()));
+        let context = StateContext {
+            name: "lists".into(),
+            account: Account::below(&Account::root(memory), "lists", u64::MAX),
+            segments: Some(SegmentStore::new(device.clone(), 1)),
+            helper: Helper::inline(),
+            max_value_bytes: 4096,
+            key_groups: 256,
+            owned: 0..256,
+            movable: false,
+            restored: None,
+        };
+        let lists = layout.open_lists(context).unwrap();
+        Self { device, lists, blobs: 0 }
+    }
+
+    fn blobs(&mut self) -> BlobWriter {
+        self.blobs += 1;
+        BlobWriter::new(self.device.clone(), self.blobs, 4096)
+    }
+
+    fn checkpoint(&mut self) {
+        let mut blobs = self.blobs();
+        self.lists.checkpoint(&mut blobs).unwrap();
+        blobs.finish().unwrap();
+        self.lists.checkpointed(CheckpointOutcome::Committed);
+    }
+
+    fn append(&mut self, slice: i64, range: Range<u64>) {
+        range.for_each(|n| self.lists.append(Time(slice), &7, [n; 4]).unwrap());
+    }
+
+    fn fold(&mut self, slice: i64) -> Vec<Element> {
+        let (mut cursor, mut found) = (Cursor::default(), BTreeMap::new());
+        while !cursor.done {
+            let window = Time(slice)..Time(slice + 1);
+            let step = self.lists.fold(window, &mut cursor, 100, &mut |key, list| {
+                let all: &mut Vec<Element> = found.entry(*key).or_default();
+                while let Some(element) = list.next()? {
+                    all.push(*element);
+                }
+                Ok(())
+            });
+            step.unwrap();
+        }
+        found.remove(&7).unwrap_or_default()
+    }
+
+    /// Slices that have a run of their own on storage.
+    fn with_runs(&self) -> Vec<i64> {
+        let runs =
+            self.lists.core.buckets.values().flat_map(|b| b.runs.iter().map(|r| (b.time, r)));
+        let own = runs.filter(|(_, run)| run.stored.is_some() && run.number != PACKED);
+        own.map(|(time, _)| time.0).collect()
+    }
+
+    fn hold_merges(&mut self, are_held: bool) {
+        self.lists.core.packed.as_mut().unwrap().are_merges_held = are_held;
+    }
+}
+
+/// Each slice has a run of few elements first: then some more come to it, or none.
+#[test]
+fn a_slice_that_has_grown_is_not_counted_as_a_small_one() {
+    for (rounds, each, are_many) in [(1, 10, true), (3, 10, true), (3, 200, false)] {
+        let mut ground = Ground::new(&AppendLog::new().packs_slices(true), 2 << 20);
+        for slice in 0..40 {
+            for round in 0..rounds {
+                ground.append(slice, round * each..(round + 1) * each);
+                ground.checkpoint();
+            }
+        }
+        ground.append(100, 0..1);
+        assert_eq!(ground.lists.core.packed.as_ref().unwrap().small_bytes, 32 << 10);
+        let found = ground.lists.core.has_many_small(BUCKETS_SHARE);
+        assert_eq!(found, are_many, "{rounds} runs of {each} elements each");
+    }
+}
+
+/// A merge of levels that takes long: large slices are written meanwhile, packed ones are read, and nothing waits for it.
+#[test]
+fn small_slices_that_wait_for_merges_hold_nothing_up() {
+    let memory = 4 << 20;
+    let mut ground = Ground::new(&AppendLog::new().pack_all(), memory);
+    // A merge begins, and does not go on.
+    ground.append(0, 0..1);
+    ground.lists.reclaim(u64::MAX).unwrap();
+    ground.hold_merges(true);
+    let mut small = 1;
+    while !ground.lists.core.waits_for_merges() {
+        (small..small + 10).for_each(|slice| ground.append(slice, 0..3));
+        small += 10;
+        assert!(small < 2_000, "levels become many");
+        ground.lists.reclaim(u64::MAX).unwrap();
+    }
+    assert!(ground.lists.core.packed.as_ref().unwrap().levels.len() > 2 * LEVELS_MAX);
+    let packed = small;
+    (small..small + 100).for_each(|slice| ground.append(slice, 0..3));
+    small += 100;
+    // A checkpoint freezes them, and waits.
+    let mut blobs = ground.blobs();
+    let begun = ground.lists.begin_checkpoint(&mut blobs).unwrap();
+    assert!(begun.is_none() && ground.lists.continue_checkpoint(&mut blobs).unwrap().is_none());
+    // More than the memory has room for.
+    let large = 10_000..10_030;
+    for slice in large.clone() {
+        ground.append(slice, 0..8_000);
+    }
+    let written = ground.with_runs();
+    assert!(!written.is_empty() && written.iter().all(|slice| large.contains(slice)));
+    ground.lists.reclaim(u64::MAX).unwrap();
+    assert!(large.clone().all(|slice| ground.with_runs().contains(&slice)));
+    assert_eq!(ground.fold(packed / 2), [[0; 4], [1; 4], [2; 4]]);
+    // It looks for something to write once.
+    let start = ground.lists.core.looked_for_unwritten;
+    for _ in 0..100 {
+        assert!(ground.lists.continue_checkpoint(&mut blobs).unwrap().is_none());
+    }
+    assert!(ground.lists.core.looked_for_unwritten <= start + 3);
+    // Levels are merged: all is packed that is small.
+    ground.hold_merges(false);
+    while ground.lists.continue_checkpoint(&mut blobs).unwrap().is_none() {}
+    blobs.finish().unwrap();
+    ground.lists.checkpointed(CheckpointOutcome::Committed);
+    ground.lists.reclaim(u64::MAX).unwrap();
+    assert!(ground.with_runs().iter().all(|slice| large.contains(slice)));
+    for slice in (0..small).step_by(7) {
+        let count = if slice == 0 { 1 } else { 3 };
+        assert!(ground.fold(slice).into_iter().eq((0..count).map(|n| [n; 4])), "{slice}");
+    }
+    for slice in large {
+        assert!(ground.fold(slice).into_iter().eq((0..8_000).map(|n| [n; 4])), "{slice}");
+    }
+    assert!(ground.lists.core.account.stats().peak <= memory);
+}
