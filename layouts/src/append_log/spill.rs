@@ -153,6 +153,7 @@ impl ListsCore {
 
     fn free_some(&mut self, (bytes, is_read): (u64, bool), what: &str) -> Result<()> {
         let (start, wanted) = (Instant::now(), bytes.saturating_add(self.sizes.slack));
+        let mut others_were_asked = false;
         self.failed = None;
         self.book_left();
         loop {
@@ -167,9 +168,14 @@ impl ListsCore {
             let idle = self.writing == 0 && self.reaping == 0;
             if idle && !self.write_step() && self.jobs.pending() == 0 {
                 if self.waits_for_merges() {
-                    if self.wait_for_merges(is_read.then_some(wanted)) {
+                    if self.wait_for_merges(is_read.then_some(bytes)) {
                         return Ok(());
                     }
+                    // Other states may have pages to give, or there is enough but for the slack.
+                    if !others_were_asked && self.account.ensure(bytes, what).is_ok() {
+                        return Ok(());
+                    }
+                    others_were_asked = true;
                 } else if self.packed.as_mut().is_some_and(|packed| packed.lend()) {
                     continue;
                 } else {

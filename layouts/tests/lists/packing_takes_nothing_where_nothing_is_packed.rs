@@ -85,10 +85,10 @@ impl Beside {
 }
 
 /// How many chunks a piece of memory has room for depends on where the allocator puts it. So two runs of one history are not
-/// the same to the byte, and are compared by some steps together.
+/// the same to the byte, and are compared by many steps together.
 #[test]
 fn a_state_without_small_slices_takes_the_same_memory_at_each_step() {
-    let steps = 500;
+    let steps = 10_000;
     for shape in &SHAPES {
         for memory in [1 << 20, 1 << 21] {
             let mut both = [false, true].map(|packs| open(memory, packs).expect("enough memory"));
