@@ -10,7 +10,7 @@ use alluvium_layouts::{
     AppendLog, AppendLogLists, Cursor, Lists, ListsLayout, StateContext, Upkeep,
 };
 use alluvium_pagestore::io::{IoOptions, open_device};
-use alluvium_pagestore::{Account, Helper, MIB, Result, SegmentStore, Time, hash_word};
+use alluvium_pagestore::{Account, ErrorKind, Helper, MIB, Result, SegmentStore, Time, hash_word};
 
 type Element = [u64; 4];
 type Log = AppendLogLists<u64, Element>;
@@ -81,8 +81,12 @@ fn main() -> Result<()> {
     for nth in 0..elements {
         let (slice, key) = (slice_of(nth, shape), key_of(nth));
         let element = [nth; 4];
-        log.append(Time(slice as i64 * WIDTH), &key, element)
-            .unwrap_or_else(|refused| panic!("{nth}: {}", refused.error));
+        // What is not written in time is refused, and can be appended again.
+        while let Err(refused) = log.append(Time(slice as i64 * WIDTH), &key, element) {
+            let is_late = refused.error.kind() == ErrorKind::Backpressure;
+            assert!(is_late, "{nth}: {}", refused.error);
+            println!("append: element {nth} was refused, and is appended again: {}", refused.error);
+        }
         wanted[slice as usize].add(key, &element);
         if (nth + 1) % tenth == 0 {
             println!("append: {} of {elements}, {:.0}/s", nth + 1, rate(nth + 1, start));
