@@ -58,7 +58,7 @@ pub struct Capture {
     waiting: BTreeMap<RunName, usize>,
     /// Whether all of these are left until levels are merged.
     are_left: bool,
-    /// Of those that are not written, those whose buckets are purged: nobody else has them.
+    /// Unwritten runs whose buckets are purged: only this capture has them.
     orphans: Vec<Orphan>,
     /// Notes of buckets that are purged.
     notes_left: Vec<NotesLeft>,

@@ -81,7 +81,8 @@ impl Loading {
         Some((at, self.folds[at].take()?))
     }
 
-    /// The fold goes on; of too many the first is forgotten, of those that have loaded all of their slices first.
+    /// Remembers a fold that goes on. With too many of them one is forgotten: the oldest that has loaded all of its
+    /// slices, or else the oldest.
     fn remember(&mut self, fold: LoadingFold) {
         self.folds.sort_by_key(|fold| fold.as_ref().map_or(0, |fold| 2 - u8::from(fold.is_done)));
         self.folds[0] = Some(fold);
