@@ -5,38 +5,17 @@
 //! them. One [index] entry per key leads to the record wherever it is. `docs/design/hybrid-log.md`
 //! has the design, its reasons, and its checkpoints.
 
-mod address;
-mod batches;
-mod by_hash;
-mod capture;
-mod checkpoint;
 mod cold;
 mod config;
-mod core;
-mod deaths;
-mod expiring;
-mod fetches;
-mod flush;
-mod frame_set;
-mod frame_unsafe;
-mod frames_unsafe;
 mod index;
-mod leaving;
-mod log;
-mod marks;
+mod memory;
 mod needs;
-mod passing;
-mod pool_unsafe;
-mod rewriter;
-mod spill;
 #[cfg(test)]
 mod stalls_tests;
-mod stored;
+mod storage;
 mod table;
 #[cfg(test)]
 mod tests;
-mod typed_unsafe;
-mod writers;
 
 use address::Address;
 pub(crate) use cold::{NamedRuns, TOMBSTONE};
@@ -46,3 +25,8 @@ pub use config::{
 };
 pub(crate) use pool_unsafe::{Piece, Pool};
 pub use table::HybridLogTable;
+
+// By their own names in all of this folder.
+use memory::{address, frame_set, frame_unsafe, frames_unsafe, log, marks, pool_unsafe};
+use storage::{capture, deaths, flush, leaving, rewriter, spill, stored, writers};
+use table::{batches, core, expiring, fetches, typed_unsafe};

@@ -12,20 +12,20 @@ use std::ops::{Deref, DerefMut};
 
 use alluvium_pagestore::{Key, Lookup, MemoryKind, Result, State};
 
-use super::address::{Place, StoredAt};
-use super::config::HybridLog;
-use super::core::Core;
-use super::frame_unsafe::Shape;
-use super::index::IndexHash;
-use super::log::{Located, Log};
 use crate::contract::table::StateContext;
+use crate::hybrid_log::address::{Place, StoredAt};
+use crate::hybrid_log::config::HybridLog;
+use crate::hybrid_log::core::Core;
+use crate::hybrid_log::frame_unsafe::Shape;
+use crate::hybrid_log::index::IndexHash;
+use crate::hybrid_log::log::{Located, Log};
 use crate::support::out_of_line_unsafe::{DroppedHere, drop_here};
 use crate::support::record_type_unsafe::{RecordType, heap_of};
 
 drop_here!(Core);
 
 /// A core whose records have keys `K` and values `V`.
-pub(super) struct Typed<K, V> {
+pub(in crate::hybrid_log) struct Typed<K, V> {
     core: DroppedHere<Core>,
     types: PhantomData<fn() -> (K, V)>,
 }
@@ -170,7 +170,7 @@ impl<K: Key, V: State> Typed<K, V> {
     }
 
     /// The address of the first record in memory whose hash is like this one's, which the processor
-    /// is hinted to load; [`NOWHERE`](super::log::NOWHERE) if there is none.
+    /// is hinted to load; [`NOWHERE`](crate::hybrid_log::log::NOWHERE) if there is none.
     #[inline(always)]
     pub fn prefetch_candidate(&self, hash: IndexHash) -> u64 {
         self.log().prefetch_candidate(Shape::for_types::<K, V>().stride, hash)
@@ -216,7 +216,7 @@ impl<K: Key, V: State> Typed<K, V> {
 }
 
 /// An entry in a slot, to be changed, and what is to be told of the change.
-pub(super) struct Changing<'a, K, V> {
+pub(in crate::hybrid_log) struct Changing<'a, K, V> {
     pub key: &'a K,
     pub value: &'a mut V,
     pub frame_heap: &'a mut u64,

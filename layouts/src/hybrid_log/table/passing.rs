@@ -15,9 +15,9 @@ use alluvium_pagestore::{
     SegmentStore, fingerprint,
 };
 
-use super::core::{Core, Visit, stored_address};
-use super::frames_unsafe::Stage;
 use crate::contract::table::Cursor;
+use crate::hybrid_log::core::{Core, Visit, stored_address};
+use crate::hybrid_log::frames_unsafe::Stage;
 use crate::restore::full_image::PAGE_RECORDS_MAX;
 use crate::support::booked::Booked;
 use crate::support::record_type_unsafe::RecordRun;
@@ -30,7 +30,7 @@ const BUFFER_BYTES_MAX: u64 = 1 << 20;
 const WINDOW_BYTES: usize = 2 * BLOCK_BYTES;
 
 impl Core {
-    pub(super) fn visit_where_they_are(&mut self, visit: Visit<'_>) -> Result<()> {
+    pub(in crate::hybrid_log) fn visit_where_they_are(&mut self, visit: Visit<'_>) -> Result<()> {
         self.log.end_leaving();
         let cold = self.log.index.stored();
         if cold == 0 {
@@ -78,7 +78,7 @@ impl Core {
     }
 
     /// Gives the memory of a pass back whose reads were left and have ended.
-    pub(super) fn settle_pass(&mut self) {
+    pub(in crate::hybrid_log) fn settle_pass(&mut self) {
         if self.left_pass.as_ref().is_some_and(|(store, _)| store.left_bytes() == 0) {
             self.left_pass = None;
         }

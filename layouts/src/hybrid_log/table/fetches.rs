@@ -8,9 +8,9 @@
 
 use alluvium_pagestore::SegmentId;
 
-use super::address::StoredAt;
-use super::stored::Read;
 use crate::contract::fetch::Ticket;
+use crate::hybrid_log::address::StoredAt;
+use crate::hybrid_log::stored::Read;
 
 /// The reads under way and those that wait to be used.
 #[derive(Debug)]

@@ -17,10 +17,10 @@ use alluvium_pagestore::{
     Error, ErrorKind, Helper, Result, SegmentInfo, SegmentStore, SegmentWriter, WrittenPage,
 };
 
-use super::frame_unsafe::{Frame, FrozenFrame};
-use super::log::Copies;
-use super::writers::Writers;
 use crate::checkpoint::Jobs;
+use crate::hybrid_log::frame_unsafe::{Frame, FrozenFrame};
+use crate::hybrid_log::log::Copies;
+use crate::hybrid_log::writers::Writers;
 use crate::support::record_type_unsafe::ErasedTouched;
 use crate::trace_span;
 

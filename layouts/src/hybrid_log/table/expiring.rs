@@ -7,14 +7,14 @@
 //!
 //! A record that moves from storage to memory behind the pass is found by the next.
 //!
-//! A log with a [cold tier](super::cold) lets entries expire as far as the tier can tell how many of its keys do.
+//! A log with a [cold tier](crate::hybrid_log::cold) lets entries expire as far as the tier can tell how many of its keys do.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use alluvium_pagestore::{Error, ErrorKind, FooterEntry, MemoryKind, Result, SegmentInfo, Time};
 
-use super::core::{Core, stored_address};
 use crate::contract::table::Cursor;
+use crate::hybrid_log::core::{Core, stored_address};
 use crate::support::record_type_unsafe::{ErasedTouched, RecordRef, RecordType};
 
 /// How the entries of a log expire.
@@ -66,12 +66,12 @@ impl Expiry {
 
 impl Core {
     /// Whether entries can expire: a cold tier counts its keys by their last touch.
-    pub(super) fn can_expire(&self) -> Result<()> {
+    pub(in crate::hybrid_log) fn can_expire(&self) -> Result<()> {
         let can = self.log.cold.as_ref().map_or(Ok(()), |cold| cold.can_expire());
         can.map_err(|error| error.with("state", &self.context.name))
     }
 
-    pub(super) fn begin_expiring(&mut self, touched: ErasedTouched, now: Time) {
+    pub(in crate::hybrid_log) fn begin_expiring(&mut self, touched: ErasedTouched, now: Time) {
         self.log.cold.iter_mut().for_each(|cold| cold.begin_expiring(touched, now));
         // With a tier entries are counted longer: only who asked for it has that.
         self.log.gets_no_cold();
@@ -87,18 +87,18 @@ impl Core {
     }
 
     /// What was touched last before this has expired.
-    pub(super) fn expired_to(&self) -> Time {
+    pub(in crate::hybrid_log) fn expired_to(&self) -> Time {
         self.expiry.map_or(Time::MIN, |expiry| expiry.to)
     }
 
     /// Entries live so long without a touch.
-    pub(super) fn live_for(&mut self, nanos: u64) {
+    pub(in crate::hybrid_log) fn live_for(&mut self, nanos: u64) {
         self.log.cold.iter_mut().for_each(|cold| cold.live_for(nanos));
     }
 
     /// What was touched last before `to` has expired from now on. With a cold tier that is so up to its tide only: of what
     /// leaves the log, the tier may have an older copy.
-    pub(super) fn expire_to(&mut self, to: Time) {
+    pub(in crate::hybrid_log) fn expire_to(&mut self, to: Time) {
         let Some(expiry) = &mut self.expiry else { return };
         let to = match &mut self.log.cold {
             Some(cold) => {
@@ -112,7 +112,7 @@ impl Core {
     }
 
     /// Goes on with a pass for `fuel` slots of frames: counts what it removes, and says if it may have missed some.
-    pub(super) fn expire_in_memory(
+    pub(in crate::hybrid_log) fn expire_in_memory(
         &mut self,
         cursor: &mut Cursor,
         fuel: usize,
@@ -164,7 +164,7 @@ impl Core {
     }
 
     /// Removes those of a segment's records that are still in the index.
-    pub(super) fn remove_expired(&mut self, segment: u32, entries: &[FooterEntry]) {
+    pub(in crate::hybrid_log) fn remove_expired(&mut self, segment: u32, entries: &[FooterEntry]) {
         let mut removed = 0;
         for entry in entries {
             let (hash, address) =

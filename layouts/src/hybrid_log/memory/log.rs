@@ -35,21 +35,21 @@ use std::time::{Duration, Instant};
 
 use alluvium_pagestore::{Account, Error, MemoryKind, Result, fingerprint};
 
-use super::address::{Address, Place, StoredAt};
-use super::cold::{Cold, Later};
-use super::config::Sizes;
-use super::deaths::Deaths;
-use super::flush::{Flusher, drop_frame};
-use super::frame_unsafe::Frame;
-use super::frames_unsafe::{FrameState, Frames, NO_FRAME, Stage};
-use super::index::{Index, IndexHash, Position};
-use super::pool_unsafe::Pool;
-use super::spill::Spill;
-use super::stored::Stored;
-use super::writers::Writers;
 use crate::contract::fetch::Fetch;
 use crate::contract::table::{StateContext, TableStats};
 use crate::heap::hash_range::HashRange;
+use crate::hybrid_log::address::{Address, Place, StoredAt};
+use crate::hybrid_log::cold::{Cold, Later};
+use crate::hybrid_log::config::Sizes;
+use crate::hybrid_log::deaths::Deaths;
+use crate::hybrid_log::flush::{Flusher, drop_frame};
+use crate::hybrid_log::frame_unsafe::Frame;
+use crate::hybrid_log::frames_unsafe::{FrameState, Frames, NO_FRAME, Stage};
+use crate::hybrid_log::index::{Index, IndexHash, Position};
+use crate::hybrid_log::pool_unsafe::Pool;
+use crate::hybrid_log::spill::Spill;
+use crate::hybrid_log::stored::Stored;
+use crate::hybrid_log::writers::Writers;
 use crate::support::first_panic::FirstPanic;
 use crate::support::oversize::Oversize;
 use crate::support::record_type_unsafe::RecordType;
@@ -378,7 +378,7 @@ impl Log {
     }
 
     /// Whether what a record needs is more than its slot, so that a frame goes to the helper to be emptied.
-    pub(super) fn needs_reaper(&self) -> bool {
+    pub(in crate::hybrid_log) fn needs_reaper(&self) -> bool {
         self.record_type.needs_drop()
     }
 
@@ -405,7 +405,7 @@ impl Log {
 
     /// What is on storage of a record in memory is not it any more.
     #[inline]
-    pub(super) fn copy_died(&mut self, stored: Option<(u32, u32)>) {
+    pub(in crate::hybrid_log) fn copy_died(&mut self, stored: Option<(u32, u32)>) {
         if let Some((segment, grain)) = stored {
             let stored = self.stored.as_mut().expect("a record that was written has a store");
             stored.record_died(StoredAt { segment, grain });
@@ -445,7 +445,7 @@ impl Log {
     }
 
     /// An entry that owns `heap` bytes was taken out of a frame: it may be retired by that.
-    pub(super) fn vacated(&mut self, number: u32, heap: u64) {
+    pub(in crate::hybrid_log) fn vacated(&mut self, number: u32, heap: u64) {
         let stage = self.stage(number);
         let state = self.frames.state_mut(number);
         state.heap_bytes -= heap;

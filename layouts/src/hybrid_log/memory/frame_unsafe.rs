@@ -21,11 +21,11 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use super::marks::{DIED, FIRST, GRAIN, SINCE, TOUCHED, USED, number_of};
-use super::pool_unsafe::{Piece, piece_bytes};
+use crate::hybrid_log::marks::{DIED, FIRST, GRAIN, SINCE, TOUCHED, USED, number_of};
+use crate::hybrid_log::pool_unsafe::{Piece, piece_bytes};
 use crate::support::record_type_unsafe::{Entry, RecordRef, RecordType};
 
-pub(super) use super::marks::{Due, Epoch};
+pub(in crate::hybrid_log) use crate::hybrid_log::marks::{Due, Epoch};
 
 /// What a slot begins with.
 #[repr(C)]
@@ -33,15 +33,15 @@ struct Header {
     /// The segment that has the record, once it is written: the owner's alone. Of no meaning while the
     /// record is fresh. In a frame of copies the slot that a record was copied from.
     segment: u32,
-    /// What is known of the record, see [`marks`](super::marks), and where it is in its segment once it is written.
+    /// What is known of the record, see [`marks`](crate::hybrid_log::marks), and where it is in its segment once it is written.
     place: AtomicU32,
 }
 
 /// Where things are in a slot: a header, then the entry. The same as in a `repr(C)` struct of the two.
 #[derive(Clone, Copy)]
-pub(super) struct Shape {
+pub(in crate::hybrid_log) struct Shape {
     /// Bytes of a slot.
-    pub(super) stride: usize,
+    pub(in crate::hybrid_log) stride: usize,
     /// Where the entry is.
     entry: usize,
     align: usize,
@@ -50,7 +50,7 @@ pub(super) struct Shape {
 impl Shape {
     /// That of slots for such entries.
     #[inline(always)]
-    pub(super) const fn of(entry: Layout) -> Self {
+    pub(in crate::hybrid_log) const fn of(entry: Layout) -> Self {
         let header = Layout::new::<Header>();
         let align = if entry.align() > header.align() { entry.align() } else { header.align() };
         let at = rounded_up(header.size(), entry.align());
@@ -59,7 +59,7 @@ impl Shape {
 
     /// That of slots for these types, known to the compiler.
     #[inline(always)]
-    pub(super) const fn for_types<K, V>() -> Self {
+    pub(in crate::hybrid_log) const fn for_types<K, V>() -> Self {
         const { Self::of(Layout::new::<Entry<K, V>>()) }
     }
 }
@@ -141,22 +141,22 @@ impl Slots {
     }
 }
 
-/// A frame's slots without its owner: for [`Frames`](super::frames_unsafe::Frames), which sees to
+/// A frame's slots without its owner: for [`Frames`](crate::hybrid_log::frames_unsafe::Frames), which sees to
 /// it that the frame is there. Null for no frame.
 #[derive(Clone, Copy)]
-pub(super) struct Base(*mut u8);
+pub(in crate::hybrid_log) struct Base(*mut u8);
 
 impl Base {
-    pub(super) const NONE: Self = Self(std::ptr::null_mut());
+    pub(in crate::hybrid_log) const NONE: Self = Self(std::ptr::null_mut());
 
     #[inline(always)]
-    pub(super) fn is_none(self) -> bool {
+    pub(in crate::hybrid_log) fn is_none(self) -> bool {
         self.0.is_null()
     }
 
     /// A place in the slot, for a prefetch.
     #[inline(always)]
-    pub(super) fn hint(self, stride: usize, slot: u32) -> *const u8 {
+    pub(in crate::hybrid_log) fn hint(self, stride: usize, slot: u32) -> *const u8 {
         self.0.wrapping_add(slot as usize * stride)
     }
 
@@ -167,7 +167,7 @@ impl Base {
     /// entries are reached through nothing that conflicts with the use of the entry.
     #[inline(always)]
     // SAFETY: the frame and what reaches its entries are the caller's to promise, as said above.
-    pub(super) unsafe fn spot<'a, K, V>(
+    pub(in crate::hybrid_log) unsafe fn spot<'a, K, V>(
         self,
         slot: u32,
         fresh: Option<Epoch>,
@@ -189,9 +189,9 @@ impl Base {
 }
 
 /// An entry, and what its slot says of its record.
-pub(super) struct Spot<'a, K, V> {
-    pub(super) key: &'a K,
-    pub(super) value: *mut V,
+pub(in crate::hybrid_log) struct Spot<'a, K, V> {
+    pub(in crate::hybrid_log) key: &'a K,
+    pub(in crate::hybrid_log) value: *mut V,
     place: &'a AtomicU32,
     word: u32,
 }
@@ -199,7 +199,7 @@ pub(super) struct Spot<'a, K, V> {
 impl<K, V> Spot<'_, K, V> {
     /// The value of this fresh record is about to be changed.
     #[inline(always)]
-    pub(super) fn touch(&self) {
+    pub(in crate::hybrid_log) fn touch(&self) {
         // No helper changes the words of a frame that is not frozen.
         self.place.store(self.word | TOUCHED, Ordering::Relaxed);
     }
@@ -264,7 +264,7 @@ impl Frame {
     }
 
     /// Where its slots are, while entries may be changed.
-    pub(super) fn base(&self) -> Base {
+    pub(in crate::hybrid_log) fn base(&self) -> Base {
         if self.frozen { Base::NONE } else { Base({ self.memory.base }.as_ptr()) }
     }
 
@@ -301,7 +301,7 @@ impl Frame {
     }
 
     /// Those of them that are fresh since others than this epoch, before which there was none of them.
-    pub(super) fn due(&self, epoch: Epoch) -> u32 {
+    pub(in crate::hybrid_log) fn due(&self, epoch: Epoch) -> u32 {
         self.fresh - if self.last == epoch.number() { self.fresh_last } else { 0 }
     }
 
@@ -411,7 +411,7 @@ impl Frame {
 
     /// Whether the record in a slot is fresh, and one of these.
     #[inline]
-    pub(super) fn is_due(&self, slot: u32, due: Due) -> bool {
+    pub(in crate::hybrid_log) fn is_due(&self, slot: u32, due: Due) -> bool {
         self.memory.is_due(self.stride(), slot, due)
     }
 
@@ -427,7 +427,11 @@ impl Frame {
 
     /// The first slot from one on whose record is live and in a wanted segment.
     #[inline]
-    pub(super) fn next_stored(&self, from: u32, is_wanted: impl Fn(u32) -> bool) -> Option<u32> {
+    pub(in crate::hybrid_log) fn next_stored(
+        &self,
+        from: u32,
+        is_wanted: impl Fn(u32) -> bool,
+    ) -> Option<u32> {
         const MARKS: u32 = USED | SINCE | DIED[0] | DIED[1];
         (from..self.memory.slots).find(|&slot| {
             let place = self.place(slot).load(Ordering::Relaxed);
@@ -452,7 +456,7 @@ impl Frame {
     /// # Panics
     /// If the frame is frozen.
     #[inline]
-    pub(super) fn freshen(&mut self, slot: u32, epoch: Epoch) -> Option<(u32, u32)> {
+    pub(in crate::hybrid_log) fn freshen(&mut self, slot: u32, epoch: Epoch) -> Option<(u32, u32)> {
         assert!(!self.frozen, "a frozen frame is never changed");
         debug_assert!(self.is_used(slot));
         let place = self.place(slot);
@@ -469,7 +473,7 @@ impl Frame {
     ///
     /// # Panics
     /// If the frame is frozen.
-    pub(super) fn carry_over(&mut self, epoch: Epoch) {
+    pub(in crate::hybrid_log) fn carry_over(&mut self, epoch: Epoch) {
         assert!(!self.frozen, "a frozen frame is never changed");
         for slot in 0..self.memory.slots {
             if self.is_due(slot, epoch.due()) {
@@ -500,7 +504,7 @@ impl Frame {
     /// Clones the records that are fresh since epochs before this one behind those in `copies`, which
     /// has room for them and no other slots in use. They are fresh since this epoch then; which of them are
     /// touched from now on is known when the copies are written. If a clone panics nothing has changed.
-    pub(super) fn copy_due(&mut self, copies: &mut Self, epoch: Epoch) {
+    pub(in crate::hybrid_log) fn copy_due(&mut self, copies: &mut Self, epoch: Epoch) {
         assert!(
             !self.frozen && copies.used + self.due(epoch) <= copies.memory.slots,
             "no room for the copies"
@@ -560,7 +564,7 @@ impl Frame {
     /// The records of this frame that were copied in this epoch into some slots of `copies` are in a segment now: as the
     /// iterator goes on, those that are still as they were then get their place, and it gives the grains of
     /// the others.
-    pub(super) fn settle_copies(
+    pub(in crate::hybrid_log) fn settle_copies(
         &mut self,
         copies: &Self,
         of: Range<u32>,
@@ -608,7 +612,7 @@ impl Frame {
     /// If the frame is frozen or the slot used.
     // SAFETY: the types are the caller's to promise, as said above.
     #[inline]
-    pub(super) unsafe fn put<K: 'static, V: 'static>(
+    pub(in crate::hybrid_log) unsafe fn put<K: 'static, V: 'static>(
         &mut self,
         slot: u32,
         (key, value): (K, V),
@@ -684,7 +688,7 @@ impl Frame {
     }
 
     /// The same, to write these only.
-    pub(super) fn freeze_for(&mut self, due: Due) -> FrozenFrame {
+    pub(in crate::hybrid_log) fn freeze_for(&mut self, due: Due) -> FrozenFrame {
         assert!(!self.frozen, "a frame is frozen once");
         self.frozen = true;
         FrozenFrame(self.owner.clone(), due)
@@ -694,7 +698,7 @@ impl Frame {
     ///
     /// # Panics
     /// If it is another frame's.
-    pub(super) fn thaw(&mut self, frozen: FrozenFrame) -> Due {
+    pub(in crate::hybrid_log) fn thaw(&mut self, frozen: FrozenFrame) -> Due {
         assert!(Arc::ptr_eq(&self.owner, &frozen.0), "the frozen handle of another frame");
         self.frozen = false;
         frozen.1

@@ -9,7 +9,7 @@
 
 use alluvium_pagestore::{Result, SegmentInfo, SegmentStore, SegmentWriter};
 
-use super::config::Sizes;
+use crate::hybrid_log::config::Sizes;
 
 /// One writer for each generation.
 pub struct Writers {

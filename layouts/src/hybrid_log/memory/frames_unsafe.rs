@@ -12,8 +12,8 @@
 //!
 //! Frames are not generic. The calls of the record path name the types of the records, which their callers promise.
 
-use super::frame_unsafe::{Base, Epoch, Frame, Spot};
-use super::index::{Index, IndexHash};
+use crate::hybrid_log::frame_unsafe::{Base, Epoch, Frame, Spot};
+use crate::hybrid_log::index::{Index, IndexHash};
 
 /// What a frame is at.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -158,7 +158,7 @@ impl Frames {
     }
 
     /// What records that change are fresh since.
-    pub(super) fn epoch(&self) -> Epoch {
+    pub(in crate::hybrid_log) fn epoch(&self) -> Epoch {
         self.epoch
     }
 

@@ -9,12 +9,12 @@ use std::slice::from_ref;
 
 use alluvium_pagestore::{Key, Result, State};
 
-use super::address::{Address, Place};
-use super::core::{Core, Visit};
-use super::index::{Index, IndexHash, PREFIX_BITS};
-use super::table::HybridLogTable;
 use crate::contract::by_hash::{ByHash, VisitRun};
 use crate::contract::table::Cursor;
+use crate::hybrid_log::address::{Address, Place};
+use crate::hybrid_log::core::{Core, Visit};
+use crate::hybrid_log::index::{Index, IndexHash, PREFIX_BITS};
+use crate::hybrid_log::table::HybridLogTable;
 use crate::support::booked::Booked;
 use crate::support::record_type_unsafe::RecordRun;
 
@@ -62,7 +62,7 @@ impl<K: Key, V: State> ByHash<K, V> for HybridLogTable<K, V> {
 
 impl Core {
     /// Whether the index keeps what tells key groups apart; not so in tests of colliding hashes.
-    pub(super) fn knows_hashes(&self) -> bool {
+    pub(in crate::hybrid_log) fn knows_hashes(&self) -> bool {
         self.log.sizes.hash_mask == u64::MAX
     }
 
@@ -117,7 +117,7 @@ impl Core {
     }
 
     /// Visits the records of a range of prefixes, about so many.
-    pub(super) fn scan_prefixes(
+    pub(in crate::hybrid_log) fn scan_prefixes(
         &mut self,
         prefixes: (u32, u32),
         cursor: &mut Cursor,

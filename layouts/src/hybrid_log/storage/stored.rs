@@ -17,12 +17,12 @@ use alluvium_pagestore::{
 };
 
 use self::reading::Reads;
-use super::address::SEGMENTS_MAX;
-use super::deaths::Deaths;
-use super::frame_set::FrameSet;
-use super::leaving::SegmentSet;
-use super::spill::Spill;
 use crate::checkpoint::LiveSets;
+use crate::hybrid_log::address::SEGMENTS_MAX;
+use crate::hybrid_log::deaths::Deaths;
+use crate::hybrid_log::frame_set::FrameSet;
+use crate::hybrid_log::leaving::SegmentSet;
+use crate::hybrid_log::spill::Spill;
 
 pub use self::reading::Read;
 

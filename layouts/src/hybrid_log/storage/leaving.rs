@@ -1,7 +1,7 @@
 //! Segments that are given up together, and how far the frames in memory have been looked through for
 //! records of them.
 
-use super::frame_set::FrameSet;
+use crate::hybrid_log::frame_set::FrameSet;
 
 /// Numbers of segments: a bit for each.
 #[derive(Debug, Default)]

@@ -9,13 +9,13 @@ use alluvium_pagestore::{
     RECORDS, RUNS, Result, SegmentImage, SegmentReader, StateImage, fingerprint,
 };
 
-use super::address::{Address, Place, StoredAt};
-use super::cold::{Cold, names_of};
-use super::config::Sizes;
-use super::core::{Core, TOO_LARGE, Visit, stored_address};
-use super::frame_unsafe::Frame;
-use super::index::Index;
 use crate::contract::table::Cursor;
+use crate::hybrid_log::address::{Address, Place, StoredAt};
+use crate::hybrid_log::cold::{Cold, names_of};
+use crate::hybrid_log::config::Sizes;
+use crate::hybrid_log::core::{Core, TOO_LARGE, Visit, stored_address};
+use crate::hybrid_log::frame_unsafe::Frame;
+use crate::hybrid_log::index::Index;
 use crate::support::booked::Booked;
 use crate::support::record_type_unsafe::RecordRun;
 
@@ -35,7 +35,11 @@ const AHEAD_SHARE: u64 = 8;
 const ENTRY_BYTES_MAX: u64 = 64;
 
 impl Core {
-    pub(super) fn restore(&mut self, image: &StateImage, blobs: &BlobReader) -> Result<()> {
+    pub(in crate::hybrid_log) fn restore(
+        &mut self,
+        image: &StateImage,
+        blobs: &BlobReader,
+    ) -> Result<()> {
         let is_runs = |part: &&ImagePart| part.layout == RUNS;
         let records = image.parts.iter().filter(|part| !is_runs(part)).cloned().collect();
         let records = StateImage { entries: image.entries, parts: records };
@@ -179,7 +183,7 @@ impl Core {
         Ok(())
     }
 
-    pub(super) fn scan_entries(
+    pub(in crate::hybrid_log) fn scan_entries(
         &mut self,
         cursor: &mut Cursor,
         fuel: usize,
@@ -229,7 +233,11 @@ impl Core {
 
     /// The hashes of prefixes from one to another, or to the last. Where the index does not know hashes, in tests of
     /// colliding ones, all are those of the last prefixes.
-    pub(super) fn hashes_between(&self, first: u32, next: Option<u32>) -> RangeInclusive<u64> {
+    pub(in crate::hybrid_log) fn hashes_between(
+        &self,
+        first: u32,
+        next: Option<u32>,
+    ) -> RangeInclusive<u64> {
         let none = RangeInclusive::new(1, 0);
         if !self.knows_hashes() {
             return if next.is_none() { 0..=u64::MAX } else { none };
@@ -247,12 +255,12 @@ impl Core {
     }
 
     /// Makes room for a value that is read from storage, if there are any.
-    pub(super) fn make_room_to_read(&mut self) -> Result<()> {
+    pub(in crate::hybrid_log) fn make_room_to_read(&mut self) -> Result<()> {
         let stored = self.log.stored.as_ref().is_some_and(|stored| stored.live_records() > 0);
         if stored { self.log.make_headroom() } else { Ok(()) }
     }
 
-    pub(super) fn visit_addresses(
+    pub(in crate::hybrid_log) fn visit_addresses(
         &mut self,
         addresses: &[Address],
         visit: Visit<'_>,

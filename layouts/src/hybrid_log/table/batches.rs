@@ -3,16 +3,16 @@
 
 use alluvium_pagestore::{Key, Lookup, Result, State};
 
-use super::address::StoredAt;
-use super::core::Core;
-use super::index::IndexHash;
-use super::log::{Located, NOWHERE};
-use super::stored::Read;
-use super::table::HybridLogTable;
 use crate::contract::table::BatchError;
+use crate::hybrid_log::address::StoredAt;
+use crate::hybrid_log::core::Core;
+use crate::hybrid_log::index::IndexHash;
+use crate::hybrid_log::log::{Located, NOWHERE};
+use crate::hybrid_log::stored::Read;
+use crate::hybrid_log::table::HybridLogTable;
 
 /// Items whose memory accesses overlap.
-pub(super) const GROUP: usize = 64;
+pub(in crate::hybrid_log) const GROUP: usize = 64;
 /// Entries that are put for which reads of runs are under way together: few of them need one.
 const PUTS_AHEAD: usize = 4096;
 
@@ -60,7 +60,7 @@ impl<K: Key, V: State> HybridLogTable<K, V> {
     }
 
     /// Puts all entries, in order. After an error those are left that were not put.
-    pub(super) fn put_in_order(&mut self, batch: &mut Vec<(K, V)>) -> Result<()> {
+    pub(in crate::hybrid_log) fn put_in_order(&mut self, batch: &mut Vec<(K, V)>) -> Result<()> {
         self.core.clear_group();
         let mut hashes = [IndexHash(0); GROUP];
         let (mut rest, mut nth, mut read_to) = (batch.drain(..), 0, 0);
@@ -94,7 +94,7 @@ impl<K: Key, V: State> HybridLogTable<K, V> {
     /// new ones for which a filter is wrong. Returns for how many puts.
     #[cold]
     #[inline(never)]
-    pub(super) fn read_ahead_of_puts(&mut self, next: &[(K, V)]) -> usize {
+    pub(in crate::hybrid_log) fn read_ahead_of_puts(&mut self, next: &[(K, V)]) -> usize {
         let at_once = self.core.log.cold.as_ref().map_or(0, |cold| cold.at_once()).clamp(1, GROUP);
         let (mut wanted, mut count, mut end) = ([0; GROUP], 0, PUTS_AHEAD);
         for (i, (key, _)) in next.iter().enumerate().take(PUTS_AHEAD) {
@@ -160,7 +160,7 @@ impl<K: Key, V: State> HybridLogTable<K, V> {
     }
 
     /// Runs `apply` for each item in groups whose memory and storage accesses overlap.
-    pub(super) fn in_groups<T, Q: Lookup<K> + ?Sized>(
+    pub(in crate::hybrid_log) fn in_groups<T, Q: Lookup<K> + ?Sized>(
         &mut self,
         batch: &[T],
         key: impl Fn(&T) -> &Q,
@@ -249,7 +249,7 @@ impl Core {
 
     /// Takes back reads that were not needed after all, or that a panic has left.
     #[inline]
-    pub(super) fn clear_group(&mut self) {
+    pub(in crate::hybrid_log) fn clear_group(&mut self) {
         if std::mem::take(&mut self.group_reads) {
             self.take_group_back();
         }

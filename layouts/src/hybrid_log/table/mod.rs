@@ -5,8 +5,15 @@
 //! a mutable frame moves to the fill frame: its value is moved, or cloned while its page is being
 //! written. One that a checkpoint is yet to have is cloned there too.
 
+pub(super) mod batches;
+mod by_hash;
+pub(super) mod core;
+pub(super) mod expiring;
+pub(super) mod fetches;
+mod passing;
 mod reaching;
 mod risen;
+pub(super) mod typed_unsafe;
 
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};

@@ -8,7 +8,7 @@
 //! What a checkpoint says of records that have died is what the one before said, and a list of those
 //! that have died between the two barriers. A segment whose deaths were not all noted is looked at in
 //! full: frames and index are visited in steps, and what has died since the barrier is added again: what is
-//! noted, and what there was no room to note, which is [kept on storage](super::spill) until then.
+//! noted, and what there was no room to note, which is [kept on storage](crate::hybrid_log::spill) until then.
 //! As many segments are looked at together as there is memory for their sets, and one at the least: pages
 //! leave memory for it.
 //!
@@ -30,13 +30,13 @@ use alluvium_pagestore::{
     SegmentId, StateImage,
 };
 
-use super::cold::{RunsAtBarrier, RunsWritten, let_go};
-use super::core::Core;
-use super::log::Sealing;
-use super::spill::{Next, Reading};
-use super::stored::{SegmentBefore, Stored};
 use crate::checkpoint::{InSteps, Job, Nth};
 use crate::contract::table::CheckpointOutcome;
+use crate::hybrid_log::cold::{RunsAtBarrier, RunsWritten, let_go};
+use crate::hybrid_log::core::Core;
+use crate::hybrid_log::log::Sealing;
+use crate::hybrid_log::spill::{Next, Reading};
+use crate::hybrid_log::stored::{SegmentBefore, Stored};
 use crate::support::booked::Booked;
 
 /// Deaths added again at a time.
@@ -100,14 +100,14 @@ enum Step {
 }
 
 /// Sets, and where they were written.
-pub(super) type WrittenSets = (Vec<LiveSet>, Result<Vec<BlobRef>>);
+pub(in crate::hybrid_log) type WrittenSets = (Vec<LiveSet>, Result<Vec<BlobRef>>);
 
 /// The list of what died before a barrier, and where it was written.
 type Listed = (Vec<Vec<Death>>, Result<Vec<BlobRef>>);
 
 /// What the helper has of checkpoints that were given up.
 #[derive(Default)]
-pub(super) struct Late {
+pub(in crate::hybrid_log) struct Late {
     /// Sets, and what is booked for them.
     sets: Vec<(Job<WrittenSets>, u64)>,
     /// The deaths before a barrier, which are of the next checkpoint.
@@ -162,7 +162,7 @@ impl InSteps for Core {
 
 impl Core {
     /// Everything in the table now is of the checkpoint.
-    pub(super) fn begin_capture(&mut self, blobs: &BlobWriter) -> Result<()> {
+    pub(in crate::hybrid_log) fn begin_capture(&mut self, blobs: &BlobWriter) -> Result<()> {
         self.context.segment_store()?;
         self.put_rewrite_off();
         // What is lost is looked at.
@@ -211,12 +211,15 @@ impl Core {
     }
 
     /// Whether a checkpoint is being taken of what is there now.
-    pub(super) fn is_capturing(&self) -> bool {
+    pub(in crate::hybrid_log) fn is_capturing(&self) -> bool {
         self.capture.as_ref().is_some_and(|capture| !matches!(capture.step, Step::Done))
     }
 
     /// Does a bounded share; the image at the end.
-    pub(super) fn continue_capture(&mut self, blobs: &BlobWriter) -> Result<Option<StateImage>> {
+    pub(in crate::hybrid_log) fn continue_capture(
+        &mut self,
+        blobs: &BlobWriter,
+    ) -> Result<Option<StateImage>> {
         if self.has_handed_over() {
             return self.continue_handed_over(blobs);
         }
@@ -420,7 +423,7 @@ impl Core {
     }
 
     /// What became of the checkpoint.
-    pub(super) fn decide_capture(&mut self, outcome: CheckpointOutcome) {
+    pub(in crate::hybrid_log) fn decide_capture(&mut self, outcome: CheckpointOutcome) {
         if self.has_handed_over() {
             return self.decide_handed_over(outcome);
         }
@@ -486,7 +489,7 @@ impl Core {
     ///
     /// # Errors
     /// If it has lost what died before the barrier of one: a checkpoint that is being taken cannot tell it.
-    pub(super) fn take_late(&mut self, is_capturing: bool) -> Result<()> {
+    pub(in crate::hybrid_log) fn take_late(&mut self, is_capturing: bool) -> Result<()> {
         for (job, bytes) in std::mem::take(&mut self.late.sets) {
             match job.poll() {
                 Ok(None) => self.late.sets.push((job, bytes)),
@@ -530,13 +533,13 @@ impl Core {
 
 impl Core {
     /// Whether the checkpoint that was taken is whole, or cannot be any more.
-    pub(super) fn has_ended(&self) -> bool {
+    pub(in crate::hybrid_log) fn has_ended(&self) -> bool {
         let is_over = |capture: &Capture| matches!(capture.step, Step::Done | Step::Overtaken);
         self.capture.as_deref().is_some_and(is_over)
     }
 
     /// Whether a checkpoint is being taken that is yet to have more of what is there.
-    pub(super) fn needs_more(&self) -> bool {
+    pub(in crate::hybrid_log) fn needs_more(&self) -> bool {
         let Some(capture) = &self.capture else { return false };
         let is_last = capture.left.is_empty();
         match &capture.step {
@@ -550,7 +553,7 @@ impl Core {
     /// Everything is about to go, and cannot be handed over: a checkpoint that needs more of it ends. To write it first
     /// would be a call that waits for storage, for as long as the state is large, where all others are bounded; and who
     /// clears a state has a checkpoint of little to take when it is begun again.
-    pub(super) fn overtake_capture(&mut self) {
+    pub(in crate::hybrid_log) fn overtake_capture(&mut self) {
         if !self.needs_more() {
             return;
         }

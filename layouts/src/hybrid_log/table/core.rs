@@ -2,7 +2,7 @@
 //!
 //! A log, its checkpoints, its rewrites and what is kept of it between calls. Records are erased here: what is to be done
 //! with one is done by its [`RecordType`]. The typed part around it, which looks records up and changes them, is
-//! [`HybridLogTable`](super::HybridLogTable).
+//! [`HybridLogTable`](crate::hybrid_log::HybridLogTable).
 
 mod handed_over;
 
@@ -15,61 +15,62 @@ use alluvium_pagestore::{
 };
 
 use self::handed_over::HandedOver;
-use super::address::{Address, StoredAt};
-use super::batches::GROUP;
-use super::capture::{Capture, Late};
-use super::cold::{Cold, NamedRuns, RECORDS_TICK};
-use super::config::{FRAMES_MIN, HybridLog};
-use super::expiring::Expiry;
-use super::frame_unsafe::Frame;
-use super::index::{Index, IndexHash, Position};
-use super::log::{Log, QUANTUM};
-use super::rewriter::Rewriter;
-use super::stored::{Read, Stored};
 use crate::checkpoint::at_once;
 use crate::contract::table::{CheckpointOutcome, Pace, RunStats, StateContext, TableStats};
 use crate::contract::upkeep::Upkeep;
+use crate::hybrid_log::address::{Address, StoredAt};
+use crate::hybrid_log::batches::GROUP;
+use crate::hybrid_log::capture::{Capture, Late};
+use crate::hybrid_log::cold::{Cold, NamedRuns, RECORDS_TICK};
+use crate::hybrid_log::config::{FRAMES_MIN, HybridLog};
+use crate::hybrid_log::expiring::Expiry;
+use crate::hybrid_log::frame_unsafe::Frame;
+use crate::hybrid_log::index::{Index, IndexHash, Position};
+use crate::hybrid_log::log::{Log, QUANTUM};
+use crate::hybrid_log::rewriter::Rewriter;
+use crate::hybrid_log::stored::{Read, Stored};
 use crate::support::booked::Booked;
 use crate::support::record_type_unsafe::{RecordRun, RecordType};
 
 /// Takes records that are shown, a run at a time: a call by a table of functions for each record would double what a scan
 /// of small records in memory costs.
-pub(super) type Visit<'v> = &'v mut dyn FnMut(&RecordRun<'_>) -> Result<()>;
+pub(in crate::hybrid_log) type Visit<'v> = &'v mut dyn FnMut(&RecordRun<'_>) -> Result<()>;
 
 /// An open hybrid log of records of any type.
-pub(super) struct Core {
+pub(in crate::hybrid_log) struct Core {
     /// A pass of which reads were left, and what is booked for it; before the log, whose account that is.
-    pub(super) left_pass: Option<(SegmentStore, Booked)>,
+    pub(in crate::hybrid_log) left_pass: Option<(SegmentStore, Booked)>,
     /// What was there before the state was cleared, until it is dropped; before the log, below whose account its own is.
     handed_over: Option<Rc<RefCell<HandedOver>>>,
     /// Before the log, on whose account its copies are booked.
-    pub(super) rewriter: Rewriter,
+    pub(in crate::hybrid_log) rewriter: Rewriter,
     /// The checkpoint being taken, or not decided yet; before the log, on whose account its runs are booked.
-    pub(super) capture: Option<Box<Capture>>,
+    pub(in crate::hybrid_log) capture: Option<Box<Capture>>,
     /// What nobody waits for; before the log, in the same way.
-    pub(super) late: Late,
-    pub(super) log: Log,
-    pub(super) context: StateContext,
+    pub(in crate::hybrid_log) late: Late,
+    pub(in crate::hybrid_log) log: Log,
+    pub(in crate::hybrid_log) context: StateContext,
     /// Where the last checkpoint has the records that have died.
-    pub(super) known_deaths: Vec<BlobRef>,
+    pub(in crate::hybrid_log) known_deaths: Vec<BlobRef>,
     /// Files of runs that checkpoints name.
-    pub(super) named_runs: NamedRuns,
+    pub(in crate::hybrid_log) named_runs: NamedRuns,
     /// What a read has found to be longer than memory has room for, twice over: to be made free.
-    pub(super) lacking: u64,
+    pub(in crate::hybrid_log) lacking: u64,
     /// How entries expire, if they do.
-    pub(super) expiry: Option<Expiry>,
+    pub(in crate::hybrid_log) expiry: Option<Expiry>,
     /// Hashes of keys that were read from storage lately: read again, they move to memory.
-    pub(super) touched: Box<[u32]>,
+    pub(in crate::hybrid_log) touched: Box<[u32]>,
     /// The reads of one group of a batch.
-    pub(super) group: Box<[Option<Read>]>,
+    pub(in crate::hybrid_log) group: Box<[Option<Read>]>,
     /// Whether there are any.
-    pub(super) group_reads: bool,
+    pub(in crate::hybrid_log) group_reads: bool,
     /// Whether it was handed over and is being dropped: no checkpoint can have more of it.
     is_let_go: bool,
 }
 
 /// What a record that is larger than `max_value` is read into.
-pub(super) const TOO_LARGE: &str = "a value that is larger than max_value, and its archive,";
+pub(in crate::hybrid_log) const TOO_LARGE: &str =
+    "a value that is larger than max_value, and its archive,";
 /// Entries of the filter of keys read lately.
 const TOUCHED: usize = 1024;
 
@@ -95,13 +96,13 @@ fn beside_others(error: Error, account: &Account, is_plain: bool) -> Error {
 }
 
 /// What the table takes beside its log.
-pub(super) fn fixed_bytes() -> u64 {
+pub(in crate::hybrid_log) fn fixed_bytes() -> u64 {
     (TOUCHED * 4 + GROUP * size_of::<Option<Read>>()) as u64
 }
 
 impl Core {
     /// Opens the log that a layout describes, and restores what the context says.
-    pub(super) fn open(
+    pub(in crate::hybrid_log) fn open(
         layout: &HybridLog,
         record_type: &'static RecordType,
         mut context: StateContext,
@@ -151,7 +152,7 @@ impl Core {
     }
 
     /// Removes all.
-    pub(super) fn clear(&mut self) -> Result<()> {
+    pub(in crate::hybrid_log) fn clear(&mut self) -> Result<()> {
         self.give_up_rewrite();
         if self.needs_more() || !self.log.is_little() {
             if self.hand_over() {
@@ -171,14 +172,14 @@ impl Core {
 
     /// An index entry leads to a slot in memory from now on.
     #[inline]
-    pub(super) fn lead_to(&mut self, at: Position, (number, slot): (u32, u32)) {
+    pub(in crate::hybrid_log) fn lead_to(&mut self, at: Position, (number, slot): (u32, u32)) {
         self.log.index.set(at, self.log.address_of(number, slot));
     }
 
     /// Reads the records on storage whose hashes are like this one's until `is_it` says of a payload that it is the one,
     /// and how much heap its values own: its index entry and place. `ahead` is a read of one candidate that was
     /// started before, `key` names the key.
-    pub(super) fn read_stored(
+    pub(in crate::hybrid_log) fn read_stored(
         &mut self,
         (hash, whole_hash): (IndexHash, u64),
         mut ahead: Option<Read>,
@@ -250,7 +251,7 @@ impl Core {
     ///
     /// # Errors
     /// Those of making room.
-    pub(super) fn make_lacking(&mut self) -> Result<bool> {
+    pub(in crate::hybrid_log) fn make_lacking(&mut self) -> Result<bool> {
         match std::mem::take(&mut self.lacking) {
             0 => Ok(false),
             bytes => self.log.make_free((bytes, TOO_LARGE)).map(|()| true),
@@ -258,7 +259,7 @@ impl Core {
     }
 
     /// A record is about to be changed where it is; the next change finds it by a short cut.
-    pub(super) fn change_in_place(&mut self, number: u32, slot: u32) {
+    pub(in crate::hybrid_log) fn change_in_place(&mut self, number: u32, slot: u32) {
         self.log.frames.shorten(number);
         self.log.freshen(number, slot);
     }
@@ -384,6 +385,6 @@ impl Upkeep for Core {
 }
 
 /// The address of a record of a segment.
-pub(super) fn stored_address(segment: u32, grain: u32) -> Address {
+pub(in crate::hybrid_log) fn stored_address(segment: u32, grain: u32) -> Address {
     Address::stored(StoredAt { segment, grain })
 }

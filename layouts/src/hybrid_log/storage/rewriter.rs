@@ -15,10 +15,10 @@ use alluvium_pagestore::{
     SegmentDirectory, SegmentId, SegmentMeta, SegmentReader, WrittenPage, fingerprint,
 };
 
-use super::address::StoredAt;
-use super::core::{Core, stored_address};
-use super::leaving::{Leaving, SegmentSet};
 use crate::checkpoint::Job;
+use crate::hybrid_log::address::StoredAt;
+use crate::hybrid_log::core::{Core, stored_address};
+use crate::hybrid_log::leaving::{Leaving, SegmentSet};
 use crate::support::booked::Booked;
 
 /// The rewrite under way, if there is one, and the segments that are given up with it.
@@ -54,14 +54,18 @@ impl Rewriter {
 
     /// As if so much was booked for a copy of a long record that nobody waits for any more.
     #[cfg(test)]
-    pub(super) fn leave_copy(&mut self, helper: &alluvium_pagestore::Helper, booked: Booked) {
+    pub(in crate::hybrid_log) fn leave_copy(
+        &mut self,
+        helper: &alluvium_pagestore::Helper,
+        booked: Booked,
+    ) {
         let copied = || Ok(Copied { entries: Vec::new(), grains: Vec::new(), page: None });
         self.given_up.push((Job::submit(helper, PART, copied), booked));
     }
 
     /// Booked for copies that nobody waits for any more. It is given back as they end, whichever log the records are of
     /// then.
-    pub(super) fn left_bytes(&self) -> u64 {
+    pub(in crate::hybrid_log) fn left_bytes(&self) -> u64 {
         self.given_up.iter().map(|(_, booked)| booked.bytes()).sum()
     }
 
@@ -217,7 +221,7 @@ impl Rewrite for Core {
 }
 
 impl Core {
-    pub(super) fn give_up_rewrite(&mut self) {
+    pub(in crate::hybrid_log) fn give_up_rewrite(&mut self) {
         self.rewriter.give_up_job();
         let interrupted = self.rewriter.interrupted.take();
         self.rewriter.leave(interrupted);
@@ -226,14 +230,14 @@ impl Core {
     }
 
     /// Frames that were not to be looked through while a checkpoint was taken are next time.
-    pub(super) fn forget_sweep(&mut self) {
+    pub(in crate::hybrid_log) fn forget_sweep(&mut self) {
         if self.rewriter.leaving.is_over() && self.rewriter.leaving.has_skipped() {
             self.rewriter.leaving = Leaving::default();
         }
     }
 
     /// A checkpoint begins: of a rewrite, only what is in memory goes on.
-    pub(super) fn put_rewrite_off(&mut self) {
+    pub(in crate::hybrid_log) fn put_rewrite_off(&mut self) {
         self.rewriter.put_off = SegmentSet::default();
         self.forget_sweep();
         let is_put_off = |job: &mut Rewriting| !matches!(job.step, Step::Sweeping);
