@@ -1,4 +1,4 @@
-//! With the feature `tracing`: what is told of a store that flushes, evicts, checkpoints and
+//! What is told to `tracing` (on in tests) of a store that flushes, evicts, checkpoints and
 //! restores, and that calls on records tell nothing.
 
 use std::collections::{BTreeMap, BTreeSet};

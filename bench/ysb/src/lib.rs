@@ -5,6 +5,8 @@
 //! One command runs all placements, checks each answer against a recount and writes one report:
 //! `alluvium-ysb suite --out report`.
 
+#![forbid(unsafe_code)]
+
 pub mod cell;
 pub mod event;
 pub mod job;

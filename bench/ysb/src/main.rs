@@ -1,5 +1,7 @@
 //! The command.
 
+#![forbid(unsafe_code)]
+
 fn main() -> std::process::ExitCode {
     match alluvium_ysb::suite::command() {
         Ok(true) => std::process::ExitCode::SUCCESS,

@@ -72,12 +72,12 @@ proptest! {
     #![proptest_config(config())]
 
     #[test]
-    fn plain_values(ops in prop::collection::vec(op(), 1..60)) {
+    fn plain_values(ops in prop::collection::vec(op(), 1..30)) {
         run::<u64>(&ops);
     }
 
     #[test]
-    fn values_that_own_heap(ops in prop::collection::vec(op(), 1..60)) {
+    fn values_that_own_heap(ops in prop::collection::vec(op(), 1..30)) {
         run::<Vec<String>>(&ops);
     }
 }
