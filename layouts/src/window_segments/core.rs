@@ -241,6 +241,18 @@ impl SegmentsCore {
         self.make_room_for_key(slice, slot, hash)?;
         Ok(slot)
     }
+
+    /// Returns its [`Upkeep`]. Never inlined: where a `dyn` is made, the code that drops the value is compiled.
+    #[inline(never)]
+    pub fn as_upkeep(&self) -> &dyn Upkeep {
+        self
+    }
+
+    /// Does the same, mutable.
+    #[inline(never)]
+    pub fn as_upkeep_mut(&mut self) -> &mut dyn Upkeep {
+        self
+    }
 }
 
 impl Upkeep for SegmentsCore {

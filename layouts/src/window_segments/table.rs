@@ -383,10 +383,10 @@ impl<K: Key, A: State> Panes<K, A> for SegmentPanes<K, A> {
 
 impl<K: Key, A: State> HasUpkeep for SegmentPanes<K, A> {
     fn upkeep(&self) -> &dyn Upkeep {
-        &*self.core
+        self.core.as_upkeep()
     }
 
     fn upkeep_mut(&mut self) -> &mut dyn Upkeep {
-        &mut *self.core
+        self.core.as_upkeep_mut()
     }
 }
