@@ -142,6 +142,19 @@ impl<K: Key, A: State> Typed<K, A> {
         self.insert(slice, hash, || key.to_owned(), init, change)
     }
 
+    /// Does the same with indirect calls: the long way of items that mostly take a short one. Compiled once, not for
+    /// each caller.
+    #[inline(never)]
+    fn update_erased<Q: Lookup<K> + ?Sized>(
+        &mut self,
+        slice: Time,
+        key: &Q,
+        init: &mut dyn FnMut() -> A,
+        change: &mut dyn FnMut(&mut A),
+    ) -> Result<()> {
+        self.update(slice, key, init, change)
+    }
+
     /// What the slice has of a key is about to change.
     #[cold]
     #[inline(never)]
@@ -264,8 +277,12 @@ impl<K: Key, A: State> Panes<K, A> for SegmentPanes<K, A> {
             }
             let Some(item) = batch.get(applied) else { break };
             let (slice, key) = place(item);
-            self.update(slice, key, || init(item), |acc| change(item, acc))
-                .map_err(|error| BatchError { applied, error })?;
+            let (mut init, mut change) = (|| init(item), |acc: &mut A| change(item, acc));
+            let done = match Typed::<K, A>::PLAIN {
+                true => self.core.update_erased(slice, key, &mut init, &mut change),
+                false => self.core.update(slice, key, init, change),
+            };
+            done.map_err(|error| BatchError { applied, error })?;
             applied += 1;
         }
         Ok(())
@@ -287,8 +304,12 @@ impl<K: Key, A: State> Panes<K, A> for SegmentPanes<K, A> {
                     continue;
                 }
             }
-            self.update(slice, key, &init, |acc| change(acc, with))
-                .map_err(|error| (error, key, with))?;
+            let mut change = |acc: &mut A| change(acc, with);
+            let done = match Typed::<K, A>::PLAIN {
+                true => self.core.update_erased(slice, key, &mut &init, &mut change),
+                false => self.core.update(slice, key, &init, change),
+            };
+            done.map_err(|error| (error, key, with))?;
             next = run.next();
         }
         Ok(())
