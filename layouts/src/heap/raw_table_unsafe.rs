@@ -314,7 +314,8 @@ impl RawTable {
         is: &mut impl FnMut(&Entry<K, V>) -> bool,
     ) -> Option<Found<K, V>> {
         // SAFETY: the search gives entries of the table, which are of these types.
-        let slot = self.search(hash, &mut |entry| is(unsafe { entry.cast::<Entry<K, V>>().as_ref() }))?;
+        let slot =
+            self.search(hash, &mut |entry| is(unsafe { entry.cast::<Entry<K, V>>().as_ref() }))?;
         // SAFETY: the slot has an entry.
         Some(Found { entry: unsafe { slot.block.entry(self.shape, slot.slot) }.cast(), slot })
     }

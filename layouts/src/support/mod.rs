@@ -1,6 +1,7 @@
 //! What several layouts use: records without their types, booked memory, bounded reads, panics.
 
 pub(crate) mod booked;
+pub(crate) mod by_time_unsafe;
 pub(crate) mod first_panic;
 pub(crate) mod gaps;
 pub(crate) mod mapped_unsafe;
