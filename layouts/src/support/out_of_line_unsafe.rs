@@ -57,7 +57,7 @@ impl<T> Drop for OutOfLine<T> {
 ///
 /// # Safety
 /// `drop_here` drops the value and does nothing else with it.
-pub(crate) unsafe trait DropHere: Sized {
+pub unsafe trait DropHere: Sized {
     /// Drops a value.
     ///
     /// # Safety
@@ -85,7 +85,7 @@ pub(crate) use drop_here;
 /// A value that is dropped [here](DropHere).
 #[derive(Debug)]
 #[repr(transparent)]
-pub(crate) struct DroppedHere<T: DropHere>(ManuallyDrop<T>);
+pub struct DroppedHere<T: DropHere>(ManuallyDrop<T>);
 
 impl<T: DropHere> DroppedHere<T> {
     /// Wraps a value.

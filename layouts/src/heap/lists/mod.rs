@@ -31,6 +31,7 @@ use crate::heap::lists::records::{Record, Records};
 use crate::heap::place::Place;
 use crate::restore::full_image::read_placed;
 use crate::support::by_time_unsafe::{ByTime, PLACE_BYTES};
+use crate::support::out_of_line_unsafe::DroppedHere;
 use crate::support::oversize::Oversize;
 
 /// Elements of a list's first vector.
@@ -53,7 +54,7 @@ pub struct HeapLists<K, E> {
     /// What the checkpoint being taken has to read still.
     pub(crate) reading: Option<Box<Reading<K, E>>>,
     /// What checkpoints have. Lists that have got elements since the last barrier count as changed.
-    pub(crate) remembered: Remembered,
+    pub(crate) remembered: DroppedHere<Remembered>,
     oversize: Oversize,
     /// What appends leave free for the next checkpoint, and for opening it, beside that of buckets.
     kept: u64,
@@ -93,7 +94,7 @@ impl<K: Key, E: State> ListsLayout<K, E> for Heap {
         let is_new = restored.is_none();
         let mut lists = HeapLists {
             range: HashRange::of(&context.owned, context.key_groups),
-            remembered: Remembered::new(&context),
+            remembered: DroppedHere::new(Remembered::new(&context)),
             // What a checkpoint has is there, whatever the limit is now.
             oversize: Oversize::new(&context.name, u64::MAX),
             kept: 0,
