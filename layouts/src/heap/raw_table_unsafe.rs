@@ -524,8 +524,8 @@ impl RawTable {
 
     /// Finds the entry with this hash that `is` it.
     pub fn find(&self, hash: u64, is: &mut dyn FnMut(RecordRef<'_>) -> bool) -> Option<Spot> {
-        // SAFETY: the search gives entries of the table, which stay while `self` is borrowed.
         let is = &mut |entry: NonNull<u8>| {
+            // SAFETY: the search gives entries of the table, which stay while `self` is borrowed.
             is(unsafe { RecordRef::new(self.record_type, entry.as_ptr()) })
         };
         self.search(hash, is).map(FoundSlot::spot)
