@@ -16,10 +16,10 @@ use super::first_panic::FirstPanic;
 use super::out_of_line_unsafe::{DroppedHere, drop_here};
 
 /// Memory of a time beside its value: an entry of a B-tree at its worst fill, and what an allocator adds to a value.
-pub(crate) const PLACE_BYTES: u64 = 72;
+const PLACE_BYTES: u64 = 72;
 
 /// Values by time. A look-up costs O(log n), a visit of all O(n log n).
-pub(crate) struct ByTime<T> {
+pub struct ByTime<T> {
     places: DroppedHere<Places>,
     values: PhantomData<Box<T>>,
 }
@@ -68,31 +68,39 @@ fn from(time: Time) -> (Bound<Time>, Bound<Time>) {
 // SAFETY: in all of these a place points to a value that `insert` has boxed, and that is in the map until its place is
 // removed. A value is borrowed as long as the map is.
 impl<T> ByTime<T> {
+    /// Memory of an entry, without what the value owns.
+    pub const ENTRY_BYTES: u64 = size_of::<T>() as u64 + PLACE_BYTES;
+
     /// Makes an empty map, which takes no memory.
     pub fn new() -> Self {
         Self { places: DroppedHere::new(Places(BTreeMap::new())), values: PhantomData }
     }
 
+    /// Returns the number of values.
     pub fn len(&self) -> usize {
         self.places.len()
     }
 
+    /// Returns whether there are no values.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
+    /// Returns the value of a time.
     #[inline]
     pub fn get(&self, time: Time) -> Option<&T> {
         // SAFETY: as said above.
         self.places.get(time).map(|value| unsafe { value.cast::<T>().as_ref() })
     }
 
+    /// Returns the value of a time, mutable.
     #[inline]
     pub fn get_mut(&mut self, time: Time) -> Option<&mut T> {
         // SAFETY: as said above.
         self.places.get(time).map(|value| unsafe { value.cast::<T>().as_mut() })
     }
 
+    /// Returns whether a time has a value.
     pub fn has(&self, time: Time) -> bool {
         self.places.get(time).is_some()
     }
@@ -109,10 +117,16 @@ impl<T> ByTime<T> {
         unsafe { value.as_mut() }
     }
 
+    /// Removes the value of a time.
     pub fn remove(&mut self, time: Time) -> Option<T> {
         let value = self.places.remove(time)?;
         // SAFETY: it was boxed, and is the map's no more.
         Some(*unsafe { Box::from_raw(value.cast::<T>().as_ptr()) })
+    }
+
+    /// Returns the first time.
+    pub fn first(&self) -> Option<Time> {
+        self.places.next((Bound::Unbounded, Bound::Unbounded)).map(|(time, _)| time)
     }
 
     /// Removes the first value before a time.
@@ -155,12 +169,23 @@ impl<T> ByTime<T> {
 
     /// Shows all values, in order.
     pub fn for_each_mut(&mut self, see: &mut dyn FnMut(&mut T)) {
-        let mut left = from(Time::MIN);
+        self.for_each_after(None, see);
+    }
+
+    /// Shows the values after a time, in order; all if there is none.
+    pub fn for_each_after(&mut self, time: Option<Time>, see: &mut dyn FnMut(&mut T)) {
+        let mut left = (time.map_or(Bound::Unbounded, Bound::Excluded), Bound::Unbounded);
         while let Some((time, value)) = self.places.next(left) {
             // SAFETY: as said above; nobody has another reference to the value.
             see(unsafe { value.cast::<T>().as_mut() });
             left.0 = Bound::Excluded(time);
         }
+    }
+}
+
+impl<T> Default for ByTime<T> {
+    fn default() -> Self {
+        Self::new()
     }
 }
 
@@ -233,10 +258,20 @@ mod tests {
             assert_eq!((map.len(), map.is_empty()), (model.len(), model.is_empty()));
             assert_eq!(map.times(), model.keys().copied().collect::<Vec<_>>());
             assert!(map.values().eq(model.values()));
-            assert_eq!(map.get(time), model.get(&time));
+            assert_eq!(
+                (map.get(time), map.first()),
+                (model.get(&time), model.keys().next().copied())
+            );
             assert!(map.range_from(time).eq(model.range(time..).map(|(time, v)| (*time, v))));
             let range = bounds(&(-1..TIMES[next(5) + 2]));
             assert!(map.range(range).eq(model.range(range).map(|(time, v)| (*time, v))));
+            let mut after = Vec::new();
+            map.for_each_after(Some(time), &mut |value| after.push(value.clone()));
+            assert!(
+                after
+                    .iter()
+                    .eq(model.range((Bound::Excluded(time), Bound::Unbounded)).map(|(_, v)| v))
+            );
         }
     }
 

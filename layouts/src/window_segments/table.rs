@@ -360,7 +360,7 @@ impl<K: Key, A: State> Panes<K, A> for SegmentPanes<K, A> {
     }
 
     fn next_slice(&self, from: Time) -> Option<Time> {
-        self.core.by_time.range(from..).next().map(|(slice, _)| *slice)
+        self.core.next_slice(from)
     }
 
     fn fold(
@@ -398,7 +398,7 @@ impl<K: Key, A: State> Panes<K, A> for SegmentPanes<K, A> {
     }
 
     fn len(&self) -> u64 {
-        self.core.slices().map(Slice::len).sum()
+        self.core.len()
     }
 }
 

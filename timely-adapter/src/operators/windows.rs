@@ -4,11 +4,11 @@
 //! thousand keys each time it is scheduled. It holds one capability, at the watermark up to which
 //! all has fired, and emits under that.
 
-use std::collections::BTreeMap;
 use std::fmt;
 use std::rc::Rc;
 
 use alluvium::backend::{HolisticLayout, WindowLayout};
+use alluvium::time::ByTime;
 use alluvium::windows::{Advanced, Late};
 use alluvium::{
     Aggregate, Aggregated, Error, ErrorKind, Holistic, Key, Process, Result, State, Time, Window,
@@ -397,7 +397,7 @@ struct Firing<T: EventTime, S, G, K, R, D> {
     settled: Time,
     /// Late rows that wait for those that were sent before them, on which it depends whether they count:
     /// by the time they were sent with.
-    early: BTreeMap<Time, (T, Vec<(K, D)>)>,
+    early: ByTime<(T, Vec<(K, D)>)>,
     /// At the watermark up to which all has fired.
     held: Option<Capability<T>>,
     /// The least time of what waits outside of the intake, as for key groups that are on their way.
@@ -480,7 +480,7 @@ where
     G: Fn(&D) -> Time,
 {
     fn new(state: S, windows: Windows, at: Rc<G>) -> Self {
-        let (settled, early) = (state.watermark(), BTreeMap::new());
+        let (settled, early) = (state.watermark(), ByTime::new());
         let (held, arriving, out) = (None, Time::MAX, Vec::new());
         Self { state, windows, at, settled, early, held, arriving, out }
     }
@@ -496,8 +496,10 @@ where
         let is_early = |row: &(K, D)| windows.counts_only_with_others(at(&row.1), sent.time());
         let mut early = rows.extract_if(.., |row| is_early(row)).peekable();
         if early.peek().is_some() {
-            let (_, waiting) =
-                self.early.entry(sent.time()).or_insert_with(|| (sent.clone(), Vec::new()));
+            if !self.early.has(sent.time()) {
+                self.early.insert(sent.time(), (sent.clone(), Vec::new()));
+            }
+            let (_, waiting) = self.early.get_mut(sent.time()).expect("made above");
             waiting.extend(early);
         }
     }
@@ -526,9 +528,9 @@ where
 
     /// Fires what is due at `watermark`, some of it.
     fn fire(&mut self, watermark: Time, held: &Capability<T>) -> Result<Advanced> {
-        while let Some((sent, _)) = self.early.first_key_value().filter(|(s, _)| **s <= watermark) {
+        while let Some(sent) = self.early.first().filter(|sent| *sent <= watermark) {
             // What was sent before them is there, and what was over for them has fired.
-            let advanced = self.advance_to(*sent, held)?;
+            let advanced = self.advance_to(sent, held)?;
             if !advanced.done {
                 return Ok(advanced);
             }

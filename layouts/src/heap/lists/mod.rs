@@ -30,7 +30,7 @@ use crate::heap::lists::reading::{Captured, Reading};
 use crate::heap::lists::records::{Record, Records};
 use crate::heap::place::Place;
 use crate::restore::full_image::read_placed;
-use crate::support::by_time_unsafe::{ByTime, PLACE_BYTES};
+use crate::support::by_time_unsafe::ByTime;
 use crate::support::out_of_line_unsafe::DroppedHere;
 use crate::support::oversize::Oversize;
 
@@ -38,7 +38,7 @@ use crate::support::oversize::Oversize;
 const CAPACITY_FIRST: usize = 4;
 /// Bytes booked for a bucket without lists.
 const BUCKET_BYTES: u64 = 336;
-const _: () = assert!(size_of::<Bucket<(), ()>>() as u64 + PLACE_BYTES <= BUCKET_BYTES);
+const _: () = assert!(ByTime::<Bucket<(), ()>>::ENTRY_BYTES <= BUCKET_BYTES);
 
 /// Open lists of [`Heap`].
 #[derive(Debug)]

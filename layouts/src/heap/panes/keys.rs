@@ -14,11 +14,11 @@ use crate::contract::upkeep::Upkeep;
 use crate::heap::entry_table_unsafe::EntryTable;
 use crate::heap::hash_range::HashRange;
 use crate::heap::{GROUP, NEAR_BYTES};
-use crate::support::by_time_unsafe::{ByTime, PLACE_BYTES};
+use crate::support::by_time_unsafe::ByTime;
 
 /// Bytes of a slice beside its keys.
 const SLICE_BYTES: u64 = 288;
-const _: () = assert!(size_of::<Keys<()>>() as u64 + PLACE_BYTES <= SLICE_BYTES);
+const _: () = assert!(ByTime::<Keys<()>>::ENTRY_BYTES <= SLICE_BYTES);
 
 /// The keys of a slice.
 type Keys<K> = EntryTable<(K, ())>;
