@@ -12,7 +12,6 @@ use super::config::WindowSegments;
 use super::core::SegmentsCore;
 use super::gathering::Gathering;
 use super::pane_type_unsafe::PaneType;
-use super::slice::Slice;
 use super::typed_unsafe::{Changing, Typed};
 use crate::append_log::key_unsafe::KeyRef;
 use crate::contract::by_hash::ByHash;

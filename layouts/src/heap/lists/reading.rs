@@ -354,7 +354,7 @@ impl<K: Key, E: State> Reading<K, E> {
 impl<K, E> Reading<K, E> {
     /// Takes the buckets out that were purged.
     pub fn take_gone(&mut self) -> impl Iterator<Item = Bucket<K, E>> + use<K, E> {
-        let mut gone = std::mem::replace(&mut self.gone, ByTime::new());
+        let mut gone = std::mem::take(&mut self.gone);
         let gone = std::iter::from_fn(move || gone.pop_first().map(|(_, bucket)| bucket));
         gone.chain(std::mem::take(&mut self.purged))
     }
