@@ -13,11 +13,11 @@ use super::core::SegmentsCore;
 use super::gathering::Gathering;
 use super::pane_type_unsafe::PaneType;
 use super::typed_unsafe::{Changing, Typed};
-use crate::append_log::key_unsafe::KeyRef;
 use crate::contract::by_hash::ByHash;
 use crate::contract::panes::{Merge, Panes, PanesLayout, Run};
 use crate::contract::table::{BatchError, Cursor, StateContext};
 use crate::contract::upkeep::{HasUpkeep, Upkeep};
+use crate::support::key_unsafe::KeyRef;
 use crate::support::oversize::Oversize;
 use crate::support::record_type_unsafe::{Entry, RecordRef, heap_of};
 
