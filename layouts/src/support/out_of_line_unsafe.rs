@@ -82,7 +82,7 @@ macro_rules! drop_here {
 }
 pub(crate) use drop_here;
 
-/// A value that is dropped [here](DropHere).
+/// A value that a function of this crate drops, never inlined.
 #[derive(Debug)]
 #[repr(transparent)]
 pub struct DroppedHere<T: DropHere>(ManuallyDrop<T>);
