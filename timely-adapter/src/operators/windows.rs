@@ -293,6 +293,22 @@ where
         R: Clone + 'static,
         F: Fn(&D) -> K + 'static,
     {
+        let open =
+            |states: &OperatorState<'_, L>| Ok(Box::new(open(states)?) as Box<dyn Fires<_, _, _>>);
+        self.start(spec, Box::new(open))
+    }
+
+    /// The operator, compiled once for all windowed state that gives such rows.
+    fn start<K, R, L: Clone>(
+        self,
+        spec: Spec<L>,
+        open: OpenFires<'_, K, D, R, L>,
+    ) -> Result<Fired<'scope, T, K, R, D>>
+    where
+        K: Key + Ord,
+        R: Clone + 'static,
+        F: Fn(&D) -> K + 'static,
+    {
         let Windowed { keyed, placing, windows, at } = self;
         let firing =
             move |states: &OperatorState<'_, L>| Ok(Firing::new(open(states)?, windows, at));
@@ -301,6 +317,10 @@ where
         Ok(Fired { results, late })
     }
 }
+
+/// Opens windowed state.
+type OpenFires<'o, K, D, R, L> =
+    Box<dyn FnOnce(&OperatorState<'_, L>) -> Result<Box<dyn Fires<K, D, R>>> + 'o>;
 
 /// Splits what windows have told from rows that were late, batch by batch. `ok_err` of Timely sorts batches by time
 /// first; that is compiled for each type of row, and again for each caller.
@@ -389,8 +409,9 @@ fires! { Holistic<P: Process<K, D>> in HolisticLayout<K, D>, gives Row where Sta
 type FiredRow<T, K, R, D> = std::result::Result<((K, Window, R), T, i64), Late<K, D>>;
 
 /// Windowed state, and what its rows wait for.
-struct Firing<T: EventTime, S, G, K, R, D> {
-    state: S,
+struct Firing<T: EventTime, G, K, R, D> {
+    /// Called once a batch and once a schedule.
+    state: Box<dyn Fires<K, D, R>>,
     windows: Windows,
     at: Rc<G>,
     /// Up to where all has fired.
@@ -405,11 +426,10 @@ struct Firing<T: EventTime, S, G, K, R, D> {
     out: Vec<FiredRow<T, K, R, D>>,
 }
 
-impl<T, S, G, K, R, D> Body<T, K, D> for Firing<T, S, G, K, R, D>
+impl<T, G, K, R, D> Body<T, K, D> for Firing<T, G, K, R, D>
 where
     T: EventTime,
     K: Key,
-    S: Fires<K, D, R>,
     G: Fn(&D) -> Time + 'static,
     R: Clone + 'static,
     D: 'static,
@@ -472,14 +492,15 @@ where
     }
 }
 
-impl<T, S, G, K, R, D> Firing<T, S, G, K, R, D>
+impl<T, G, K, R, D> Firing<T, G, K, R, D>
 where
     T: EventTime,
     K: Key,
-    S: Fires<K, D, R>,
     G: Fn(&D) -> Time,
+    R: 'static,
+    D: 'static,
 {
-    fn new(state: S, windows: Windows, at: Rc<G>) -> Self {
+    fn new(state: Box<dyn Fires<K, D, R>>, windows: Windows, at: Rc<G>) -> Self {
         let (settled, early) = (state.watermark(), ByTime::new());
         let (held, arriving, out) = (None, Time::MAX, Vec::new());
         Self { state, windows, at, settled, early, held, arriving, out }
