@@ -47,7 +47,9 @@ pub use restore::full_image::{EntryWriter, Images, read_entries, write_entries};
 pub use restore::of_runs::HasSameKey;
 pub use restore::parts::Part;
 #[doc(hidden)]
-pub use support::out_of_line_unsafe::OutOfLine;
+pub use support::by_time_unsafe::ByTime;
+#[doc(hidden)]
+pub use support::out_of_line_unsafe::{DroppedHere, OutOfLine};
 pub use support::oversize::Oversize;
 pub use window_segments::{IMAGE_BYTES_MAX, IMAGE_BYTES_MIN, SegmentPanes, WindowSegments};
 

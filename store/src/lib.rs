@@ -150,6 +150,8 @@ pub mod stats {
 
 /// Clocks, and spans of time.
 pub mod time {
+    #[doc(hidden)]
+    pub use alluvium_layouts::ByTime;
     pub use alluvium_pagestore::nanos;
 
     pub use crate::api::expiring::{Clock, WallClock};

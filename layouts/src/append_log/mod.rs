@@ -26,7 +26,6 @@ mod groups;
 mod heads_unsafe;
 mod jobs;
 mod kept;
-pub(crate) mod key_unsafe;
 mod merge;
 mod notes;
 mod packed;
@@ -36,6 +35,8 @@ mod spill;
 mod table;
 mod taking;
 mod typed_unsafe;
+
+use crate::support::key_unsafe;
 
 /// The name of the layout, and that of the files of its checkpoints.
 const LAYOUT: &str = "append-log";

@@ -404,6 +404,18 @@ impl HeapCore {
         self.remembered.describe(&mut stats);
         stats
     }
+
+    /// Returns its [`Upkeep`]. Never inlined: where a `dyn` is made, the code that drops the value is compiled.
+    #[inline(never)]
+    pub fn as_upkeep(&self) -> &dyn Upkeep {
+        self
+    }
+
+    /// Does the same, mutable.
+    #[inline(never)]
+    pub fn as_upkeep_mut(&mut self) -> &mut dyn Upkeep {
+        self
+    }
 }
 
 impl Upkeep for HeapCore {

@@ -498,10 +498,10 @@ impl<K: Key, V: 'static, M: Kind<K, V>> Table<K, V> for HeapTable<K, V, M> {
 
 impl<K: Key, V: 'static, M: 'static> HasUpkeep for HeapTable<K, V, M> {
     fn upkeep(&self) -> &dyn Upkeep {
-        &*self.core
+        self.core.as_upkeep()
     }
 
     fn upkeep_mut(&mut self) -> &mut dyn Upkeep {
-        &mut *self.core
+        self.core.as_upkeep_mut()
     }
 }

@@ -16,7 +16,7 @@ mod filling;
 mod groups;
 mod keys;
 
-use std::ops::Range;
+use std::ops::{Bound, Range};
 
 use alluvium_pagestore::{
     Account, BlobWriter, Key, Lookup, Result, Rewrite, State, StateImage, Time,
@@ -176,14 +176,14 @@ impl<K: Key, A: State, T: Table<(Time, K), A>> Panes<K, A> for TablePanes<K, A, 
     }
 
     fn get<Q: Lookup<K> + ?Sized>(&mut self, slice: Time, key: &Q) -> Result<Option<A>> {
-        if !self.keys.slices.contains_key(&slice) {
+        if !self.keys.slices.has(slice) {
             return Ok(None);
         }
         Ok(self.table.get(&(slice, key.to_owned()))?.cloned())
     }
 
     fn remove<Q: Lookup<K> + ?Sized>(&mut self, slice: Time, key: &Q) -> Result<()> {
-        if self.keys.slices.contains_key(&slice) {
+        if self.keys.slices.has(slice) {
             let entry = (slice, key.to_owned());
             self.table.remove(&entry)?;
             self.keys.remove(slice, &entry.1);
@@ -192,7 +192,7 @@ impl<K: Key, A: State, T: Table<(Time, K), A>> Panes<K, A> for TablePanes<K, A, 
     }
 
     fn next_slice(&self, from: Time) -> Option<Time> {
-        self.keys.slices.range(from..).next().map(|(slice, _)| *slice)
+        self.keys.slices.range_from(from).next().map(|(slice, _)| slice)
     }
 
     fn fold(
@@ -216,7 +216,8 @@ impl<K: Key, A: State, T: Table<(Time, K), A>> Panes<K, A> for TablePanes<K, A, 
                 cursor.position = 0;
             }
             let (keys, next) = self.keys.at(slice, cursor.position, u64::MAX);
-            if self.keys.slices.range(slices.clone()).nth(1).is_none() {
+            let within = (Bound::Included(slices.start), Bound::Excluded(slices.end));
+            if self.keys.slices.range(within).nth(1).is_none() {
                 let left = fuel.max(1) - spent;
                 spent += self.visit_alone(&keys, cursor, left, visit)?;
                 if keys.len() > left {

@@ -306,27 +306,25 @@ impl RawTable {
     ///
     /// # Safety
     /// The table is of these types.
-    #[cold]
-    #[inline(never)]
+    #[inline(always)]
     // SAFETY: the types are the caller's promise.
     unsafe fn probe_further<K, V>(
         &self,
         hash: u64,
         is: &mut impl FnMut(&Entry<K, V>) -> bool,
     ) -> Option<Found<K, V>> {
-        let shape = const { Shape::of(Layout::new::<Entry<K, V>>()) };
-        let entry_at = |at: FoundSlot| {
-            // SAFETY: as said above; a slot with a tag has an entry of these types.
-            unsafe { at.block.entry(shape, at.slot).cast::<Entry<K, V>>() }
-        };
-        // SAFETY: as above.
-        let slot = self.search(hash, |at| is(unsafe { entry_at(at).as_ref() }))?;
-        Some(Found { entry: entry_at(slot), slot })
+        // SAFETY: the search gives entries of the table, which are of these types.
+        let slot =
+            self.search(hash, &mut |entry| is(unsafe { entry.cast::<Entry<K, V>>().as_ref() }))?;
+        // SAFETY: the slot has an entry.
+        Some(Found { entry: unsafe { slot.block.entry(self.shape, slot.slot) }.cast(), slot })
     }
 
-    /// Finds the first slot with the tag of a hash that `is` it, window by window.
-    #[inline(always)]
-    fn search(&self, hash: u64, mut is: impl FnMut(FoundSlot) -> bool) -> Option<FoundSlot> {
+    /// Finds the first slot with the tag of a hash whose entry `is` it, window by window. Compiled once: a look-up that
+    /// comes here makes an indirect call per entry with the tag.
+    #[cold]
+    #[inline(never)]
+    fn search(&self, hash: u64, is: &mut dyn FnMut(NonNull<u8>) -> bool) -> Option<FoundSlot> {
         let index = self.index_of(hash);
         let (mut block, mut first) = (*self.directory.get(index)?, 0);
         loop {
@@ -334,10 +332,10 @@ impl RawTable {
             for _ in 0..=self.mask() {
                 // SAFETY: as said above.
                 for found in slots_of(unsafe { block.window(window) }.matches(tag_of(hash))) {
-                    let at =
-                        FoundSlot { index, block, first, slot: (window + found) & self.last() };
-                    if is(at) {
-                        return Some(at);
+                    let slot = (window + found) & self.last();
+                    // SAFETY: as said above; a slot with a tag has an entry.
+                    if is(unsafe { block.entry(self.shape, slot) }) {
+                        return Some(FoundSlot { index, block, first, slot });
                     }
                 }
                 // SAFETY: as said above.
@@ -526,8 +524,10 @@ impl RawTable {
 
     /// Finds the entry with this hash that `is` it.
     pub fn find(&self, hash: u64, is: &mut dyn FnMut(RecordRef<'_>) -> bool) -> Option<Spot> {
-        // SAFETY: as said above; slots with a tag have entries.
-        let is = |at: FoundSlot| is(unsafe { self.record((at.block, at.slot)) });
+        let is = &mut |entry: NonNull<u8>| {
+            // SAFETY: the search gives entries of the table, which stay while `self` is borrowed.
+            is(unsafe { RecordRef::new(self.record_type, entry.as_ptr()) })
+        };
         self.search(hash, is).map(FoundSlot::spot)
     }
 

@@ -14,11 +14,14 @@ use alluvium_pagestore::{Account, Key, MemoryKind};
 
 use super::core::HeapCore;
 use super::raw_table_unsafe::{Found, Near, Spot};
+use crate::checkpoint::Remembered;
 use crate::support::out_of_line_unsafe::{DroppedHere, drop_here};
 use crate::support::oversize::Oversize;
 use crate::support::record_type_unsafe::Entry;
 
 drop_here!(HeapCore);
+// Lists and timers, which are generic, have one of their own.
+drop_here!(Remembered);
 
 /// A core whose records have keys `K` and values `V`.
 #[derive(Debug)]

@@ -1,8 +1,10 @@
 //! What several layouts use: records without their types, booked memory, bounded reads, panics.
 
 pub(crate) mod booked;
+pub(crate) mod by_time_unsafe;
 pub(crate) mod first_panic;
 pub(crate) mod gaps;
+pub(crate) mod key_unsafe;
 pub(crate) mod mapped_unsafe;
 pub(crate) mod out_of_line_unsafe;
 pub(crate) mod oversize;

@@ -57,7 +57,7 @@ impl<T> Drop for OutOfLine<T> {
 ///
 /// # Safety
 /// `drop_here` drops the value and does nothing else with it.
-pub(crate) unsafe trait DropHere: Sized {
+pub unsafe trait DropHere: Sized {
     /// Drops a value.
     ///
     /// # Safety
@@ -82,10 +82,10 @@ macro_rules! drop_here {
 }
 pub(crate) use drop_here;
 
-/// A value that is dropped [here](DropHere).
+/// A value that a function of this crate drops, never inlined.
 #[derive(Debug)]
 #[repr(transparent)]
-pub(crate) struct DroppedHere<T: DropHere>(ManuallyDrop<T>);
+pub struct DroppedHere<T: DropHere>(ManuallyDrop<T>);
 
 impl<T: DropHere> DroppedHere<T> {
     /// Wraps a value.

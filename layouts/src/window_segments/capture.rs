@@ -32,11 +32,11 @@ use super::snapshot::RecordSnapshot;
 use super::tables::{TableGroup, ToldTables, WrittenTable};
 use super::telling::Telling;
 use super::writing::Written;
-use crate::append_log::key_unsafe::KeyRef;
 use crate::checkpoint::{InSteps, Paced};
 use crate::contract::table::CheckpointOutcome;
 use crate::heap::name_large;
 use crate::support::gaps::Gaps;
+use crate::support::key_unsafe::KeyRef;
 use crate::support::record_type_unsafe::RecordRef;
 
 /// What a checkpoint takes for a slice, and restoring it.

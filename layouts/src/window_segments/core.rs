@@ -26,11 +26,11 @@ use super::prefetch::Ahead;
 use super::slice::Slice;
 use super::slots::RECENT;
 use super::tables::{TableGroups, ToldTables};
-use crate::append_log::key_unsafe::KeyRef;
 use crate::checkpoint::at_once;
 use crate::contract::table::{CheckpointOutcome, StateContext, TableStats};
 use crate::contract::upkeep::Upkeep;
 use crate::heap::hash_range::HashRange;
+use crate::support::key_unsafe::KeyRef;
 use crate::support::out_of_line_unsafe::DroppedHere;
 use crate::support::oversize::Oversize;
 use crate::support::patient_reads::PatientReads;
@@ -240,6 +240,18 @@ impl SegmentsCore {
         let slot = self.begin_slice(slice)?;
         self.make_room_for_key(slice, slot, hash)?;
         Ok(slot)
+    }
+
+    /// Returns its [`Upkeep`]. Never inlined: where a `dyn` is made, the code that drops the value is compiled.
+    #[inline(never)]
+    pub fn as_upkeep(&self) -> &dyn Upkeep {
+        self
+    }
+
+    /// Does the same, mutable.
+    #[inline(never)]
+    pub fn as_upkeep_mut(&mut self) -> &mut dyn Upkeep {
+        self
     }
 }
 

@@ -9,9 +9,9 @@ use std::rc::Rc;
 use alluvium_pagestore::{Account, MemoryKind, Result};
 
 use super::pane_type_unsafe::PaneType;
-use crate::append_log::key_unsafe::{KeyRef, OwnedKey};
 use crate::heap::hash_range::HashRange;
 use crate::heap::record_table_unsafe::RecordTable;
+use crate::support::key_unsafe::{KeyRef, OwnedKey};
 use crate::support::record_type_unsafe::RecordRef;
 
 /// Removed keys of a slice.

@@ -23,11 +23,30 @@ fn spread(hash: u64) -> u64 {
     hash.rotate_left(32)
 }
 
+/// Where sums stand, by spread hashes. What adds to it is compiled once.
+struct Index(HashTable<u32>);
+
+impl Index {
+    fn new() -> Self {
+        Self(HashTable::new())
+    }
+
+    #[inline(never)]
+    fn insert(&mut self, hash: u64, at: u32, hash_of: &dyn Fn(u32) -> u64) {
+        self.0.insert_unique(hash, at, |at| hash_of(*at));
+    }
+
+    #[inline(never)]
+    fn reserve(&mut self, keys: usize, hash_of: &dyn Fn(u32) -> u64) {
+        self.0.reserve(keys - self.0.len(), |at| hash_of(*at));
+    }
+}
+
 /// Keys and sums of a range of places.
 pub struct Gathering<K, A> {
     sums: Vec<(K, A)>,
     /// Where the sum of a key stands.
-    index: HashTable<u32>,
+    index: Index,
     /// The most keys that the memory for folds allows.
     keys_max: usize,
     /// Booked for the heap of what is here.
@@ -53,7 +72,7 @@ impl<K: Key, A: State> ErasedGathering for Gathering<K, A> {
 
     fn give_up(&mut self, account: &Account) {
         self.clear(account);
-        (self.sums, self.index) = (Vec::new(), HashTable::new());
+        (self.sums, self.index) = (Vec::new(), Index::new());
     }
 
     fn as_any(&mut self) -> &mut dyn Any {
@@ -69,7 +88,7 @@ impl<K: Key, A: State> Gathering<K, A> {
         let fits = |keys: &usize| Self::bytes_of(*keys) + Self::bytes_of(*keys / 2) <= bytes;
         let sizes = std::iter::successors(Some(KEYS_MAX), |keys| Some(keys / 2));
         let keys_max = sizes.take_while(|keys| *keys >= KEYS_MIN).find(fits).unwrap_or(0);
-        Self { sums: Vec::new(), index: HashTable::new(), keys_max, heap_bytes: 0 }
+        Self { sums: Vec::new(), index: Index::new(), keys_max, heap_bytes: 0 }
     }
 
     /// Memory for so many keys, a power of two.
@@ -80,7 +99,7 @@ impl<K: Key, A: State> Gathering<K, A> {
 
     /// Forgets what is here and keeps the memory.
     pub fn clear(&mut self, account: &Account) {
-        self.index.clear();
+        self.index.0.clear();
         self.sums.clear();
         account.release(MemoryKind::Values, std::mem::take(&mut self.heap_bytes));
     }
@@ -95,7 +114,7 @@ impl<K: Key, A: State> Gathering<K, A> {
         account: &Account,
     ) -> bool {
         let Self { sums, index, heap_bytes, .. } = self;
-        let Some(at) = index.find(spread(hash), |at| sums[*at as usize].0 == *key) else {
+        let Some(at) = index.0.find(spread(hash), |at| sums[*at as usize].0 == *key) else {
             return self.begin(hash, key, value, account);
         };
         let sum = &mut sums[*at as usize].1;
@@ -130,9 +149,8 @@ impl<K: Key, A: State> Gathering<K, A> {
         }
         let entry = (key.clone(), value.clone());
         let Self { sums, index, .. } = self;
-        index.insert_unique(spread(hash), sums.len() as u32, |at| {
-            spread(sums[*at as usize].0.key_hash())
-        });
+        let hash_of = |at: u32| spread(sums[at as usize].0.key_hash());
+        index.insert(spread(hash), sums.len() as u32, &hash_of);
         sums.push(entry);
         true
     }
@@ -145,7 +163,7 @@ impl<K: Key, A: State> Gathering<K, A> {
         }
         let Self { sums, index, .. } = self;
         sums.reserve_exact(keys - sums.len());
-        index.reserve(keys - index.len(), |at| spread(sums[*at as usize].0.key_hash()));
+        index.reserve(keys, &|at| spread(sums[at as usize].0.key_hash()));
         true
     }
 

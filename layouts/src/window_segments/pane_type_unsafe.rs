@@ -7,8 +7,8 @@ use std::ptr::NonNull;
 
 use alluvium_pagestore::{Key, Result, State, codec};
 
-use crate::append_log::key_unsafe::{KeyRef, KeyType, OwnedKey, key_type};
 use crate::heap::record_table_unsafe::RecordTable;
+use crate::support::key_unsafe::{KeyRef, KeyType, OwnedKey, key_type};
 use crate::support::record_type_unsafe::{Entry, RecordRef, RecordType};
 
 /// The types of panes, erased.

@@ -15,10 +15,10 @@ use super::capture::Captured;
 use super::cuts::Cuts;
 use super::pane_type_unsafe::PaneType;
 use super::run::Run;
-use crate::append_log::key_unsafe::KeyRef;
 use crate::heap::hash_range::HashRange;
 use crate::heap::record_table_unsafe::RecordTable;
 use crate::support::gaps::Gaps;
+use crate::support::key_unsafe::KeyRef;
 use crate::support::record_type_unsafe::RecordRef;
 
 /// A slice.

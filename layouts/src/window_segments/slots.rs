@@ -124,6 +124,18 @@ impl SegmentsCore {
         self.by_time.values().map(|slot| self.slice_at(*slot as usize))
     }
 
+    /// Returns the first slice from a time on. Never inlined, so that the walk is compiled once.
+    #[inline(never)]
+    pub(super) fn next_slice(&self, from: Time) -> Option<Time> {
+        self.by_time.range(from..).next().map(|(slice, _)| *slice)
+    }
+
+    /// Counts the entries of all slices, as [`Slice::len`].
+    #[inline(never)]
+    pub(super) fn len(&self) -> u64 {
+        self.slices().map(Slice::len).sum()
+    }
+
     /// Ends a slice without anything in it.
     pub(super) fn end_if_empty(&mut self, slice: Time) {
         let Some(slot) = self.slot_of(slice) else { return };

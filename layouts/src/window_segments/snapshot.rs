@@ -11,9 +11,9 @@ use std::rc::Rc;
 use alluvium_pagestore::{Account, KeyHash, MemoryKind, Result};
 
 use super::pane_type_unsafe::PaneType;
-use crate::append_log::key_unsafe::{KeyRef, OwnedKey};
 use crate::heap::entry_table_unsafe::{EntryTable, Keyed};
 use crate::heap::hash_range::HashRange;
+use crate::support::key_unsafe::{KeyRef, OwnedKey};
 use crate::support::record_type_unsafe::RecordRef;
 
 /// Bytes that are left free beside what is kept.

@@ -12,13 +12,12 @@ use super::config::WindowSegments;
 use super::core::SegmentsCore;
 use super::gathering::Gathering;
 use super::pane_type_unsafe::PaneType;
-use super::slice::Slice;
 use super::typed_unsafe::{Changing, Typed};
-use crate::append_log::key_unsafe::KeyRef;
 use crate::contract::by_hash::ByHash;
 use crate::contract::panes::{Merge, Panes, PanesLayout, Run};
 use crate::contract::table::{BatchError, Cursor, StateContext};
 use crate::contract::upkeep::{HasUpkeep, Upkeep};
+use crate::support::key_unsafe::KeyRef;
 use crate::support::oversize::Oversize;
 use crate::support::record_type_unsafe::{Entry, RecordRef, heap_of};
 
@@ -140,6 +139,19 @@ impl<K: Key, A: State> Typed<K, A> {
             return self.insert(slice, hash, || key, init, change);
         }
         self.insert(slice, hash, || key.to_owned(), init, change)
+    }
+
+    /// Does the same with indirect calls: the long way of items that mostly take a short one. Compiled once, not for
+    /// each caller.
+    #[inline(never)]
+    fn update_erased<Q: Lookup<K> + ?Sized>(
+        &mut self,
+        slice: Time,
+        key: &Q,
+        init: &mut dyn FnMut() -> A,
+        change: &mut dyn FnMut(&mut A),
+    ) -> Result<()> {
+        self.update(slice, key, init, change)
     }
 
     /// What the slice has of a key is about to change.
@@ -264,8 +276,12 @@ impl<K: Key, A: State> Panes<K, A> for SegmentPanes<K, A> {
             }
             let Some(item) = batch.get(applied) else { break };
             let (slice, key) = place(item);
-            self.update(slice, key, || init(item), |acc| change(item, acc))
-                .map_err(|error| BatchError { applied, error })?;
+            let (mut init, mut change) = (|| init(item), |acc: &mut A| change(item, acc));
+            let done = match Typed::<K, A>::PLAIN {
+                true => self.core.update_erased(slice, key, &mut init, &mut change),
+                false => self.core.update(slice, key, init, change),
+            };
+            done.map_err(|error| BatchError { applied, error })?;
             applied += 1;
         }
         Ok(())
@@ -287,8 +303,12 @@ impl<K: Key, A: State> Panes<K, A> for SegmentPanes<K, A> {
                     continue;
                 }
             }
-            self.update(slice, key, &init, |acc| change(acc, with))
-                .map_err(|error| (error, key, with))?;
+            let mut change = |acc: &mut A| change(acc, with);
+            let done = match Typed::<K, A>::PLAIN {
+                true => self.core.update_erased(slice, key, &mut &init, &mut change),
+                false => self.core.update(slice, key, &init, change),
+            };
+            done.map_err(|error| (error, key, with))?;
             next = run.next();
         }
         Ok(())
@@ -339,7 +359,7 @@ impl<K: Key, A: State> Panes<K, A> for SegmentPanes<K, A> {
     }
 
     fn next_slice(&self, from: Time) -> Option<Time> {
-        self.core.by_time.range(from..).next().map(|(slice, _)| *slice)
+        self.core.next_slice(from)
     }
 
     fn fold(
@@ -377,16 +397,16 @@ impl<K: Key, A: State> Panes<K, A> for SegmentPanes<K, A> {
     }
 
     fn len(&self) -> u64 {
-        self.core.slices().map(Slice::len).sum()
+        self.core.len()
     }
 }
 
 impl<K: Key, A: State> HasUpkeep for SegmentPanes<K, A> {
     fn upkeep(&self) -> &dyn Upkeep {
-        &*self.core
+        self.core.as_upkeep()
     }
 
     fn upkeep_mut(&mut self) -> &mut dyn Upkeep {
-        &mut *self.core
+        self.core.as_upkeep_mut()
     }
 }

@@ -8,9 +8,9 @@ use alluvium_pagestore::{
 use super::config::Sizes;
 use super::pane_type_unsafe::PaneType;
 use super::run::{ImageAt, Run};
-use crate::append_log::key_unsafe::{KeyRef, OwnedKey};
 use crate::heap::record_table_unsafe::FrozenRecords;
 use crate::support::gaps::Gaps;
+use crate::support::key_unsafe::{KeyRef, OwnedKey};
 use crate::support::record_type_unsafe::RecordRef;
 
 /// Bytes of a footer entry, and of a trailer.

@@ -13,4 +13,4 @@ pub(crate) mod state_cell;
 
 pub(crate) use lists::{ListsCell, WaysOfLists};
 pub(crate) use maps::{MapCell, WaysOfMap};
-pub(crate) use panes::{PanesCell, WaysOfPanes};
+pub(crate) use panes::{PanesCell, WaysOfPanes, put_anew, update_rarely};

@@ -17,6 +17,28 @@ use crate::store::{Pane, put, put_all, put_panes};
 /// [`Panes`] of a store.
 pub(crate) type PanesCell<K, A, P> = StateCell<Kept<P, WaysOfPanes<K, A>>>;
 
+/// Updates an accumulator where that is rare. Compiled once for each type of panes, not for each
+/// caller: it makes indirect calls.
+#[inline(never)]
+pub(crate) fn update_rarely<K: Key, A: State, P: Panes<K, A>>(
+    panes: &mut P,
+    (slice, key): (Time, &K),
+    init: &mut dyn FnMut() -> A,
+    change: &mut dyn FnMut(&mut A),
+) -> Result<()> {
+    panes.update(slice, key, init, change)
+}
+
+/// Puts an accumulator where there is none. Compiled once, as [`update_rarely`].
+pub(crate) fn put_anew<K: Key, A: State, P: Panes<K, A>>(
+    panes: &mut P,
+    place: (Time, &K),
+    acc: A,
+) -> Result<()> {
+    let mut acc = Some(acc);
+    update_rarely(panes, place, &mut || acc.take().expect("made once"), &mut |_| ())
+}
+
 /// How accumulators are merged.
 pub(crate) struct WaysOfPanes<K, A>(Merge<A>, PhantomData<K>);
 
@@ -141,7 +163,7 @@ impl<K: Key, A: State, P: Panes<K, A>> Contents for Kept<P, WaysOfPanes<K, A>> {
         if arriving.is_anew {
             self.inner.layout.remove(slice, &key)?;
         }
-        self.inner.layout.update(slice, &key, || acc, |_| ())
+        put_anew(&mut self.inner.layout, (slice, &key), acc)
     }
 
     fn import_all(cell: &StateCell<Self>, entries: &mut dyn Entries) -> Result<()> {

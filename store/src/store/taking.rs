@@ -9,6 +9,7 @@ use alluvium_pagestore::{
 
 use super::Inner;
 use crate::api::batch::Batch;
+use crate::cells::update_rarely;
 use crate::durability::sources::SourcePart;
 
 impl Inner {
@@ -141,8 +142,8 @@ pub(crate) fn put<K: Key, A: State>(
     acc: A,
 ) -> Result<()> {
     let acc = Cell::new(Some(acc));
-    let init = || acc.take().expect("taken once");
-    panes.update(slice, key, init, |sum| {
+    let init = &mut || acc.take().expect("taken once");
+    update_rarely(panes, (slice, key), init, &mut |sum| {
         if let Some(acc) = acc.take() {
             merge(sum, &acc);
         }

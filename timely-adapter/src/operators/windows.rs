@@ -4,11 +4,11 @@
 //! thousand keys each time it is scheduled. It holds one capability, at the watermark up to which
 //! all has fired, and emits under that.
 
-use std::collections::BTreeMap;
 use std::fmt;
 use std::rc::Rc;
 
 use alluvium::backend::{HolisticLayout, WindowLayout};
+use alluvium::time::ByTime;
 use alluvium::windows::{Advanced, Late};
 use alluvium::{
     Aggregate, Aggregated, Error, ErrorKind, Holistic, Key, Process, Result, State, Time, Window,
@@ -16,14 +16,18 @@ use alluvium::{
 };
 use timely::ExchangeData;
 use timely::dataflow::StreamVec;
+use timely::dataflow::channels::pact::Pipeline;
 use timely::dataflow::operators::Capability;
 use timely::dataflow::operators::core::{Concat, OkErr};
+use timely::dataflow::operators::generic::OutputBuilder;
+use timely::dataflow::operators::generic::builder_rc::OperatorBuilder;
 use timely::dataflow::operators::vec::Map;
+use timely::progress::operate::FrontierInterest;
 
 use crate::Changes;
 use crate::event_time::EventTime;
 use crate::intake::{Intake, Right, Work};
-use crate::operators::key_by::{KeyBy, Keyed};
+use crate::operators::key_by::{Builder, KeyBy, Keyed};
 use crate::operators::placing::{Fixed, Placing};
 use crate::operators::shell::{Body, Now, Output, advance_under};
 use crate::operators::spec::{OperatorState, Spec};
@@ -289,13 +293,62 @@ where
         R: Clone + 'static,
         F: Fn(&D) -> K + 'static,
     {
+        let open =
+            |states: &OperatorState<'_, L>| Ok(Box::new(open(states)?) as Box<dyn Fires<_, _, _>>);
+        self.start(spec, Box::new(open))
+    }
+
+    /// The operator, compiled once for all windowed state that gives such rows.
+    fn start<K, R, L: Clone>(
+        self,
+        spec: Spec<L>,
+        open: OpenFires<'_, K, D, R, L>,
+    ) -> Result<Fired<'scope, T, K, R, D>>
+    where
+        K: Key + Ord,
+        R: Clone + 'static,
+        F: Fn(&D) -> K + 'static,
+    {
         let Windowed { keyed, placing, windows, at } = self;
         let firing =
             move |states: &OperatorState<'_, L>| Ok(Firing::new(open(states)?, windows, at));
         let told = placing.start(keyed, spec, firing)?;
-        let (results, late) = told.ok_err(|row| row);
+        let (results, late) = split(told);
         Ok(Fired { results, late })
     }
+}
+
+/// Opens windowed state.
+type OpenFires<'o, K, D, R, L> =
+    Box<dyn FnOnce(&OperatorState<'_, L>) -> Result<Box<dyn Fires<K, D, R>>> + 'o>;
+
+/// Splits what windows have told from rows that were late, batch by batch. `ok_err` of Timely sorts batches by time
+/// first; that is compiled for each type of row, and again for each caller.
+fn split<'scope, T: EventTime, R: 'static, L: 'static>(
+    told: StreamVec<'scope, T, std::result::Result<R, L>>,
+) -> (StreamVec<'scope, T, R>, StreamVec<'scope, T, L>) {
+    let mut builder = OperatorBuilder::new("Split".to_owned(), told.scope());
+    let mut told = builder.new_input(told, Pipeline);
+    builder.set_notify_for(0, FrontierInterest::Never);
+    let (results, result_stream) = builder.new_output();
+    let (late, late_stream) = builder.new_output();
+    let mut results = OutputBuilder::<_, Builder<R>>::from(results);
+    let mut late = OutputBuilder::<_, Builder<L>>::from(late);
+    builder.build(move |_| {
+        move |_frontiers| {
+            let (mut results, mut late) = (results.activate(), late.activate());
+            told.for_each(|right, batch| {
+                let (mut results, mut late) = (results.session(&right), late.session(&right));
+                for row in batch.drain(..) {
+                    match row {
+                        Ok(result) => results.give(result),
+                        Err(row) => late.give(row),
+                    }
+                }
+            });
+        }
+    });
+    (result_stream, late_stream)
 }
 
 /// Windowed state, whatever its kind.
@@ -356,15 +409,16 @@ fires! { Holistic<P: Process<K, D>> in HolisticLayout<K, D>, gives Row where Sta
 type FiredRow<T, K, R, D> = std::result::Result<((K, Window, R), T, i64), Late<K, D>>;
 
 /// Windowed state, and what its rows wait for.
-struct Firing<T: EventTime, S, G, K, R, D> {
-    state: S,
+struct Firing<T: EventTime, G, K, R, D> {
+    /// Called once a batch and once a schedule.
+    state: Box<dyn Fires<K, D, R>>,
     windows: Windows,
     at: Rc<G>,
     /// Up to where all has fired.
     settled: Time,
     /// Late rows that wait for those that were sent before them, on which it depends whether they count:
     /// by the time they were sent with.
-    early: BTreeMap<Time, (T, Vec<(K, D)>)>,
+    early: ByTime<(T, Vec<(K, D)>)>,
     /// At the watermark up to which all has fired.
     held: Option<Capability<T>>,
     /// The least time of what waits outside of the intake, as for key groups that are on their way.
@@ -372,11 +426,10 @@ struct Firing<T: EventTime, S, G, K, R, D> {
     out: Vec<FiredRow<T, K, R, D>>,
 }
 
-impl<T, S, G, K, R, D> Body<T, K, D> for Firing<T, S, G, K, R, D>
+impl<T, G, K, R, D> Body<T, K, D> for Firing<T, G, K, R, D>
 where
     T: EventTime,
     K: Key,
-    S: Fires<K, D, R>,
     G: Fn(&D) -> Time + 'static,
     R: Clone + 'static,
     D: 'static,
@@ -439,15 +492,16 @@ where
     }
 }
 
-impl<T, S, G, K, R, D> Firing<T, S, G, K, R, D>
+impl<T, G, K, R, D> Firing<T, G, K, R, D>
 where
     T: EventTime,
     K: Key,
-    S: Fires<K, D, R>,
     G: Fn(&D) -> Time,
+    R: 'static,
+    D: 'static,
 {
-    fn new(state: S, windows: Windows, at: Rc<G>) -> Self {
-        let (settled, early) = (state.watermark(), BTreeMap::new());
+    fn new(state: Box<dyn Fires<K, D, R>>, windows: Windows, at: Rc<G>) -> Self {
+        let (settled, early) = (state.watermark(), ByTime::new());
         let (held, arriving, out) = (None, Time::MAX, Vec::new());
         Self { state, windows, at, settled, early, held, arriving, out }
     }
@@ -463,8 +517,10 @@ where
         let is_early = |row: &(K, D)| windows.counts_only_with_others(at(&row.1), sent.time());
         let mut early = rows.extract_if(.., |row| is_early(row)).peekable();
         if early.peek().is_some() {
-            let (_, waiting) =
-                self.early.entry(sent.time()).or_insert_with(|| (sent.clone(), Vec::new()));
+            if !self.early.has(sent.time()) {
+                self.early.insert(sent.time(), (sent.clone(), Vec::new()));
+            }
+            let (_, waiting) = self.early.get_mut(sent.time()).expect("made above");
             waiting.extend(early);
         }
     }
@@ -493,9 +549,9 @@ where
 
     /// Fires what is due at `watermark`, some of it.
     fn fire(&mut self, watermark: Time, held: &Capability<T>) -> Result<Advanced> {
-        while let Some((sent, _)) = self.early.first_key_value().filter(|(s, _)| **s <= watermark) {
+        while let Some(sent) = self.early.first().filter(|sent| *sent <= watermark) {
             // What was sent before them is there, and what was over for them has fired.
-            let advanced = self.advance_to(*sent, held)?;
+            let advanced = self.advance_to(sent, held)?;
             if !advanced.done {
                 return Ok(advanced);
             }

@@ -9,8 +9,6 @@
 //! - If there is no room for a note or a copy, or memory is needed that a purged bucket holds, all that
 //!   is left is read and written at once; if that fails, the checkpoint does.
 
-use std::collections::BTreeMap;
-
 use alluvium_pagestore::{
     BlobWriter, HeapSize, Key, Lookup, MemoryKind, Result, State, StateImage, Time, rounded,
 };
@@ -21,6 +19,7 @@ use crate::heap::lists::records::{Due, Records};
 use crate::heap::lists::{Bucket, HeapLists};
 use crate::heap::segment_bytes;
 use crate::restore::full_image::{kept_free, pace};
+use crate::support::by_time_unsafe::ByTime;
 
 /// Bytes booked for a bucket at the barrier.
 const BUCKET_BYTES: u64 = 336;
@@ -44,15 +43,16 @@ impl<K: Key, E: State> HeapLists<K, E> {
         // A record is copied before it is encoded.
         let booked = self.buckets.len() as u64 * BUCKET_BYTES + pace.value_bytes;
         account.reserve(MemoryKind::Buffers, booked, "a checkpoint's buckets")?;
-        for bucket in self.buckets.values_mut() {
-            bucket.captured = Some(Box::new(Captured::new(&account, self.range)));
-        }
+        let range = self.range;
+        self.buckets.for_each_mut(&mut |bucket| {
+            bucket.captured = Some(Box::new(Captured::new(&account, range)));
+        });
         self.reading = Some(Box::new(Reading {
             account,
             range: self.range,
-            times: self.buckets.keys().copied().collect(),
+            times: self.buckets.times(),
             next: 0,
-            gone: BTreeMap::new(),
+            gone: ByTime::new(),
             purged: std::mem::take(&mut self.purged),
             record_bytes: record_bytes(&pace),
             at_once: false,
@@ -76,7 +76,7 @@ impl<K: Key, E: State> HeapLists<K, E> {
         })?;
         if image.is_some() {
             self.reading = None;
-            self.buckets.values_mut().for_each(|bucket| bucket.captured = None);
+            self.buckets.for_each_mut(&mut |bucket| bucket.captured = None);
         }
         Ok(image)
     }
@@ -111,7 +111,7 @@ impl<K: Key, E: State> HeapLists<K, E> {
     pub(crate) fn note<Q: Lookup<K> + ?Sized>(&mut self, bucket: Time, hash: u64, key: &Q) {
         self.remembered.plan();
         let Some(reading) = &self.reading else { return };
-        let Some(Bucket { lists, captured: Some(captured), .. }) = self.buckets.get_mut(&bucket)
+        let Some(Bucket { lists, captured: Some(captured), .. }) = self.buckets.get_mut(bucket)
         else {
             return;
         };
@@ -130,7 +130,7 @@ impl<K: Key, E: State> HeapLists<K, E> {
     /// Those that the checkpoint writes anew are dead in it.
     pub(crate) fn let_go(&mut self, bucket: Time, hash: u64, key: &K, records: &Records) {
         let mut live = records.of(self.remembered.epoch());
-        let captured = self.buckets.get_mut(&bucket).and_then(|b| b.captured.as_mut());
+        let captured = self.buckets.get_mut(bucket).and_then(|b| b.captured.as_mut());
         let note = captured.and_then(|it| it.notes.find_mut(hash, |note| note.key == *key));
         if let Some(note) = note.filter(|note| !note.is_gone)
             && self.reading.is_some()
@@ -149,7 +149,7 @@ impl<K: Key, E: State> HeapLists<K, E> {
     /// A list was taken out of its bucket, and [noted](HeapLists::note) before: it is kept, if it is to
     /// be written.
     pub(crate) fn keep(&mut self, bucket: Time, hash: u64, key: &K, list: Vec<E>) {
-        let captured = self.buckets.get_mut(&bucket).and_then(|b| b.captured.as_mut());
+        let captured = self.buckets.get_mut(bucket).and_then(|b| b.captured.as_mut());
         let Some(captured) = captured else { return };
         let note = captured.notes.find_mut(hash, |note| note.key == *key);
         if let Some(note) = note.filter(|note| note.left.is_none() && note.from < note.until) {
@@ -163,7 +163,7 @@ impl<K: Key, E: State> HeapLists<K, E> {
     /// A list is about to move, or to get elements before those it has: copies what is to be written.
     pub(crate) fn keep_copy<Q: Lookup<K> + ?Sized>(&mut self, bucket: Time, hash: u64, key: &Q) {
         self.note(bucket, hash, key);
-        let Some(Bucket { lists, captured: Some(captured), .. }) = self.buckets.get_mut(&bucket)
+        let Some(Bucket { lists, captured: Some(captured), .. }) = self.buckets.get_mut(bucket)
         else {
             return;
         };
@@ -231,8 +231,10 @@ impl<K: Key, E: State> HeapLists<K, E> {
             self.notes_left.extend(bucket.captured.take().map(|captured| *captured));
             self.purged.push(bucket);
         }
-        let notes = self.buckets.values_mut().filter_map(|bucket| bucket.captured.take());
-        self.notes_left.extend(notes.map(|captured| *captured));
+        let notes_left = &mut self.notes_left;
+        self.buckets.for_each_mut(&mut |bucket| {
+            notes_left.extend(bucket.captured.take().map(|captured| *captured));
+        });
         self.notes_left.retain(|captured| !captured.notes.is_empty());
     }
 

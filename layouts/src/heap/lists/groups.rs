@@ -56,7 +56,7 @@ impl<K: Key, E: State> ByHash<K, E, Time> for HeapLists<K, E> {
                     is_all = false;
                     break;
                 }
-                let lists = self.buckets.get(&bucket).map(|bucket| &bucket.lists);
+                let lists = self.buckets.get(bucket).map(|bucket| &bucket.lists);
                 let list = lists.and_then(|lists| lists.of_hash(*hash).next());
                 let Some(list) = list else { continue };
                 removed += list.elements.len().max(1);
@@ -85,7 +85,7 @@ impl<K: Key, E: State> HeapLists<K, E> {
         (spent, fuel): (&mut usize, usize),
         visit: VisitRun<'_, K, E>,
     ) -> Result<bool> {
-        let Some(bucket) = self.buckets.get(&bucket) else { return Ok(true) };
+        let Some(bucket) = self.buckets.get(bucket) else { return Ok(true) };
         let run_bytes = usize::try_from(self.context.max_value_bytes).unwrap_or(usize::MAX);
         for hash in found.chunk_by(|a, b| a == b).map(|same| same[0]) {
             let place = self.range.place(hash);
@@ -119,7 +119,7 @@ impl<K: Key, E: State> HeapLists<K, E> {
         hashes: &RangeInclusive<u64>,
         cursor: &Cursor,
     ) -> (Vec<u64>, Option<u64>, u64) {
-        let Some(bucket) = self.buckets.get(&bucket) else { return (Vec::new(), None, 0) };
+        let Some(bucket) = self.buckets.get(bucket) else { return (Vec::new(), None, 0) };
         let (first, last) = (self.range.place(*hashes.start()), self.range.place(*hashes.end()));
         let place = cursor.position.max(first);
         let memory = bucket.lists.hashes_bytes(place);

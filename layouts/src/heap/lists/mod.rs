@@ -10,8 +10,6 @@ pub(crate) mod groups;
 pub(crate) mod reading;
 pub(crate) mod records;
 
-use std::collections::BTreeMap;
-use std::collections::btree_map::Entry;
 use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -32,19 +30,22 @@ use crate::heap::lists::reading::{Captured, Reading};
 use crate::heap::lists::records::{Record, Records};
 use crate::heap::place::Place;
 use crate::restore::full_image::read_placed;
+use crate::support::by_time_unsafe::ByTime;
+use crate::support::out_of_line_unsafe::DroppedHere;
 use crate::support::oversize::Oversize;
 
 /// Elements of a list's first vector.
 const CAPACITY_FIRST: usize = 4;
 /// Bytes booked for a bucket without lists.
 const BUCKET_BYTES: u64 = 336;
+const _: () = assert!(ByTime::<Bucket<(), ()>>::ENTRY_BYTES <= BUCKET_BYTES);
 
 /// Open lists of [`Heap`].
 #[derive(Debug)]
 pub struct HeapLists<K, E> {
     pub(crate) context: StateContext,
     pub(crate) range: HashRange,
-    pub(crate) buckets: BTreeMap<Time, Bucket<K, E>>,
+    pub(crate) buckets: ByTime<Bucket<K, E>>,
     /// Buckets that were purged, to be dropped.
     pub(crate) purged: Vec<Bucket<K, E>>,
     /// What checkpoints that were given up have noted, to be dropped.
@@ -53,7 +54,7 @@ pub struct HeapLists<K, E> {
     /// What the checkpoint being taken has to read still.
     pub(crate) reading: Option<Box<Reading<K, E>>>,
     /// What checkpoints have. Lists that have got elements since the last barrier count as changed.
-    pub(crate) remembered: Remembered,
+    pub(crate) remembered: DroppedHere<Remembered>,
     oversize: Oversize,
     /// What appends leave free for the next checkpoint, and for opening it, beside that of buckets.
     kept: u64,
@@ -93,12 +94,12 @@ impl<K: Key, E: State> ListsLayout<K, E> for Heap {
         let is_new = restored.is_none();
         let mut lists = HeapLists {
             range: HashRange::of(&context.owned, context.key_groups),
-            remembered: Remembered::new(&context),
+            remembered: DroppedHere::new(Remembered::new(&context)),
             // What a checkpoint has is there, whatever the limit is now.
             oversize: Oversize::new(&context.name, u64::MAX),
             kept: 0,
             context,
-            buckets: BTreeMap::new(),
+            buckets: ByTime::new(),
             purged: Vec::new(),
             notes_left: Vec::new(),
             len: 0,
@@ -139,7 +140,7 @@ impl<K: Key, E: State> HeapLists<K, E> {
 
     /// A record of a list is there. Without memory for that, the next checkpoint is full.
     fn remember(&mut self, time: Time, key: &K, record: Record) {
-        let Some(bucket) = self.buckets.get_mut(&time) else { return };
+        let Some(bucket) = self.buckets.get_mut(time) else { return };
         let list = bucket.lists.find_mut(key.key_hash(), |list| list.key == *key);
         let Some(list) = list else { return };
         let (account, epoch) = (&self.context.account, self.remembered.epoch());
@@ -182,18 +183,16 @@ impl<K: Key, E: State> HeapLists<K, E> {
             false => self.kept + self.buckets.len() as u64 * BUCKET_BYTES,
         };
         let account = &self.context.account;
-        let bucket = match self.buckets.entry(time) {
-            Entry::Occupied(entry) => entry.into_mut(),
-            Entry::Vacant(entry) => {
-                account.reserve(MemoryKind::Tables, BUCKET_BYTES, "a bucket")?;
-                let lists = EntryTable::new(account.clone(), self.range);
-                let lists = match self.context.movable {
-                    true => lists.expect_few_of(self.context.key_groups),
-                    false => lists,
-                };
-                entry.insert(Bucket { lists, elements: 0, values: 0, captured: None })
-            }
-        };
+        if !self.buckets.has(time) {
+            account.reserve(MemoryKind::Tables, BUCKET_BYTES, "a bucket")?;
+            let lists = EntryTable::new(account.clone(), self.range);
+            let lists = match self.context.movable {
+                true => lists.expect_few_of(self.context.key_groups),
+                false => lists,
+            };
+            self.buckets.insert(time, Bucket { lists, elements: 0, values: 0, captured: None });
+        }
+        let bucket = self.buckets.get_mut(time).expect("made above");
         let Bucket { lists, elements, values, .. } = bucket;
         if lists.find(hash, |list| key.is(&list.key)).is_none() {
             let key = key.to_owned();
@@ -234,7 +233,7 @@ impl<K: Key, E: State> HeapLists<K, E> {
         hash: u64,
         key: &Q,
     ) -> Option<(K, Vec<E>)> {
-        let bucket = self.buckets.get_mut(&time)?;
+        let bucket = self.buckets.get_mut(time)?;
         let List { key, elements, records } =
             bucket.lists.remove(hash, |list| key.is(&list.key))?;
         let bytes = list_bytes(&key, &elements) + records.memory_bytes();
@@ -274,7 +273,7 @@ impl<K: Key, E: State> HeapLists<K, E> {
 
     /// Gives back the table of a bucket in which there is nothing, which stays.
     pub(crate) fn empty_if_vacant(&mut self, time: Time) {
-        let found = self.buckets.get_mut(&time);
+        let found = self.buckets.get_mut(time);
         if let Some(bucket) = found.filter(|bucket| bucket.elements == 0)
             && bucket.captured.is_none()
         {
@@ -284,7 +283,7 @@ impl<K: Key, E: State> HeapLists<K, E> {
 
     /// Takes out what was made for an element that did not come.
     fn drop_if_empty<Q: Lookup<K> + ?Sized>(&mut self, time: Time, hash: u64, key: &Q) {
-        let found = self.buckets.get(&time);
+        let found = self.buckets.get(time);
         let found = found.and_then(|b| b.lists.find(hash, |list| key.is(&list.key)));
         if found.is_some_and(|list| list.elements.is_empty()) {
             self.take(time, hash, key);
@@ -293,8 +292,8 @@ impl<K: Key, E: State> HeapLists<K, E> {
     }
 
     fn drop_if_vacant(&mut self, time: Time) {
-        if self.buckets.get(&time).is_some_and(|bucket| bucket.elements == 0) {
-            let bucket = self.buckets.remove(&time).expect("looked up above");
+        if self.buckets.get(time).is_some_and(|bucket| bucket.elements == 0) {
+            let bucket = self.buckets.remove(time).expect("looked up above");
             if let Some(bucket) = self.leave(time, bucket) {
                 self.release(bucket);
             }
@@ -403,7 +402,7 @@ impl<K: Key, E: State> Lists<K, E> for HeapLists<K, E> {
         key: &Q,
         visit: &mut dyn FnMut(&mut dyn Elements<E>) -> Result<()>,
     ) -> Result<()> {
-        let bucket = self.buckets.get(&bucket);
+        let bucket = self.buckets.get(bucket);
         let found = bucket.and_then(|b| b.lists.find(key.key_hash(), |list| key.is(&list.key)));
         let Some(list) = found.filter(|list| !list.elements.is_empty()) else { return Ok(()) };
         visit(&mut Listed(list.elements.iter()))
@@ -418,7 +417,7 @@ impl<K: Key, E: State> Lists<K, E> for HeapLists<K, E> {
     fn relocate<Q: Lookup<K> + ?Sized>(&mut self, from: Time, to: Time, key: &Q) -> Result<()> {
         let hash = key.key_hash();
         let list_in = |lists: &Self, time: Time| {
-            let bucket = lists.buckets.get(&time);
+            let bucket = lists.buckets.get(time);
             let found = bucket.and_then(|b| b.lists.find(hash, |list| key.is(&list.key)));
             found.map(|list| list.elements.len())
         };
@@ -443,7 +442,7 @@ impl<K: Key, E: State> Lists<K, E> for HeapLists<K, E> {
             }
         }
         let (key, mut list) = self.take(from, hash, key).expect("looked up above");
-        let target = self.buckets.get_mut(&to).expect("room was made");
+        let target = self.buckets.get_mut(to).expect("room was made");
         let later = target.lists.find_mut(hash, |list| list.key == key).expect("room was made");
         let records = std::mem::take(&mut later.records);
         let before = list_bytes(&key, &later.elements) + records.memory_bytes();
@@ -467,8 +466,8 @@ impl<K: Key, E: State> Lists<K, E> for HeapLists<K, E> {
 
     fn next_bucket(&self, from: Time) -> Option<Time> {
         let mut with_elements =
-            self.buckets.range(from..).filter(|(_, bucket)| bucket.elements > 0);
-        with_elements.next().map(|(time, _)| *time)
+            self.buckets.range_from(from).filter(|(_, bucket)| bucket.elements > 0);
+        with_elements.next().map(|(time, _)| time)
     }
 
     /// The cursor's version is the number of the bucket among `buckets` and, in its lower half, a
@@ -526,8 +525,7 @@ impl<K: Key, E: State> Lists<K, E> for HeapLists<K, E> {
     fn purge(&mut self, before: Time, fuel: usize) -> Result<bool> {
         // What dies from here on is not dead for a checkpoint that was begun.
         self.remembered.plan();
-        let rest = self.buckets.split_off(&before);
-        for (time, bucket) in std::mem::replace(&mut self.buckets, rest) {
+        while let Some((time, bucket)) = self.buckets.pop_before(before) {
             self.len -= bucket.elements;
             let bucket = self.leave(time, bucket);
             self.purged.extend(bucket);

@@ -13,7 +13,6 @@
 //!   a part with each.
 //! - Records that are written anew are dead for this checkpoint; those whose list goes meanwhile, for the next one.
 
-use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::rc::Rc;
 
@@ -26,6 +25,7 @@ use crate::heap::lists::records::{Due, Record, Records};
 use crate::heap::lists::{Bucket, List, add_record, drop_part};
 use crate::heap::place::Place;
 use crate::restore::full_image::name_large;
+use crate::support::by_time_unsafe::ByTime;
 
 /// Most elements of a list in one record.
 pub(crate) const RECORD_ELEMENTS: usize = 1024;
@@ -40,7 +40,7 @@ pub(crate) struct Reading<K, E> {
     /// Of these, the one that is read next.
     pub next: usize,
     /// Buckets that were purged and are not read.
-    pub gone: BTreeMap<Time, Bucket<K, E>>,
+    pub gone: ByTime<Bucket<K, E>>,
     /// Buckets that were purged before the barrier, to be dropped.
     pub purged: Vec<Bucket<K, E>>,
     /// Bytes after which a record ends.
@@ -52,7 +52,7 @@ pub(crate) struct Reading<K, E> {
 
 /// What is read.
 pub(crate) struct Source<'a, K, E> {
-    pub buckets: &'a mut BTreeMap<Time, Bucket<K, E>>,
+    pub buckets: &'a mut ByTime<Bucket<K, E>>,
     /// Buckets to be dropped, of which nobody reads more.
     pub purged: &'a mut Vec<Bucket<K, E>>,
 }
@@ -237,16 +237,17 @@ impl<K: Key, E: State> Reading<K, E> {
             return self.drop_some_purged(to).map(|()| true);
         }
         let Some(&time) = self.times.get(self.next) else { return Ok(false) };
-        let is_gone = self.gone.contains_key(&time);
-        let mut gone = if is_gone { self.gone.remove(&time) } else { None };
-        let bucket = gone.as_mut().or_else(|| buckets.get_mut(&time));
+        let mut gone = self.gone.remove(time);
+        let bucket = gone.as_mut().or_else(|| buckets.get_mut(time));
         let read = match bucket {
             Some(bucket) => self.read_bucket(time, bucket, to),
             None => Ok(false),
         };
         let has_more = matches!(read, Ok(true));
         match gone {
-            Some(gone) if has_more => drop(self.gone.insert(time, gone)),
+            Some(gone) if has_more => {
+                self.gone.insert(time, gone);
+            }
             Some(gone) => purged.push(gone),
             None => {}
         }
@@ -353,8 +354,9 @@ impl<K: Key, E: State> Reading<K, E> {
 impl<K, E> Reading<K, E> {
     /// Takes the buckets out that were purged.
     pub fn take_gone(&mut self) -> impl Iterator<Item = Bucket<K, E>> + use<K, E> {
-        let (gone, purged) = (std::mem::take(&mut self.gone), std::mem::take(&mut self.purged));
-        gone.into_values().chain(purged)
+        let mut gone = std::mem::take(&mut self.gone);
+        let gone = std::iter::from_fn(move || gone.pop_first().map(|(_, bucket)| bucket));
+        gone.chain(std::mem::take(&mut self.purged))
     }
 }
 

@@ -27,7 +27,7 @@ impl<K: Key, A: State, T: Table<(Time, K), A>> ByHash<K, A, Time> for TablePanes
         let (first, last) =
             (self.keys.range.place(*hashes.start()), self.keys.range.place(*hashes.end()));
         let mut spent = 0;
-        while !cursor.done && self.keys.slices.contains_key(&slice) {
+        while !cursor.done && self.keys.slices.has(slice) {
             let (keys, next) = self.keys.at(slice, cursor.position.max(first), last);
             if keys.len() <= fuel.max(1).saturating_sub(spent) {
                 spent += self.visit_alone(&keys, cursor, keys.len(), &mut |key, value| {
@@ -52,7 +52,7 @@ impl<K: Key, A: State, T: Table<(Time, K), A>> ByHash<K, A, Time> for TablePanes
                 None => cursor.done = true,
             }
         }
-        cursor.done |= !self.keys.slices.contains_key(&slice);
+        cursor.done |= !self.keys.slices.has(slice);
         Ok(())
     }
 
@@ -66,7 +66,7 @@ impl<K: Key, A: State, T: Table<(Time, K), A>> ByHash<K, A, Time> for TablePanes
         let (first, last) =
             (self.keys.range.place(*hashes.start()), self.keys.range.place(*hashes.end()));
         let mut removed = 0;
-        while !cursor.done && self.keys.slices.contains_key(&slice) {
+        while !cursor.done && self.keys.slices.has(slice) {
             let (keys, next) = self.keys.at(slice, cursor.position.max(first), last);
             for Placed { place, entry } in keys {
                 cursor.position = place;
@@ -81,7 +81,7 @@ impl<K: Key, A: State, T: Table<(Time, K), A>> ByHash<K, A, Time> for TablePanes
                 None => cursor.done = true,
             }
         }
-        cursor.done |= !self.keys.slices.contains_key(&slice);
+        cursor.done |= !self.keys.slices.has(slice);
         Ok(removed)
     }
 }

@@ -3,8 +3,8 @@
 //!
 //! What it keeps true: what sets of keys take is booked. The table may give memory up for them.
 
-use std::collections::{BTreeMap, VecDeque};
-use std::ops::Range;
+use std::collections::VecDeque;
+use std::ops::{Bound, Range};
 use std::rc::Rc;
 
 use alluvium_pagestore::{Account, Key, MemoryKind, Result, Time};
@@ -14,9 +14,11 @@ use crate::contract::upkeep::Upkeep;
 use crate::heap::entry_table_unsafe::EntryTable;
 use crate::heap::hash_range::HashRange;
 use crate::heap::{GROUP, NEAR_BYTES};
+use crate::support::by_time_unsafe::ByTime;
 
-/// Bytes of a slice beside its keys: an entry of a B-tree at its worst fill.
+/// Bytes of a slice beside its keys.
 const SLICE_BYTES: u64 = 288;
+const _: () = assert!(ByTime::<Keys<()>>::ENTRY_BYTES <= SLICE_BYTES);
 
 /// The keys of a slice.
 type Keys<K> = EntryTable<(K, ())>;
@@ -41,7 +43,7 @@ struct Dying<K> {
 pub(super) struct PaneKeys<K> {
     pub account: Rc<Account>,
     pub range: HashRange,
-    pub slices: BTreeMap<Time, Keys<K>>,
+    pub slices: ByTime<Keys<K>>,
     /// Slices that are purged: their entries are still in the table.
     dying: VecDeque<Dying<K>>,
     /// Heap that the keys of the sets own.
@@ -54,14 +56,14 @@ pub(super) struct PaneKeys<K> {
 impl<K: Key> PaneKeys<K> {
     /// None.
     pub fn new(account: Rc<Account>, range: HashRange) -> Self {
-        let (slices, dying, group) = (BTreeMap::new(), VecDeque::new(), Vec::new());
+        let (slices, dying, group) = (ByTime::new(), VecDeque::new(), Vec::new());
         Self { account, range, slices, dying, key_bytes: 0, group, group_bytes: 0 }
     }
 
     /// Puts a key into the set of its slice and says whether it was new there.
     pub fn add(&mut self, slice: Time, key: K, table: &mut dyn Upkeep) -> Result<bool> {
         let (hash, heap) = (key.key_hash(), key.heap_bytes() as u64);
-        if let Some(keys) = self.slices.get_mut(&slice) {
+        if let Some(keys) = self.slices.get_mut(slice) {
             if keys.find(hash, |known| known.0 == key).is_some() {
                 return Ok(false);
             }
@@ -71,21 +73,18 @@ impl<K: Key> PaneKeys<K> {
             }
         }
         self.make_room(heap + SLICE_BYTES, table)?;
-        let mut made = false;
-        let keys = self.slices.entry(slice).or_insert_with(|| {
-            made = true;
-            EntryTable::new(self.account.clone(), self.range)
-        });
-        if made {
+        if !self.slices.has(slice) {
             self.account.charge(MemoryKind::Tables, SLICE_BYTES);
+            self.slices.insert(slice, EntryTable::new(self.account.clone(), self.range));
         }
+        let keys = self.slices.get_mut(slice).expect("made above");
         // Booked before the set grows into it.
         self.account.charge(MemoryKind::Values, heap);
         let mut inserted = keys.insert(hash, || (key.clone(), ())).map(drop);
         if inserted.is_err() {
             // This state's own table may give up what other states are not asked for.
             inserted = table.reclaim(64 << 10).and_then(|_| {
-                let keys = self.slices.get_mut(&slice).expect("made above");
+                let keys = self.slices.get_mut(slice).expect("made above");
                 keys.insert(hash, || (key, ())).map(drop)
             });
         }
@@ -112,7 +111,7 @@ impl<K: Key> PaneKeys<K> {
 
     /// Takes a key out of the set of its slice and says whether it was there.
     pub fn remove(&mut self, slice: Time, key: &K) -> bool {
-        let Some(keys) = self.slices.get_mut(&slice) else { return false };
+        let Some(keys) = self.slices.get_mut(slice) else { return false };
         let removed = keys.remove(key.key_hash(), |known| known.0 == *key);
         let Some((key, ())) = removed else { return false };
         self.key_gone(key.heap_bytes() as u64);
@@ -126,8 +125,8 @@ impl<K: Key> PaneKeys<K> {
     }
 
     fn forget_if_empty(&mut self, slice: Time) {
-        if self.slices.get(&slice).is_some_and(|keys| keys.is_empty()) {
-            self.slices.remove(&slice);
+        if self.slices.get(slice).is_some_and(|keys| keys.is_empty()) {
+            self.slices.remove(slice);
             self.account.release(MemoryKind::Tables, SLICE_BYTES);
         }
     }
@@ -169,7 +168,7 @@ impl<K: Key> PaneKeys<K> {
     /// The keys of the part at `place` in a slice, from `place` to `last`, in the order of places,
     /// and where the next part begins.
     pub fn at(&self, slice: Time, place: u64, last: u64) -> (Vec<Placed<K>>, Option<u64>) {
-        let (keys, next) = self.slices[&slice].part_at(place);
+        let (keys, next) = self.slices.get(slice).expect("a slice that is there").part_at(place);
         let place_of = |key: &K| self.range.place(key.key_hash());
         let mut placed = Vec::with_capacity(keys.len());
         let all = keys.iter().map(|(key, ())| (place_of(key), key));
@@ -183,19 +182,19 @@ impl<K: Key> PaneKeys<K> {
     pub fn slices_of(&self, slices: &Range<Time>, first: Time, key: &K) -> Vec<Time> {
         let hash = key.key_hash();
         let has = |keys: &Keys<K>| keys.find(hash, |known| known.0 == *key).is_some();
-        if self.slices.range(slices.start..first).any(|(_, keys)| has(keys)) {
+        let within = |from, to| (Bound::Included(from), Bound::Excluded(to));
+        if self.slices.range(within(slices.start, first)).any(|(_, keys)| has(keys)) {
             return Vec::new();
         }
-        let places = self.slices.range(first..slices.end).filter(|(_, keys)| has(keys));
-        places.map(|(slice, _)| *slice).collect()
+        let places = self.slices.range(within(first, slices.end)).filter(|(_, keys)| has(keys));
+        places.map(|(slice, _)| slice).collect()
     }
 
     /// Has the slices before `before` removed.
     pub fn purge(&mut self, before: Time) {
-        let kept = self.slices.split_off(&before);
-        let purged = std::mem::replace(&mut self.slices, kept);
-        let dying = |(slice, keys)| Dying { slice, keys, part: Vec::new() };
-        self.dying.extend(purged.into_iter().map(dying));
+        while let Some((slice, keys)) = self.slices.pop_before(before) {
+            self.dying.push_back(Dying { slice, keys, part: Vec::new() });
+        }
     }
 
     /// Whether nothing is left of purged slices.
@@ -214,7 +213,7 @@ impl<K: Key> PaneKeys<K> {
         K: 'a,
     {
         for (slice, key) in keys {
-            let known = self.slices.get(slice);
+            let known = self.slices.get(*slice);
             if let Some(known) = known.filter(|known| known.memory_bytes() > NEAR_BYTES) {
                 known.look_ahead(key.key_hash());
             }

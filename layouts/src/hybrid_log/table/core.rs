@@ -314,6 +314,8 @@ impl Upkeep for Core {
         }
     }
 
+    // Never inlined: where a `dyn` is made, the code that drops the value is compiled.
+    #[inline(never)]
     fn rewriter(&mut self) -> Option<&mut dyn Rewrite> {
         self.log.stored.is_some().then_some(self as &mut dyn Rewrite)
     }

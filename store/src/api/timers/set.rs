@@ -37,10 +37,44 @@ pub(crate) struct Grouped<K: Key + Ord, N: State + Ord> {
     /// Those that may fire.
     awake: Vec<bool>,
     /// The first time of each group that is awake and has timers.
-    firsts: SortedBlocks<(Time, u16)>,
+    firsts: Firsts,
     len: usize,
     /// Bytes of the sets.
     sets_bytes: u64,
+}
+
+/// Times of groups, in order. Compiled once, whatever timers are like.
+#[derive(Debug)]
+struct Firsts(SortedBlocks<(Time, u16)>);
+
+impl Firsts {
+    fn new() -> Self {
+        Self(SortedBlocks::new())
+    }
+
+    fn first(&self) -> Option<&(Time, u16)> {
+        self.0.first()
+    }
+
+    #[inline(never)]
+    fn insert(&mut self, first: (Time, u16)) -> bool {
+        self.0.insert(first)
+    }
+
+    #[inline(never)]
+    fn remove(&mut self, first: &(Time, u16)) -> Option<(Time, u16)> {
+        self.0.remove(first)
+    }
+
+    #[inline(never)]
+    fn memory_bytes(&self) -> u64 {
+        self.0.memory_bytes()
+    }
+
+    #[inline(never)]
+    fn growth_bytes(&self) -> u64 {
+        self.0.growth_bytes()
+    }
 }
 
 impl<K: Key + Ord, N: State + Ord> TimerSet<K, N> {
@@ -51,7 +85,7 @@ impl<K: Key + Ord, N: State + Ord> TimerSet<K, N> {
             sets: (0..count).map(|_| SortedBlocks::new()).collect(),
             awake: (0..count).map(|group| groups.has(group as u16)).collect(),
             groups,
-            firsts: SortedBlocks::new(),
+            firsts: Firsts::new(),
             len: 0,
             sets_bytes: 0,
         })

@@ -3,7 +3,7 @@
 use std::rc::Rc;
 
 use alluvium_layouts::{
-    CheckpointOutcome, Oversize, Place, Remembered, StateContext, TableStats, Upkeep,
+    CheckpointOutcome, DroppedHere, Oversize, Place, Remembered, StateContext, TableStats, Upkeep,
 };
 use alluvium_pagestore::{
     BlobWriter, Error, ErrorKind, Key, MemoryKind, Result, State, StateImage, Time,
@@ -24,7 +24,7 @@ pub(crate) struct TimerTable<K: Key + Ord, N: State + Ord> {
     /// Those that were given up and have kept something.
     given_up: Vec<Capture<K, N>>,
     /// What checkpoints have.
-    remembered: Remembered,
+    remembered: DroppedHere<Remembered>,
     pub(super) codec_calls: u64,
     oversize: Oversize,
 }
@@ -188,13 +188,13 @@ impl<K: Key + Ord, N: State + Ord> TimerTable<K, N> {
         let restored = context.restored.take();
         let timers = TimerSet::new(groups);
         context.account.reserve(MemoryKind::Values, timers.memory_bytes(), "timers")?;
-        let remembered = Remembered::new(&context);
+        let remembered = DroppedHere::new(Remembered::new(&context));
         let (capture, given_up, codec_calls) = (None, Vec::new(), 0);
         let oversize = Oversize::new(&context.name, context.max_value_bytes);
         let mut table =
             TimerTable { context, timers, capture, given_up, remembered, codec_calls, oversize };
         if let Some((image, blobs)) = restored {
-            let mut remembered = Remembered::new(&table.context);
+            let mut remembered = DroppedHere::new(Remembered::new(&table.context));
             remembered.restore::<(Time, K), N>(&image, &blobs, |at, namespace, place| {
                 table.restore((at, namespace), place)
             })?;

@@ -13,9 +13,9 @@ use super::stacks::Stacks;
 use super::totals::{Total, Totals};
 use super::{Grid, Window};
 use crate::api::aggregate::Aggregate;
-use crate::cells::PanesCell;
 use crate::cells::held::Held;
 use crate::cells::recording::{Access, Recorder};
+use crate::cells::{PanesCell, put_anew, update_rarely};
 
 /// An accumulator per slice and key.
 pub(crate) struct Folded<K, E, A: Aggregate<E>, P, S> {
@@ -119,11 +119,11 @@ where
         let done = self.panes.run(batch.len(), |panes| {
             for (applied, (key, at, element)) in batch.iter().enumerate() {
                 let (slice, mut bytes) = (slices.slice_of(*at), 0);
-                let add = |acc: &mut A::Acc| {
+                let add = &mut |acc: &mut A::Acc| {
                     aggregate.add(acc, element);
                     bytes = size_of::<A::Acc>() + acc.heap_bytes();
                 };
-                let added = panes.update(slice, key, || aggregate.init(), add);
+                let added = update_rarely(panes, (slice, key), &mut || aggregate.init(), add);
                 added.map_err(|error| BatchError { applied, error })?;
                 recorder.record_change(key, slice, bytes as u64);
             }
@@ -226,8 +226,9 @@ where
                 Err(error) => return Err(Rejected::new(error, item)),
             }
         }
-        let add = |acc: &mut A::Acc| aggregate.merge(acc, &item);
-        let done = self.panes.run(1, |panes| panes.update(slice, key, || aggregate.init(), add));
+        let add = &mut |acc: &mut A::Acc| aggregate.merge(acc, &item);
+        let init = &mut || aggregate.init();
+        let done = self.panes.run(1, |panes| update_rarely(panes, (slice, key), init, add));
         match done {
             Ok(Ok(())) => {
                 if let Some(recorder) = self.panes.recorder() {
@@ -312,7 +313,7 @@ where
             if old != new {
                 // Put anew, not changed: a part of the old may be on storage.
                 told.remove(window.end, key)?;
-                told.update(window.end, key, || acc.clone(), |_| ())?;
+                put_anew(&mut *told, (window.end, key), acc.clone())?;
                 old.into_iter().for_each(|row| out(key, window, row, -1));
                 new.into_iter().for_each(|row| out(key, window, row, 1));
             }

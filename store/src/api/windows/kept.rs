@@ -14,7 +14,7 @@ use super::holistic::Process;
 use super::{Grid, Window};
 use crate::cells::held::Held;
 use crate::cells::recording::{Access, Recorder};
-use crate::cells::{ListsCell, PanesCell};
+use crate::cells::{ListsCell, PanesCell, put_anew};
 
 /// Slices of a window, and how many events of a key each had.
 pub(crate) type Counts = Vec<(Time, u64)>;
@@ -101,7 +101,7 @@ where
         // Put anew, not changed: a part of the old may be on storage.
         let mut told = told.enter()?;
         told.remove(window.end, key)?;
-        told.update(window.end, key, || counts, |_| ())?;
+        put_anew(&mut *told, (window.end, key), counts)?;
         rows.into_iter().for_each(|(row, diff)| out(key, window, row, diff));
         Ok(())
     }

@@ -10,8 +10,10 @@
 //! is not. So the event can only join the first open session, and the start of that one says whether.
 
 use std::collections::BTreeMap;
+use std::ops::Bound;
 use std::rc::Rc;
 
+use alluvium_layouts::ByTime;
 use alluvium_pagestore::{Account, Key, MemoryKind, Result, Time};
 
 use super::sessions::Rules;
@@ -19,26 +21,34 @@ use super::sessions::Rules;
 /// A session, as far as it matters here: its first and last event.
 pub(crate) type Span = (Time, Time);
 
+/// Where the first open session of each key begins.
+type Starts<K> = BTreeMap<K, Option<Time>>;
+
 /// Where the first open session of a key begins, by the time that events are sent with. What is noted for
 /// the watermark stays until that moves on: late events that come in change the sessions.
 pub(crate) struct Reach<K: Key + Ord> {
-    known: BTreeMap<Time, BTreeMap<K, Option<Time>>>,
+    known: ByTime<Starts<K>>,
     account: Rc<Account>,
 }
 
 impl<K: Key + Ord> Reach<K> {
     pub(crate) fn new(account: Rc<Account>) -> Self {
-        Self { known: BTreeMap::new(), account }
+        Self { known: ByTime::new(), account }
     }
 
     pub(crate) fn get(&self, key: &K, sent: Time) -> Option<Option<Time>> {
-        self.known.get(&sent)?.get(key).copied()
+        self.known.get(sent)?.get(key).copied()
     }
 
     /// Notes an answer. Fails if there is no memory for that.
     pub(crate) fn set(&mut self, key: &K, sent: Time, start: Option<Time>) -> Result<()> {
-        self.account.reserve(MemoryKind::Buffers, bytes(key), "late events")?;
-        if self.known.entry(sent).or_default().insert(key.clone(), start).is_some() {
+        let time = if self.known.has(sent) { 0 } else { ByTime::<Starts<K>>::ENTRY_BYTES };
+        self.account.reserve(MemoryKind::Buffers, bytes(key) + time, "late events")?;
+        if time > 0 {
+            self.known.insert(sent, BTreeMap::new());
+        }
+        let starts = self.known.get_mut(sent).expect("made above");
+        if starts.insert(key.clone(), start).is_some() {
             self.account.release(MemoryKind::Buffers, bytes(key));
         }
         Ok(())
@@ -46,30 +56,37 @@ impl<K: Key + Ord> Reach<K> {
 
     /// Whether there may be answers that an event changes which is sent with `sent`.
     pub(crate) fn may_change(&self, sent: Time) -> bool {
-        self.known.last_key_value().is_some_and(|(last, _)| *last > sent)
+        self.known.range((Bound::Excluded(sent), Bound::Unbounded)).next().is_some()
     }
 
     /// An event of `key` comes that was sent with `sent`: forgets what it may change.
     pub(crate) fn comes(&mut self, key: &K, sent: Time) {
-        for (_, of) in self.known.range_mut(sent.plus(1)..) {
-            if of.remove(key).is_some() {
-                self.account.release(MemoryKind::Buffers, bytes(key));
+        let account = &self.account;
+        self.known.for_each_after(Some(sent), &mut |starts| {
+            if starts.remove(key).is_some() {
+                account.release(MemoryKind::Buffers, bytes(key));
             }
-        }
+        });
     }
 
     /// No event is still to come that was sent before `watermark`.
     pub(crate) fn advance(&mut self, watermark: Time) {
-        while let Some(first) = self.known.first_entry().filter(|first| *first.key() < watermark) {
-            let freed = first.remove().keys().map(bytes).sum();
-            self.account.release(MemoryKind::Buffers, freed);
+        while let Some((_, starts)) = self.known.pop_before(watermark) {
+            self.forget(starts);
         }
+    }
+
+    fn forget(&self, starts: Starts<K>) {
+        let keys = starts.keys().map(bytes).sum::<u64>();
+        self.account.release(MemoryKind::Buffers, keys + ByTime::<Starts<K>>::ENTRY_BYTES);
     }
 }
 
 impl<K: Key + Ord> Drop for Reach<K> {
     fn drop(&mut self) {
-        self.advance(Time::MAX);
+        while let Some((_, starts)) = self.known.pop_first() {
+            self.forget(starts);
+        }
     }
 }
 

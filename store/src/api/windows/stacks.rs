@@ -25,8 +25,8 @@ use super::contents::Out;
 use super::totals::Total;
 use super::{Window, clipped};
 use crate::api::aggregate::Aggregate;
-use crate::cells::PanesCell;
 use crate::cells::held::Held;
+use crate::cells::{PanesCell, put_anew};
 
 /// Where the sums of the back are, among panes. What was there before a slice came is at a time
 /// before this: as far before it as the slice is before the end of the back.
@@ -448,7 +448,7 @@ impl<K: Key, A: State, P: Panes<K, Sum<A>>> Stacks<K, A, P> {
             let mut panes = self.panes.enter()?;
             panes.remove(*place, key)?;
             if let Some(sum) = sum {
-                panes.update(*place, key, || sum.clone(), |_| ())?;
+                put_anew(&mut *panes, (*place, key), sum.clone())?;
             }
             drop(panes);
             self.changes.pop_front();

@@ -17,8 +17,8 @@ use alluvium_pagestore::{ErrorKind, Key, Result, State, Time};
 use super::Window;
 use super::contents::Out;
 use crate::api::aggregate::Aggregate;
-use crate::cells::PanesCell;
 use crate::cells::held::Held;
+use crate::cells::{PanesCell, update_rarely};
 
 /// The one slice in which totals are kept.
 const SLICE: Time = Time(0);
@@ -168,11 +168,12 @@ impl<K: Key, A: State, P: Panes<K, Total<A>>> Totals<K, A, P> {
         item: &A,
         is_new: bool,
     ) -> Result<()> {
-        let change = |total: &mut Total<A>| {
+        let change = &mut |total: &mut Total<A>| {
             aggregate.merge(&mut total.0, item);
             total.1 += i64::from(is_new);
         };
-        self.panes.run(1, |panes| panes.update(SLICE, key, || (aggregate.init(), 0), change))?
+        let init = &mut || (aggregate.init(), 0);
+        self.panes.run(1, |panes| update_rarely(panes, (SLICE, key), init, change))?
     }
 
     /// Takes the slices before `before` out; says whether that is done.
@@ -287,12 +288,17 @@ impl<K: Key, A: State, P: Panes<K, Total<A>>> Totals<K, A, P> {
             // What an error has left.
             let Self { panes, moved, .. } = self;
             if !moved.is_empty() {
-                let done = panes.run(moved.len(), |totals| {
-                    let change = |(_, acc): &(K, A), total: &mut _| change(acc, total);
-                    totals.update_batch(moved, |(key, _)| (SLICE, key), |_| init(), change)
+                let mut applied = 0;
+                let done: Result<()> = panes.run(moved.len(), |totals| {
+                    moved.iter().try_for_each(|(key, acc)| {
+                        let change = &mut |total: &mut _| change(acc, total);
+                        update_rarely(totals, (SLICE, key), &mut || init(), change)?;
+                        applied += 1;
+                        Ok(())
+                    })
                 })?;
-                done.map_err(|error| error.leave_rest(moved))?;
-                moved.clear();
+                moved.drain(..applied);
+                done?;
             }
             if cursor.done || *fuel == 0 {
                 return Ok(cursor.done);

@@ -10,7 +10,7 @@ use std::ptr::NonNull;
 
 use alluvium_pagestore::{HeapSize, Key, KeyHash, rounded};
 
-use crate::support::record_type_unsafe::{Entry, RecordRef, RecordType};
+use super::record_type_unsafe::{Entry, RecordRef, RecordType};
 
 /// The type of keys, erased.
 pub type KeyType = &'static RecordType;
