@@ -68,6 +68,16 @@ pub fn verify_run(
     runs::verify(store, run).map(|found| found.records)
 }
 
+/// What programs that look into a closed directory read of layouts. No part of the API.
+#[doc(hidden)]
+pub mod stored_internals {
+    pub use crate::append_log::{slice_and_run_of, slices_of_page};
+    pub use crate::runs::{RecordView, WholeGuides, WholeRun};
+
+    /// The mark of a record of a hybrid log that says that its key was deleted.
+    pub const TOMBSTONE: u32 = crate::hybrid_log::TOMBSTONE;
+}
+
 /// Sorted runs, for their tests. No part of the API.
 #[doc(hidden)]
 pub mod runs_internals {

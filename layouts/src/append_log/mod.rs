@@ -42,5 +42,6 @@ use crate::support::key_unsafe;
 const LAYOUT: &str = "append-log";
 
 pub use config::{AppendLog, BLOCK_BYTES_MAX, LIST_PATIENCE, PACKS_SLICES, RUNS_MAX};
+pub use packed::{slice_and_run_of, slices_of_page};
 pub use table::AppendLogLists;
 pub(crate) use taking::for_each_list;

@@ -1,6 +1,8 @@
 //! A heap table whose records' types are erased: all of it but the record path. Compiled once.
 
-use alluvium_pagestore::{BlobWriter, Error, ErrorKind, MemoryKind, PlacedAt, Result, StateImage};
+use alluvium_pagestore::{
+    BlobWriter, Error, ErrorKind, ImagePart, MemoryKind, PlacedAt, Result, StateImage,
+};
 
 use super::capture::{HeapCapture, LeftOver};
 use super::copies::Copies;
@@ -16,6 +18,7 @@ use crate::heap::hash_range::HashRange;
 use crate::heap::lent::check_not_overdrawn;
 use crate::heap::place::Place;
 use crate::restore::full_image::{kept_free, pace_of};
+use crate::restore::left_runs::LeftRuns;
 use crate::support::first_panic::FirstPanic;
 use crate::support::out_of_line_unsafe::DroppedHere;
 use crate::support::oversize::Oversize;
@@ -48,6 +51,7 @@ pub(crate) struct HeapCore {
     pub(super) left_over: LeftOver,
     /// What checkpoints have.
     pub(super) remembered: Remembered,
+    left_runs: LeftRuns,
     pub(super) codec_calls: u64,
     /// Entries looked at for those of some hashes.
     pub(super) sought: u64,
@@ -73,6 +77,7 @@ impl HeapCore {
     ) -> DroppedHere<Self> {
         DroppedHere::new(Self {
             remembered: Remembered::new(&context),
+            left_runs: LeftRuns::none(context.account.clone()),
             oversize: Oversize::new(&context.name, context.max_value_bytes),
             table: table_of(&context, record_type),
             context,
@@ -179,6 +184,32 @@ impl HeapCore {
             // Another build's: what is dead in it is not known.
             self.give_up_marks();
         }
+    }
+
+    /// An error of reading sorted runs: one for want of memory says what an image has.
+    pub fn too_large(&self, error: Error, image: &StateImage) -> Error {
+        if error.kind() != ErrorKind::OverBudget {
+            return error;
+        }
+        let (there, all) = (self.table.len(), image.entries);
+        let what = format!(
+            "a heap has no room for what a hybrid log had in sorted runs (see cold-runs): {there} of {all} entries are in \
+             memory. Give it more memory, or open it as a hybrid log"
+        );
+        Error::new(ErrorKind::OverBudget, what).caused_by(error).with("state", &self.context.name)
+    }
+
+    /// All entries of an image were put, of which this part is in sorted runs: the table needs them no more.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Corrupt`] if they are not as many as the image says, and none can have expired.
+    pub fn has_restored(&mut self, part: &ImagePart, image: &StateImage) -> Result<()> {
+        let (there, all) = (self.table.len(), image.entries);
+        if part.touched.is_none() && there != all {
+            let what = format!("{there} entries in segments and sorted runs, {all} expected");
+            return Err(Error::new(ErrorKind::Corrupt, what).with("state", &self.context.name));
+        }
+        self.left_runs.add(part)
     }
 
     /// What a write leaves free now: a checkpoint that is being taken has its part of it.
@@ -456,6 +487,9 @@ impl Upkeep for HeapCore {
 
     fn checkpointed(&mut self, outcome: CheckpointOutcome) {
         self.decide_capture(outcome);
+        if outcome == CheckpointOutcome::Committed {
+            self.left_runs.remove(self.context.segments.as_ref());
+        }
     }
 
     fn stats(&self) -> TableStats {

@@ -43,8 +43,8 @@ mod walk;
 use std::marker::PhantomData;
 
 use alluvium_pagestore::{
-    BlobReader, ByteSize, EntryCodec, Error, ErrorKind, Key, Lookup, MemoryKind, Rejected, Result,
-    State, StateImage, description_of, rounded,
+    BlobReader, ByteSize, EntryCodec, Error, ErrorKind, ImagePart, Key, Lookup, MemoryKind,
+    Rejected, Result, State, StateImage, codec, description_of, rounded,
 };
 
 pub(crate) use self::batches::{GROUP, NEAR_BYTES};
@@ -59,6 +59,7 @@ use crate::contract::table::{BatchError, Cursor, Layout, Peek, StateContext, Tab
 use crate::contract::upkeep::{HasUpkeep, Upkeep};
 use crate::heap::lent::Lent;
 use crate::restore::full_image::read_placed;
+use crate::restore::of_runs::read_own_runs;
 use crate::support::record_type_unsafe::{Entry, RecordType, heap_of};
 
 /// Keeps a state in a hash table on the heap.
@@ -206,16 +207,40 @@ impl<K: Key, V: State> HeapTable<K, V, Stored> {
     /// Puts all entries of an image into the empty table, which remembers where they are if there
     /// is room for that.
     fn restore(&mut self, image: &StateImage, blobs: &BlobReader) -> Result<()> {
-        self.core.begin_restore(image);
+        let (hot, runs) = image.split_runs();
+        self.core.begin_restore(&hot);
         let context = self.core.context.clone();
-        read_placed(&context, image, blobs, |at, key: K, value: V| {
+        read_placed(&context, &hot, blobs, |at, key: K, value: V| {
             self.core.found(Stored::heap_bytes(&key, &value));
             let (_, spot) = self.put_at(key.key_hash(), None, key, value).map_err(Error::from)?;
             self.core.restored(spot, at);
             Ok(())
         })?;
-        self.core.end_restore(image);
+        self.core.end_restore(&hot);
+        for part in &runs {
+            self.restore_runs(part).map_err(|error| self.core.too_large(error, image))?;
+            self.core.has_restored(part, image)?;
+        }
         Ok(())
+    }
+
+    /// Puts the entries of sorted runs that the table does not have, as if they were new: a table
+    /// has no runs, so the next checkpoint writes them.
+    fn restore_runs(&mut self, part: &ImagePart) -> Result<()> {
+        let context = self.core.context.clone();
+        let has_same_key = |one: &[u8], other: &[u8]| {
+            let (one, other) = (codec::decode::<K, V>(one)?, codec::decode::<K, V>(other)?);
+            Ok(one.0 == other.0)
+        };
+        read_own_runs(&context, part, &has_same_key, &mut |payload| {
+            let (key, value) = codec::decode::<K, V>(payload)?;
+            self.core.found(Stored::heap_bytes(&key, &value));
+            let hash = key.key_hash();
+            match self.core.find(hash, |known| *known == key) {
+                Some(_) => Ok(()),
+                None => self.put_at(hash, None, key, value).map(drop).map_err(Error::from),
+            }
+        })
     }
 }
 

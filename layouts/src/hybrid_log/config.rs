@@ -207,7 +207,7 @@ impl HybridLog {
     /// entries that expire, and for values that are longer than a record that moves.
     /// `cold-runs = "automatic"` in a configuration.
     ///
-    /// A state that has runs is refused by a heap, by `alluvium export`, and by memory of less than
+    /// A state that has runs is refused by memory of less than
     /// [`COLD_RUNS_MEMORY_MIN`].
     #[must_use]
     pub fn cold_runs_automatic(mut self) -> Self {

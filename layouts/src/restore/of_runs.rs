@@ -1,4 +1,5 @@
-//! Reads the records of some key groups from the sorted runs of another store's checkpoint.
+//! Reads records from the sorted runs of a checkpoint: those of some key groups, of another store's, or all of a state's
+//! own, for a layout that takes them into memory.
 //!
 //! Records stand in the order of their hashes, and a key group is a range of them: what stands before and behind it is
 //! not read, but for the partitions at its ends.
@@ -6,10 +7,13 @@
 //! What it keeps true: of a key the newest record is shown, unless it is a tombstone. What segments have of the key is
 //! newer still.
 
-use alluvium_pagestore::{ImagePart, KeyGroup, MemoryKind, Result};
+use std::ops::RangeInclusive;
+
+use alluvium_pagestore::{ImagePart, KeyGroup, MemoryKind, Result, SegmentStore};
 
 use super::full_image::chunk_bytes;
 use super::parts::Part;
+use crate::contract::table::StateContext;
 use crate::hybrid_log::TOMBSTONE;
 use crate::runs::{RecordView, scan, scan_bytes};
 use crate::support::booked::Booked;
@@ -33,18 +37,40 @@ pub(super) fn read_runs(
         return Ok(());
     }
     let context = &part.context;
-    let (account, bytes) = (context.account.clone(), runs_bytes(part, runs));
-    let what = "reading another store's sorted runs";
-    let _booked = Booked::reserve(account, MemoryKind::Buffers, bytes, what)?;
     let hashes_of = |group| KeyGroup(group).hashes(context.key_groups);
     let wanted = *hashes_of(part.wanted.start).start()..=*hashes_of(part.wanted.end - 1).end();
-    let levels = (context.segment_store()?, &runs.levels[..]);
-    scan(levels, &wanted, chunk_bytes(context), &mut |group| {
-        if part.takes(group[0].hash)? {
-            newest(group, has_same_key, record)?;
-        }
-        Ok(true)
+    let store = context.segment_store()?;
+    scan_newest((context, store), runs, &wanted, &mut |group| {
+        if part.takes(group[0].hash)? { newest(group, has_same_key, record) } else { Ok(()) }
     })
+}
+
+/// Shows the records of a state's own runs to a layout that takes them into memory. What the state's segments have of a
+/// key is newer. What has expired and is in runs still is shown, too.
+pub(crate) fn read_own_runs(
+    context: &StateContext,
+    runs: &ImagePart,
+    has_same_key: HasSameKey<'_>,
+    record: &mut dyn FnMut(&[u8]) -> Result<()>,
+) -> Result<()> {
+    let store = context.segment_store()?.for_opening();
+    scan_newest((context, &store), runs, &(0..=u64::MAX), &mut |group| {
+        newest(group, has_same_key, record)
+    })
+}
+
+/// Shows the records of a range of hashes, all of one hash together.
+fn scan_newest(
+    (context, store): (&StateContext, &SegmentStore),
+    runs: &ImagePart,
+    hashes: &RangeInclusive<u64>,
+    visit: &mut dyn FnMut(&[RecordView<'_>]) -> Result<()>,
+) -> Result<()> {
+    let read_bytes = chunk_bytes(context);
+    let (account, bytes) = (context.account.clone(), scan_bytes(&runs.levels, read_bytes));
+    let what = "reading the sorted runs of a checkpoint";
+    let _booked = Booked::reserve(account, MemoryKind::Buffers, bytes, what)?;
+    scan((store, &runs.levels), hashes, read_bytes, &mut |group| visit(group).map(|()| true))
 }
 
 /// Shows the newest record of each key among those of one hash, the newest first.

@@ -126,6 +126,11 @@ pub(super) fn check_header(run: u64, bytes: &[u8]) -> Result<()> {
     check_versions(run, bytes)
 }
 
+/// The hash of the name of the state that a verified header tells.
+pub(super) fn state_of_header(bytes: &[u8]) -> u64 {
+    u64_at(bytes, 24)
+}
+
 /// What the tail of a run says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Tail {
@@ -176,6 +181,13 @@ impl Tail {
 
     pub fn directory_bytes(&self) -> usize {
         directory_bytes(self.partitions as usize)
+    }
+
+    /// Whether it is the tail of the run that a checkpoint names so.
+    pub fn is_of(&self, info: &RunInfo) -> bool {
+        let told = (info.records, info.partitions, info.order_bytes, info.digest);
+        (self.records, self.partitions, self.order_bytes, self.digest) == told
+            && self.directory_offset.checked_add(self.directory_bytes() as u64) == Some(info.bytes)
     }
 }
 

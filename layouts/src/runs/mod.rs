@@ -29,6 +29,7 @@ mod run;
 mod scan;
 mod unsynced;
 mod verify;
+mod whole;
 mod writer;
 
 pub use alluvium_pagestore::{RunId, RunInfo};
@@ -44,6 +45,7 @@ pub use run::{GuideUse, ReadBuffer, Run, RunReads};
 pub use scan::{scan, scan_bytes};
 pub use unsynced::UnsyncedRun;
 pub use verify::{Verification, verify};
+pub use whole::{WholeGuides, WholeRun};
 pub use writer::{RunSizes, RunWriter};
 
 use alluvium_pagestore::{Error, ErrorKind};

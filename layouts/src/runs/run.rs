@@ -142,19 +142,19 @@ pub(super) fn read_directory(
     info: &RunInfo,
     buffer: &mut IoBuffer,
 ) -> Result<Vec<Partition>> {
-    let run = info.id.0;
     let bytes = directory_bytes(info.partitions as usize);
-    let corrupt = |what| damaged(run, info.bytes, what);
     let offset = info.bytes.checked_sub(bytes as u64);
-    let offset = offset.ok_or_else(|| corrupt("a run is shorter than its directory"))?;
-    read_into(device, file, offset, bytes, buffer)?;
-    let read = buffer.as_slice();
-    let tail = Tail::read(run, info.bytes, &read[bytes - FRAME_BYTES..])?;
-    let told = (info.records, info.partitions, info.order_bytes, info.digest);
-    if (tail.records, tail.partitions, tail.order_bytes, tail.digest) != told
-        || tail.directory_offset != offset
-        || tail.directory_bytes() != bytes
-    {
+    let short = || damaged(info.id.0, info.bytes, "a run is shorter than its directory");
+    read_into(device, file, offset.ok_or_else(short)?, bytes, buffer)?;
+    partitions_of(info, buffer.as_slice())
+}
+
+/// Verifies the directory of a run, with the tail: its last bytes.
+pub(super) fn partitions_of(info: &RunInfo, read: &[u8]) -> Result<Vec<Partition>> {
+    let (run, offset) = (info.id.0, info.bytes - read.len() as u64);
+    let corrupt = |what| damaged(run, info.bytes, what);
+    let tail = Tail::read(run, info.bytes, &read[read.len() - FRAME_BYTES..])?;
+    if !tail.is_of(info) {
         return Err(corrupt("the run is another one than the checkpoint names"));
     }
     let entries = &read[..info.partitions as usize * ENTRY_BYTES];

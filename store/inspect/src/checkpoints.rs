@@ -9,9 +9,9 @@ use std::sync::Arc;
 
 use alluvium_pagestore::io::Device;
 use alluvium_pagestore::{
-    BlobReader, CheckpointImage, Error, ErrorKind, LiveSet, Liveness, MANIFEST, MANIFEST_NEW,
-    Manifest, Result, RunId, RunInfo, SegmentId, SegmentImage, SegmentInfo, StateManifest,
-    checkpoint_name, checkpoint_of_file, fingerprint,
+    BlobReader, CheckpointImage, Error, ErrorKind, ImagePart, LiveSet, Liveness, MANIFEST,
+    MANIFEST_NEW, Manifest, RUNS, Result, RunId, RunInfo, SegmentId, SegmentImage, SegmentInfo,
+    StateManifest, checkpoint_name, checkpoint_of_file, fingerprint,
 };
 
 use crate::directory::ClosedDirectory;
@@ -270,13 +270,25 @@ impl<'a> StateAt<'a> {
         self.manifest.image.runs()
     }
 
-    /// Whether all of it is laid out in one way.
+    /// Its parts whose records are in sorted runs.
+    pub fn parts_of_runs(&self) -> impl Iterator<Item = &'a ImagePart> + use<'a> {
+        self.manifest.image.parts.iter().filter(|part| part.layout == RUNS)
+    }
+
+    /// Whether all of it that is not in sorted runs is laid out in one way.
     ///
     /// # Errors
     /// [`ErrorKind::Unsupported`] if a part is not.
     pub fn is_laid_out_as(&self, layout: &str) -> Result<()> {
-        let parts = self.manifest.image.parts_of(layout);
-        parts.map(drop).map_err(|error| error.with("state", self.name()))
+        let parts = &self.manifest.image.parts;
+        match parts.iter().find(|part| part.layout != layout && part.layout != RUNS) {
+            Some(other) => {
+                let what =
+                    format!("it is laid out as \"{}\", which is not known here", other.layout);
+                Err(Error::new(ErrorKind::Unsupported, what).with("state", self.name()))
+            }
+            None => Ok(()),
+        }
     }
 }
 

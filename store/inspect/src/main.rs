@@ -118,7 +118,10 @@ fn execute(command: Command) -> Result<ExitCode> {
                 let _ = writeln!(std::io::stderr(), "{line}");
             }
             for (state, why) in &done.skipped {
-                let _ = writeln!(std::io::stderr(), "alluvium: {state} is not exported: {why}");
+                let _ = writeln!(
+                    std::io::stderr(),
+                    "alluvium: {state} is not exported, or not all of it: {why}"
+                );
             }
             if salvage {
                 let line = format!("alluvium: the lines are of checkpoint {}", done.checkpoint);

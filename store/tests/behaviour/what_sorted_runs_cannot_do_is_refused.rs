@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use alluvium::io::{Faults, Simulated};
+use alluvium::io::{Device, Faults, Simulated};
 use alluvium::moving::{KeyGroup, Source};
 use alluvium::states::Fetch;
 use alluvium::time::nanos;
@@ -184,18 +184,106 @@ fn other_stores_restore_key_groups_of_a_checkpoint_with_runs() {
     check(&mut map, &model);
 }
 
+/// How many files of runs there are.
+fn runs_of(device: &Simulated) -> usize {
+    device.list().unwrap().iter().filter(|name| name.starts_with("run-")).count()
+}
+
 #[test]
-fn another_layout_does_not_open_a_checkpoint_with_runs() {
+fn a_heap_opens_a_checkpoint_with_runs_where_it_has_room() {
+    let device = Simulated::new(5, Faults::none());
+    let (store, map, mut model) = filled(&device);
+    store.checkpoint(1).unwrap();
+    drop((map, store));
+    let store = builder(&device).open().unwrap();
+    let small = AnyLayout::from(Heap::new().memory(MIB));
+    let error = store.map::<u64, u64>("map").layout(small).open().map(drop).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::OverBudget, "{error}");
+    let text = error.to_string();
+    assert!(text.contains("cold-runs") && text.contains(&model.len().to_string()), "{text}");
+    drop(store);
+    assert!(runs_of(&device) > 0);
+    // What was refused has changed nothing.
+    let store = builder(&device).open().unwrap();
+    let heap = || AnyLayout::from(Heap::new());
+    let mut map: Map<u64, u64> = store.map("map").layout(heap()).open().unwrap();
+    check(&mut map, &model);
+    assert!(runs_of(&device) > 0, "the checkpoint needs them");
+    for key in (0..KEYS).step_by(5) {
+        map.put(key, key + 1).map_err(|rejected| rejected.error).unwrap();
+        model.insert(key, key + 1);
+    }
+    for key in (0..KEYS).step_by(9) {
+        assert_eq!(map.remove(&key).unwrap(), model.remove(&key).is_some());
+    }
+    for position in 2..5 {
+        store.checkpoint(position).unwrap();
+    }
+    assert_eq!(runs_of(&device), 0, "no retained checkpoint needs them");
+    drop((map, store));
+    for layout in [heap(), with_room(), heap()] {
+        let store = builder(&device).open().unwrap();
+        let mut map: Map<u64, u64> = store.map("map").layout(layout).open().unwrap();
+        check(&mut map, &model);
+        // Most of it is in runs again, or in none.
+        map.put(KEYS + 100, 1).map_err(|rejected| rejected.error).unwrap();
+        model.insert(KEYS + 100, 1);
+        store.checkpoint(9).unwrap();
+    }
+}
+
+#[test]
+fn a_heap_that_opened_runs_loses_nothing_before_its_first_checkpoint() {
+    let device = Simulated::new(15, Faults::none());
+    let (store, map, model) = filled(&device);
+    store.checkpoint(1).unwrap();
+    drop((map, store));
+    let store = builder(&device).open().unwrap();
+    let mut map: Map<u64, u64> =
+        store.map("map").layout(AnyLayout::from(Heap::new())).open().unwrap();
+    map.remove(&1).unwrap();
+    map.clear().unwrap();
+    // A checkpoint that is given up.
+    let mut seal = store.seal(2).unwrap();
+    seal.advance().unwrap();
+    drop((seal, map, store));
+    let store = builder(&device).open().unwrap();
+    let mut map: Map<u64, u64> = store.map("map").layout(without()).open().unwrap();
+    check(&mut map, &model);
+}
+
+#[test]
+fn a_hybrid_log_without_the_option_opens_runs_and_keeps_them() {
     let device = Simulated::new(5, Faults::none());
     let (store, map, model) = filled(&device);
     store.checkpoint(1).unwrap();
     drop((map, store));
     let store = builder(&device).open().unwrap();
-    let heap = store.map::<u64, u64>("map").layout(AnyLayout::from(Heap::new())).open();
-    assert_refused(heap.map(drop), ErrorKind::Unsupported);
-    // A hybrid log without the option does: the runs come along.
     let mut map: Map<u64, u64> = store.map("map").layout(without()).open().unwrap();
     check(&mut map, &model);
+}
+
+#[test]
+fn entries_that_have_expired_in_runs_do_not_come_back_on_a_heap() {
+    let device = Simulated::new(16, Faults::none());
+    let ttl = |live| Ttl::event_time(nanos(live));
+    let store = builder(&device).open().unwrap();
+    let map = store.expiring_map::<u64, u64>("map").layout(asked_for());
+    let mut map = map.open(ttl(20_000)).unwrap();
+    for key in 0..KEYS {
+        map.advance(Time(key as i64)).unwrap();
+        map.put(key, key * 3).map_err(|rejected| rejected.error).unwrap();
+    }
+    assert!(map.stats().unwrap().runs.moved > KEYS / 4);
+    store.checkpoint(1).unwrap();
+    drop((map, store));
+    let store = builder(&device).open().unwrap();
+    let heap = AnyLayout::from(Heap::new());
+    let mut map = store.expiring_map::<u64, u64>("map").layout(heap).open(ttl(90_000)).unwrap();
+    for key in 0..KEYS {
+        let found = map.read(&key, |found| found.copied()).unwrap();
+        assert_eq!(found, (key >= KEYS - 20_000).then_some(key * 3), "{key}");
+    }
 }
 
 #[test]

@@ -13,6 +13,8 @@
 //! ```text
 //! cargo test -p alluvium --test golden makes_the_fixtures -- --ignored
 //! ```
+//!
+//! Sorted runs came later than format 5: `format-5` has a directory of their own ([`runs`]).
 
 #[path = "../behaviour/common/clock.rs"]
 mod clock;
@@ -21,6 +23,7 @@ mod dice;
 mod files;
 mod make;
 mod moved;
+mod runs;
 mod states;
 
 use std::path::Path;

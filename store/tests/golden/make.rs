@@ -23,13 +23,13 @@ pub const EVERYTHING: [(&str, u64, i64); 6] = [
 /// A version that no build of today reads.
 pub const FUTURE: u32 = 99;
 
-fn keep(name: &str, files: &BTreeMap<String, Vec<u8>>) {
+pub fn keep(name: &str, files: &BTreeMap<String, Vec<u8>>) {
     let packed = pack(files);
     println!("{name}: {} files, {} bytes", files.len(), packed.len());
     std::fs::write(folder().join(name).with_extension("files"), packed).unwrap();
 }
 
-fn tell(name: &str, lines: &Lines) {
+pub fn tell(name: &str, lines: &Lines) {
     println!("{name}: {} lines", lines.len());
     std::fs::write(folder().join(name).with_extension("txt"), lines.join("\n") + "\n").unwrap();
 }

@@ -187,6 +187,15 @@ impl StateImage {
         self.parts.iter().flat_map(|part| part.levels.iter().flatten())
     }
 
+    /// Returns the image without its sorted runs, and the parts that have these. For a layout that
+    /// takes what is in runs into memory.
+    pub fn split_runs(&self) -> (StateImage, Vec<ImagePart>) {
+        let (runs, parts): (Vec<_>, Vec<_>) =
+            self.parts.iter().cloned().partition(|part| part.layout == RUNS);
+        let keys = runs.iter().map(|part| part.level_keys).sum();
+        (Self { entries: self.entries.saturating_sub(keys), parts }, runs)
+    }
+
     /// Adds a part, unless it names nothing.
     #[must_use]
     pub fn with(mut self, part: ImagePart) -> Self {
@@ -316,6 +325,10 @@ mod tests {
         assert!(image.runs().map(|run| run.id.0).eq([7, 5, 6]));
         assert!(image.check().is_ok());
         assert!(image.parts_of(RECORDS).is_err(), "who knows no runs does not pass them over");
+        let (hot, runs) = image.split_runs();
+        assert_eq!((hot.entries, hot.parts.as_slice()), (2, &image.parts[..1]));
+        assert_eq!(runs.as_slice(), &image.parts[1..]);
+        assert!(hot.parts_of(RECORDS).is_ok());
         let none = ImagePart::of_runs(Vec::new(), 0);
         assert_eq!(StateImage::default().with(none), StateImage::default());
         let mut twice = image;

@@ -5,11 +5,11 @@ use alluvium_pagestore::{
     Error, ErrorKind, ImagePart, RUNS, Result, RunId, RunInfo, SegmentStore, StateImage, Time,
 };
 
-use super::{ORDER_BYTES, Packed, PackedSlice, SliceDirectory};
+use super::{ORDER_BYTES, Packed, PackedSlice, SliceDirectory, number_in, time_of};
 use crate::append_log::LAYOUT;
 use crate::append_log::checkpoint::{RunKey, RunValue};
 use crate::append_log::core::ListsCore;
-use crate::runs::UnsyncedRun;
+use crate::runs::{RecordView, UnsyncedRun};
 
 /// Bytes that are written at once of a file whose sync failed before.
 const AGAIN_BYTES: usize = 16 << 10;
@@ -98,6 +98,23 @@ pub fn page_of((first, _): RunKey, (_, _, parts): &RunValue) -> Option<(Time, Ve
     }
     coded.truncate(usize::try_from(*length).unwrap_or(usize::MAX));
     Some((Time(first), coded))
+}
+
+/// The slices of such a page, for readers that have no store: of each its elements, and the first run that counts.
+///
+/// # Errors
+/// [`ErrorKind::Corrupt`] if the page is none of a directory.
+pub fn slices_of_page(key: RunKey, value: &RunValue) -> Result<Option<Vec<(Time, u64, u64)>>> {
+    let Some((first, coded)) = page_of(key, value) else { return Ok(None) };
+    let mut directory = SliceDirectory::default();
+    directory.put_page(first, &coded)?;
+    let slices = directory.within(Time::MIN..=Time::MAX);
+    Ok(Some(slices.map(|(time, slice)| (time, slice.elements, slice.since)).collect()))
+}
+
+/// The slice and the number of the run that a packed record is of; none if its order is another one.
+pub fn slice_and_run_of(record: &RecordView<'_>) -> Option<(Time, u64)> {
+    (record.order.len() == ORDER_BYTES).then(|| (time_of(record.hash), number_in(record.order)))
 }
 
 /// Has the device keep files of runs. For a helper: waits for the device.

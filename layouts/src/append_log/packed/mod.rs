@@ -45,7 +45,7 @@ use ahead::Ahead;
 use loading::Loading;
 use room::{Coming, PageSums};
 
-pub use image::{PackedAtBarrier, page_of, sync_all};
+pub use image::{PackedAtBarrier, page_of, slice_and_run_of, slices_of_page, sync_all};
 pub use packing::{PackOrder, PackedRuns};
 pub(super) use room::{Greatest, PackedRoom};
 pub use slices::{PackedSlice, SliceDirectory};

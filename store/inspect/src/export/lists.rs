@@ -1,5 +1,7 @@
 //! Lists of the append log: a line for each stretch of a key's elements in a run.
 //!
+//! Slices that are [packed](super::packed) have theirs in sorted runs, of which nothing is noted.
+//!
 //! The catalog says which records are of which run, and what notes hide or lend. A key's stretches
 //! come in the order of runs, which need not be that of the list: `rank` says it. Only notes are
 //! kept in memory.
@@ -12,8 +14,10 @@
 use std::collections::HashMap;
 use std::ops::RangeInclusive;
 
+use alluvium_layouts::stored_internals::slices_of_page;
 use alluvium_pagestore::{Error, ErrorKind, RecordBytes, Result, SegmentId, codec};
 
+use super::packed::PackedSlices;
 use super::plain::{pair, record_of};
 use super::reader::{Passing, Reader};
 use super::sink::Sink;
@@ -49,6 +53,7 @@ struct Catalog {
     imports: HashMap<(i64, String), Vec<Import>>,
     /// Of a bucket, what key groups have left behind in its runs.
     gaps: Vec<(i64, Gap)>,
+    packed: PackedSlices,
 }
 
 /// Of keys with these hashes, runs before one have nothing any more.
@@ -74,6 +79,7 @@ struct Import {
 }
 
 pub fn export(reader: &Reader<'_>, state: StateAt<'_>, sink: &mut Sink<'_>) -> Result<()> {
+    state.is_laid_out_as("append-log")?;
     let (catalog, catalog_segments) = match read_catalog(reader, state)? {
         Ok(found) => found,
         Err(why) => {
@@ -84,11 +90,19 @@ pub fn export(reader: &Reader<'_>, state: StateAt<'_>, sink: &mut Sink<'_>) -> R
             return Err(Error::new(ErrorKind::Unsupported, what));
         }
     };
-    let lists = Lists { reader, state, catalog, catalog_segments, block: Block::of(state) };
+    let mut lists = Lists { reader, state, catalog, catalog_segments, block: Block::of(state) };
     if !lists.catalog.gaps.is_empty() {
         lists.check_hashes()?;
     }
-    lists.for_each_block(&mut |part, record| lists.export_block(part, record, sink))
+    let enough =
+        lists.for_each_block(&mut |part, record| lists.export_block(part, record, sink))?;
+    if enough {
+        return Ok(());
+    }
+    let mut packed = std::mem::take(&mut lists.catalog.packed);
+    packed.for_each((reader, state), &mut |slice, payload| {
+        lists.export_payload(payload, sink, &mut |_, rank| vec![(slice, rank)])
+    })
 }
 
 /// The lists of a state.
@@ -142,7 +156,8 @@ impl Block {
 type Visit<'v> = &'v mut dyn FnMut(&Part, RecordBytes<'_>) -> Result<bool>;
 
 impl Lists<'_> {
-    fn for_each_block(&self, visit: Visit<'_>) -> Result<()> {
+    /// Says whether `visit` had enough.
+    fn for_each_block(&self, visit: Visit<'_>) -> Result<bool> {
         for segment in self.state.segments().skip(self.catalog_segments) {
             let parts = self.catalog.parts.get(&segment.id()).map_or(&[][..], |parts| parts);
             let (mut current, mut left) = (None, 0);
@@ -158,10 +173,10 @@ impl Lists<'_> {
                     record.map_or(Ok(false), |record| visit(part, record))
                 })?;
             if enough {
-                break;
+                return Ok(true);
             }
         }
-        Ok(())
+        Ok(false)
     }
 
     /// Sees to it that the hashes of keys are those that follow from their type.
@@ -185,6 +200,7 @@ impl Lists<'_> {
             }
             Ok(false)
         })
+        .map(drop)
     }
 
     fn export_block(
@@ -193,8 +209,21 @@ impl Lists<'_> {
         record: RecordBytes<'_>,
         sink: &mut Sink<'_>,
     ) -> Result<bool> {
+        self.export_payload(record.payload, sink, &mut |key, rank| {
+            let first = self.catalog.first_run(part.bucket, || self.block.key_hash(key));
+            self.catalog.owners(part, (key, first), rank)
+        })
+    }
+
+    /// Writes a line for each bucket that has a part of a key's list in a block.
+    fn export_payload(
+        &self,
+        payload: &[u8],
+        sink: &mut Sink<'_>,
+        owners: Owners<'_>,
+    ) -> Result<bool> {
         let state = self.state;
-        let entries = match self.block.entries(record.payload) {
+        let entries = match self.block.entries(payload) {
             Ok(entries) => entries,
             Err(why) => {
                 let text = format!(
@@ -202,12 +231,11 @@ impl Lists<'_> {
                     state.key(),
                     state.value()
                 );
-                return sink.undecoded(state.name(), text, record.payload, why);
+                return sink.undecoded(state.name(), text, payload, why);
             }
         };
         for (key, rank, elements) in entries {
-            let first = self.catalog.first_run(part.bucket, || self.block.key_hash(&key));
-            for (bucket, rank) in self.catalog.owners(part, (&key, first), rank) {
+            for (bucket, rank) in owners(&key, rank) {
                 let mut line = Vec::with_capacity(4);
                 if state.primitive() != "list" {
                     line.push(("slice", Value::Number(bucket.to_string())));
@@ -223,6 +251,9 @@ impl Lists<'_> {
         Ok(false)
     }
 }
+
+/// The buckets of a key that have what a run has of it, with its rank there.
+type Owners<'o> = &'o mut dyn FnMut(&Value, i64) -> Vec<(i64, i64)>;
 
 impl Catalog {
     /// The buckets in which a key has what it has in a run, with its rank there.
@@ -278,7 +309,7 @@ fn read_catalog(
             };
             if seen < runs {
                 let (key, value) = codec::decode::<RunKey, RunValue>(record.payload)?;
-                catalog.add_run(key, value);
+                catalog.add_run(key, value)?;
             } else {
                 match pair(&types, note, record.payload) {
                     Ok([key, value]) => catalog.add_note(&key, value),
@@ -299,15 +330,24 @@ fn read_catalog(
 }
 
 impl Catalog {
-    fn add_run(&mut self, (bucket, run): RunKey, (first, purged, parts): RunValue) {
+    fn add_run(&mut self, key: RunKey, value: RunValue) -> Result<()> {
+        if let Some(slices) = slices_of_page(key, &value)? {
+            for (start, elements, since) in slices {
+                self.packed.add(start.0, elements, since);
+            }
+            return Ok(());
+        }
+        let ((bucket, run), (first, purged, parts)) = (key, value);
         // What a key group has left behind is told as a run without records.
         if let [(last, 0, 0)] = parts[..] {
-            return self.gaps.push((bucket, Gap { hashes: first..=last, before: run }));
+            self.gaps.push((bucket, Gap { hashes: first..=last, before: run }));
+            return Ok(());
         }
         for (segment, first, records) in parts {
             let part = Part { first, records, bucket, run, purged };
             self.parts.entry(SegmentId(segment)).or_default().push(part);
         }
+        Ok(())
     }
 
     fn add_note(&mut self, key: &Value, note: Value) {

@@ -1,11 +1,16 @@
 //! Exports live records as lines of JSON.
 //!
 //! The form of a record depends on the primitive and on the layout that wrote it: [`plain`] records
-//! of a key and a value, [`lists`] in runs, [`panes`] in window segments. All go through [`Sink`],
-//! which counts them, stops at the limit and never hides undecodable records. [`reader`] reads all
-//! records, or only the sound ones to salvage.
+//! of a key and a value, and [`cold`] ones in sorted runs; [`lists`] in runs, and [`packed`] ones in
+//! sorted runs; [`panes`] in window segments. All go through [`Sink`], which counts them, stops at
+//! the limit and never hides undecodable records. [`reader`] reads all records, or only the sound
+//! ones to salvage.
 
+mod cold;
+mod hot;
+mod levels;
 mod lists;
+mod packed;
 mod panes;
 mod plain;
 mod reader;

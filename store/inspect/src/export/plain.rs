@@ -3,6 +3,7 @@
 
 use alluvium_pagestore::{RECORDS, Result};
 
+use super::cold::{self, RecordTypes};
 use super::reader::{Passing, Reader};
 use super::sink::Sink;
 use crate::archive::{Archive, Types, Value};
@@ -53,24 +54,23 @@ fn export_as(
     state.is_laid_out_as(RECORDS)?;
     let mut types = Types::default();
     let root = record_of(&mut types, key, value);
+    let mut write = |payload: &[u8]| match pair(&types, root, payload) {
+        Ok([key, value]) => sink.line(state.name(), shape(vec![("key", key), ("value", value)])),
+        Err(why) => {
+            let text = format!("Record{{key:{key},value:{value},}}");
+            sink.undecoded(state.name(), text, payload, why)
+        }
+    };
     for segment in state.segments() {
         let enough = reader.for_each(state, segment, Passing::Images, &mut |_, record| {
-            let Some(record) = record else { return Ok(false) };
-            match pair(&types, root, record.payload) {
-                Ok([key, value]) => {
-                    sink.line(state.name(), shape(vec![("key", key), ("value", value)]))
-                }
-                Err(why) => {
-                    let text = format!("Record{{key:{key},value:{value},}}");
-                    sink.undecoded(state.name(), text, record.payload, why)
-                }
-            }
+            record.map_or(Ok(false), |record| write(record.payload))
         })?;
         if enough {
-            break;
+            return Ok(());
         }
     }
-    Ok(())
+    let types = RecordTypes { types: &types, record: root };
+    cold::for_each((reader, state), types, &mut write).map(drop)
 }
 
 /// Key and value of a record.

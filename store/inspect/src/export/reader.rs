@@ -5,10 +5,13 @@
 
 use std::cell::RefCell;
 
-use alluvium_pagestore::{Error, FooterEntry, ImageInfo, RecordBytes, Result, WholeSegment};
+use alluvium_pagestore::{
+    Error, FooterEntry, ImageInfo, RecordBytes, Result, SegmentInfo, WholeSegment,
+};
 
 use crate::checkpoints::{SegmentAt, StateAt};
 use crate::directory::ClosedDirectory;
+use crate::map_unsafe::Mapped;
 use crate::verify::Damage;
 
 /// Reads the segments of a directory.
@@ -66,64 +69,143 @@ impl<'d> Reader<'d> {
         passing: Passing,
         visit: Visit<'_>,
     ) -> Result<bool> {
-        // Tells the error, or gives it back.
-        let pass = |error: Error, least: Passing| match self.damage.is_some() && passing >= least {
+        let walked = self.walk(state, segment, passing, &mut |whole, image, entry| {
+            let record = match whole.record(image, entry) {
+                Ok(record) => Some(record),
+                Err(error) => {
+                    self.pass((state, segment), error, passing >= Passing::Records)?;
+                    None
+                }
+            };
+            visit(entry, record)
+        })?;
+        Ok(walked == Walked::Enough)
+    }
+
+    /// Calls `visit` with what footers tell of each live record of a segment. Says whether that was
+    /// all of them: damage may hide some.
+    pub fn for_each_entry(
+        &self,
+        state: StateAt<'_>,
+        segment: SegmentAt<'_>,
+        visit: &mut dyn FnMut(&FooterEntry),
+    ) -> Result<bool> {
+        let mut is_all = true;
+        let walked = self.walk(state, segment, Passing::Images, &mut |whole, image, entry| {
+            // Without a footer, only the record says what hash it has.
+            if image.bare_len > 0
+                && let Err(error) = whole.record(image, entry)
+            {
+                is_all = false;
+                self.pass((state, segment), error, true)?;
+                return Ok(false);
+            }
+            visit(entry);
+            Ok(false)
+        })?;
+        Ok(is_all && walked == Walked::All)
+    }
+
+    /// Tells an error of a segment if it may be passed over, else gives it back.
+    fn pass(
+        &self,
+        (state, segment): (StateAt<'_>, SegmentAt<'_>),
+        error: Error,
+        may_pass: bool,
+    ) -> Result<()> {
+        // Not all errors of readers know where they are.
+        let error = match error.context("file") {
+            None => error.with("file", segment.file_name()),
+            Some(_) => error,
+        };
+        self.pass_over(error, state, may_pass)
+    }
+
+    /// Tells an error of a state if it may be passed over, else gives it back.
+    pub fn pass_over(&self, error: Error, state: StateAt<'_>, may_pass: bool) -> Result<()> {
+        match self.damage.is_some() && may_pass {
             true => {
-                // Not all errors of readers know where they are.
-                let error = match error.context("file") {
-                    None => error.with("file", segment.file_name()),
-                    Some(_) => error,
-                };
                 self.tell(&error, Some(state.name()));
                 Ok(())
             }
             false => Err(error),
-        };
+        }
+    }
+
+    /// Opens a segment, whatever is in it.
+    pub fn open_unchecked(&self, segment: SegmentAt<'_>) -> Result<SegmentInfo> {
+        segment.open_unchecked(self.directory)
+    }
+
+    /// Maps a file of the directory.
+    pub fn map(&self, name: &str) -> Result<Mapped> {
+        self.directory.map(name)
+    }
+
+    fn walk(
+        &self,
+        state: StateAt<'_>,
+        segment: SegmentAt<'_>,
+        passing: Passing,
+        visit: VisitEntry<'_>,
+    ) -> Result<Walked> {
+        let pass = |error| self.pass((state, segment), error, passing >= Passing::Segments);
         let opened = segment.live().and_then(|live| {
             let info = segment.open_unchecked(self.directory)?;
             Ok((live, info, self.directory.map(&segment.file_name())?))
         });
         let (live, info, bytes) = match opened {
             Ok(opened) => opened,
-            Err(error) => return pass(error, Passing::Segments).map(|()| false),
+            Err(error) => return pass(error).map(|()| Walked::Some),
         };
         let mut whole = WholeSegment::open(&info, state.fingerprint(), &bytes);
         let damage = whole.take_damage();
         if damage.is_empty() {
             // Whole, it may be another one than the checkpoint means.
             if let Err(error) = segment.open(self.directory) {
-                return pass(error, Passing::Segments).map(|()| false);
+                return pass(error).map(|()| Walked::Some);
             }
         }
-        let is_over = !damage.is_empty() && passing < Passing::Images;
+        let mut walked = if damage.is_empty() { Walked::All } else { Walked::Some };
         for error in damage {
-            pass(error, Passing::Segments)?;
+            pass(error)?;
         }
-        if is_over {
-            return Ok(false);
+        if walked == Walked::Some && passing < Passing::Images {
+            return Ok(walked);
         }
         let images: Vec<ImageInfo> = whole.images().to_vec();
         for image in &images {
             let entries = match whole.footer(image) {
                 Ok(entries) => entries,
                 Err(error) => {
-                    pass(error, Passing::Segments)?;
+                    pass(error)?;
+                    walked = Walked::Some;
                     if passing < Passing::Images {
-                        return Ok(false);
+                        return Ok(walked);
                     }
                     continue;
                 }
             };
             for entry in entries.iter().filter(|entry| live.contains(entry.grain)) {
-                let record = match whole.record(image, entry) {
-                    Ok(record) => Some(record),
-                    Err(error) => pass(error, Passing::Records).map(|()| None)?,
-                };
-                if visit(entry, record)? {
-                    return Ok(true);
+                if visit(&whole, image, entry)? {
+                    return Ok(Walked::Enough);
                 }
             }
         }
-        Ok(false)
+        Ok(walked)
     }
+}
+
+/// What is called with what a footer tells of each live record.
+type VisitEntry<'v> =
+    &'v mut dyn FnMut(&WholeSegment<'_>, &ImageInfo, &FooterEntry) -> Result<bool>;
+
+/// What was shown of a segment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Walked {
+    All,
+    /// Damage was passed over.
+    Some,
+    /// Who looked at it had enough.
+    Enough,
 }

@@ -16,7 +16,7 @@ pub struct Exported {
     /// States with records written as bytes, with the number of these records and the reason for
     /// the first.
     pub undecoded: BTreeMap<String, (u64, String)>,
-    /// States of which nothing was written, and the reason.
+    /// States of which nothing was written, or not all, and the reason.
     pub skipped: BTreeMap<String, String>,
     /// Whether the export ended early, at the limit or because the reader closed its end.
     pub cut: bool,
@@ -83,7 +83,7 @@ impl<'o> Sink<'o> {
         Ok(enough)
     }
 
-    /// Notes that a state cannot be exported.
+    /// Notes that a state cannot be exported, or not all of it.
     pub fn skip(&mut self, state: &str, why: &str) {
         self.done.skipped.insert(state.into(), why.into());
     }

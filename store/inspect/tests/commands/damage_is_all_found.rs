@@ -359,8 +359,4 @@ fn a_changed_byte_of_a_sorted_run_is_told() {
         file.write_all_at(&bytes[at..=at], at as u64).unwrap();
     }
     assert!(verify(&directory).unwrap().is_sound());
-    // Keys of runs are compared by `Eq`, which nobody knows here: the state is passed over, and that is told.
-    let mut out = Vec::new();
-    let done = export(&directory, &ExportOptions::default(), &mut out).unwrap();
-    assert!(out.is_empty() && done.skipped["map"].contains("cold-runs"), "{done:?}");
 }
