@@ -86,7 +86,7 @@ fn count(place: &Path, workers: u64, slowly: bool) -> alluvium::Result<()> {
             }
             state.step_or_nap(worker, Duration::from_micros(50))?;
             if slowly {
-                std::thread::sleep(Duration::from_micros(20));
+                std::thread::sleep(Duration::from_micros(200));
             }
         }
         Ok(())

@@ -92,7 +92,7 @@ fn count(
             }
             state.step_or_nap(worker, Duration::from_micros(50))?;
             if slowly {
-                std::thread::sleep(Duration::from_micros(20));
+                std::thread::sleep(Duration::from_micros(200));
             }
         }
         input.close();

@@ -106,7 +106,7 @@ impl Caller {
 
     /// Waits for one completion, as a store would.
     fn wait(&self) -> Completion {
-        for _ in 0..10_000 {
+        for _ in 0..60_000 {
             self.device.drive();
             match self.completions.recv_timeout(Duration::from_millis(1)) {
                 Ok(done) => return done,
@@ -114,7 +114,7 @@ impl Caller {
                 Err(RecvTimeoutError::Disconnected) => unreachable!("we hold a sender"),
             }
         }
-        panic!("no completion within 10 s");
+        panic!("no completion within 60 s");
     }
 }
 

@@ -4,12 +4,13 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::time::Duration;
 
 use alluvium_layouts::{CheckpointOutcome, Cursor, Lists, ListsLayout, StateContext};
 use alluvium_pagestore::io::Device;
 use alluvium_pagestore::{
     Account, BlobReader, BlobWriter, ErrorKind, Helper, Key, Result, SegmentStore, State,
-    StateImage, Time, blobs_name,
+    StateImage, Time, WeakHelper, blobs_name,
 };
 
 pub use crate::dice::Dice;
@@ -25,12 +26,15 @@ pub struct Ground {
     /// The committed checkpoint.
     committed: Option<StateImage>,
     blobs: u64,
+    /// The helper with a thread that the last state was opened with.
+    helper: Option<WeakHelper>,
 }
 
 impl Ground {
     pub fn new(device: Option<Arc<dyn Device>>, memory: u64, threads: bool) -> Self {
         let segments = device.clone().map(|device| SegmentStore::new(device, 1));
-        Self { device, memory, threads, movable: false, segments, committed: None, blobs: 0 }
+        let (committed, helper) = (None, None);
+        Self { device, memory, threads, movable: false, segments, committed, blobs: 0, helper }
     }
 
     /// Opens the state from the committed checkpoint, removing files that it does not name.
@@ -54,7 +58,23 @@ impl Ground {
                 restored = Some((image.clone(), BlobReader::new(device.clone())));
             }
         }
-        self.open_in(layout, self.memory, restored)
+        let helper = if self.threads { Helper::thread()? } else { Helper::inline() };
+        self.helper = self.threads.then(|| helper.weak());
+        self.open_in(layout, self.memory, helper, restored)
+    }
+
+    /// Waits until the helper has done the jobs that it has. Not for the lists to take in what it did.
+    pub fn wait_for_helper(&self) {
+        let (tell, told) = std::sync::mpsc::channel();
+        let told_by = |helper: &WeakHelper| {
+            let job = move || {
+                let _ = tell.send(());
+            };
+            helper.submit(job).is_none()
+        };
+        if self.helper.as_ref().is_some_and(told_by) {
+            told.recv_timeout(Duration::from_secs(60)).expect("the helper works");
+        }
     }
 
     /// Opens the committed checkpoint once more, in plenty of memory, beside the one that is in use.
@@ -64,19 +84,20 @@ impl Ground {
     ) -> Result<(L::Lists, Rc<Account>)> {
         let (image, device) = (self.committed.clone(), self.device.clone());
         let restored = image.zip(device.map(BlobReader::new));
-        self.open_in(layout, 1 << 30, restored)
+        let helper = if self.threads { Helper::thread()? } else { Helper::inline() };
+        self.open_in(layout, 1 << 30, helper, restored)
     }
 
     fn open_in<K: Key, E: State, L: ListsLayout<K, E>>(
         &self,
         layout: &L,
         memory: u64,
+        helper: Helper,
         restored: Option<(StateImage, BlobReader)>,
     ) -> Result<(L::Lists, Rc<Account>)> {
         let root = Account::root(memory);
         let limit = layout.memory_limit().unwrap_or(u64::MAX);
         let account = Account::below(&root, "lists", limit);
-        let helper = if self.threads { Helper::thread()? } else { Helper::inline() };
         let context = StateContext {
             name: "lists".into(),
             account: account.clone(),

@@ -64,7 +64,7 @@ fn play<L: ListsLayout<String, String>>(
         }
     };
     clear_all(&mut lists);
-    settled(&mut lists, &account, None);
+    settled(&ground, &mut lists, &account, None);
     let sealing = awaited.map(|_| ground.begin(&mut lists).unwrap());
     clear_all(&mut lists);
     while !lists.purge(Time(1), usize::MAX).unwrap() {}
@@ -99,20 +99,21 @@ fn play<L: ListsLayout<String, String>>(
         assert_eq!(read(&mut restored, Time(1), &key(n)).unwrap(), [key(n)]);
     }
     while !lists.purge(Time(2), usize::MAX).unwrap() {}
-    settled(&mut lists, &account, awaited);
+    settled(&ground, &mut lists, &account, awaited);
     (calls, held_bytes(&account))
 }
 
 /// Waits until the helper has done what it was given: until so little is held, if that is known, or nothing changes.
-fn settled(lists: &mut impl Upkeep, account: &Account, awaited: Option<u64>) {
+fn settled(ground: &Ground, lists: &mut impl Upkeep, account: &Account, awaited: Option<u64>) {
     let (mut used, mut same, begin) = (account.used(), 0, Instant::now());
     let is_over = |same| match awaited {
         Some(held) => held_bytes(account) <= held || begin.elapsed() > PATIENCE,
         None => same == 100,
     };
     while !is_over(same) {
+        // What a call finds done may be more work for the helper.
+        ground.wait_for_helper();
         lists.tick(10).unwrap();
-        std::thread::sleep(Duration::from_millis(1));
         same = if account.used() == used { same + 1 } else { 0 };
         used = account.used();
     }

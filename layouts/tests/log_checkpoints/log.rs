@@ -157,7 +157,7 @@ impl<V: Value> Log<V> {
         log.layout = HybridLog::new()
             .queue_depth(2)
             .generations(1 + (seed % 2) as u32)
-            .patience(Duration::from_secs(3))
+            .patience(Duration::from_secs(60))
             .cold_runs(true);
         log.table = None;
         let (table, account) = open(&log.layout, &log.segments, log.memory, threads, None).unwrap();
@@ -182,7 +182,7 @@ impl<V: Value> Log<V> {
             .cooling_percent([0, 25, 60][dice.below(3) as usize])
             .hash_bits([0, 4, 64, 64][dice.below(4) as usize])
             .generations(1 + (seed % 2) as u32)
-            .patience(Duration::from_secs(3));
+            .patience(Duration::from_secs(60));
         // The least that it opens with, and a little or much more.
         let mut memory = 16 * KIB;
         while open::<V>(&layout, &segments, memory, false, None).is_err() {

@@ -569,7 +569,7 @@ fn storage_that_does_not_answer_is_backpressure() {
         }
         key += 1;
     };
-    assert!(waited >= Duration::from_millis(300) && waited < Duration::from_secs(15), "{waited:?}");
+    assert!(waited >= Duration::from_millis(300) && waited < Duration::from_secs(60), "{waited:?}");
     assert!(rejected.error.to_string().contains("for 300ms"), "{:?}", rejected.error);
     assert_eq!(rejected.error.kind(), ErrorKind::Backpressure, "{:?}", rejected.error);
     assert_eq!(rejected.value, (key % 4000, key));

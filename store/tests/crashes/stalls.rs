@@ -27,8 +27,8 @@ const PATIENCE: Duration = Duration::from_millis(30);
 /// Longer than anything takes that ends.
 const FOR_EVER: Duration = Duration::from_secs(60);
 
-fn open(device: &Simulated) -> Result<Everything> {
-    Everything::with_patience(builder(device).helpers(Helpers::Thread), PATIENCE)
+fn open(device: &Simulated, patience: Duration) -> Result<Everything> {
+    Everything::with_patience(builder(device).helpers(Helpers::Thread), patience)
 }
 
 /// Lets the device stop at one of the next operations.
@@ -52,10 +52,10 @@ fn assert_told(error: &Error, when: &str) {
 }
 
 /// Opens it when whoever had it before is done.
-fn open_when_free(device: &Simulated, when: &str) -> Everything {
+fn open_when_free(device: &Simulated, patience: Duration, when: &str) -> Everything {
     let since = Instant::now();
     loop {
-        match open(device) {
+        match open(device, patience) {
             Ok(all) => return all,
             Err(error) => assert_eq!(error.kind(), ErrorKind::Locked, "{when}: {error:?}"),
         }
@@ -71,6 +71,12 @@ struct Met {
     stopped: u64,
     told: u64,
     closed_while_stopped: u64,
+}
+
+impl Met {
+    fn is_enough(&self) -> bool {
+        self.stopped > 5 && self.told > 3 && self.closed_while_stopped > 0
+    }
 }
 
 /// What became of a checkpoint.
@@ -112,11 +118,16 @@ fn checkpoint(
 #[test]
 fn a_device_that_stops_holds_no_call_up_for_ever() {
     let mut met = Met::default();
-    for seed in 1..=if long() { 400 } else { 6 } {
+    let seeds = if long() { 400 } else { 6 };
+    // Where the helper is when a store closes differs from run to run: some more seeds until all is met.
+    for seed in 1..=4 * seeds {
+        if seed > seeds && met.is_enough() {
+            break;
+        }
         play(seed, &mut met);
     }
     println!("{met:?}");
-    assert!(met.stopped > 5 && met.told > 3 && met.closed_while_stopped > 0, "{met:?}");
+    assert!(met.is_enough(), "{met:?}");
 }
 
 fn play(seed: u64, met: &mut Met) {
@@ -129,7 +140,7 @@ fn play(seed: u64, met: &mut Met) {
     };
     for opened in 0..3 {
         let when = format!("seed {seed}, opened {opened} times before");
-        let mut all = open_when_free(&device, &when);
+        let mut all = open_when_free(&device, PATIENCE, &when);
         let watchdog = Watchdog::of(&device, &when);
         all.trouble = Trouble::standing(&device);
         let (number, mut model) = found(&all, &either, &when);
@@ -177,7 +188,8 @@ fn play(seed: u64, met: &mut Met) {
         go_on(&device);
     }
     let when = format!("seed {seed}");
-    let mut all = open_when_free(&device, &when);
+    // The device does not stop any more: what is compared may wait for the helper.
+    let mut all = open_when_free(&device, FOR_EVER, &when);
     let (_, model) = found(&all, &either, &when);
     assert!(all.compare(&model, &when).is_empty(), "{when}");
 }

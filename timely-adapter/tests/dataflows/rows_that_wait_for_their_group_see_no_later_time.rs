@@ -14,18 +14,20 @@ use alluvium::time::nanos;
 use alluvium::{Error, ExpiringMap, Heap, KeyHash, List, MIB, Result, StoreConfig, Time, Ttl};
 use alluvium_timely::{Context, KeyBy, MoveGroup, NodeConfig, Spec, Stateful, execute};
 use timely::dataflow::ProbeHandle;
-use timely::dataflow::operators::Probe;
 use timely::dataflow::operators::vec::Input;
+use timely::dataflow::operators::{Concat, Probe};
 
 const WORKERS: usize = 9;
 const GROUPS: u16 = 18;
 const TTL: i64 = 400;
-/// Schedules of the senders in which all that may be sent is sent.
-const STILL: usize = 400;
 const NAP: Duration = Duration::from_micros(100);
 
-/// A row of a key: its number, or -1 for one that has its entry made, of 1 KiB.
+/// A row of a key: its number, or [`ENTRY`] for one that has its entry made, of 1 KiB, or [`MARK`].
 type Row = (u64, i64);
+
+const ENTRY: i64 = -1;
+/// Of a row that its worker routes once no moves can come at its time, and that changes nothing.
+const MARK: i64 = -2;
 
 /// Of a key that waited: its number, and how often the key had come in its time to live.
 type Seen = Vec<(u64, i64, u64)>;
@@ -51,6 +53,7 @@ fn timers_of_keys_that_are_here_pass_no_row_that_waits() {
     let noted = seen.clone();
     let there = Arc::new(AtomicUsize::new(0));
     let sent = Arc::new(AtomicUsize::new(0));
+    let marks = Arc::new(AtomicUsize::new(0));
     let last = WORKERS - 1;
     let keys_of =
         |group: u16| (0..).filter(move |key: &u64| KeyGroup::of(key.key_hash(), GROUPS).0 == group);
@@ -59,10 +62,13 @@ fn timers_of_keys_that_are_here_pass_no_row_that_waits() {
     execute(timely::Config::process(WORKERS), NodeConfig::from(store), move |worker, state| {
         let probe = ProbeHandle::new();
         let noted = noted.clone();
-        let (rows, control) = worker.dataflow::<i64, _, _>(|scope| {
+        let counted = marks.clone();
+        let (rows, mut later, control) = worker.dataflow::<i64, _, _>(|scope| {
             let (rows, stream) = scope.new_input::<Row>();
+            let (later, marked) = scope.new_input::<Row>();
             let (control, moves) = scope.new_input::<MoveGroup>();
             stream
+                .concat(marked)
                 .key_by(state, |row: &Row| row.0)
                 .migratable(moves)
                 .stateful(
@@ -74,6 +80,10 @@ fn timers_of_keys_that_are_here_pass_no_row_that_waits() {
                     move |states: &mut States, rows, context: &mut Context<'_, i64, u64, ()>| {
                         states.recent.advance(context.watermark())?;
                         for (key, (_, number)) in rows.drain(..) {
+                            if number == MARK {
+                                counted.fetch_add(1, Ordering::SeqCst);
+                                continue;
+                            }
                             if key >= ALARMS {
                                 context.set_timer(key, Time(300))?;
                                 continue;
@@ -101,7 +111,7 @@ fn timers_of_keys_that_are_here_pass_no_row_that_waits() {
                     },
                 )?
                 .probe_with(&probe);
-            Result::Ok((rows, control))
+            Result::Ok((rows, later, control))
         })?;
         let index = worker.index();
         // One worker has all rows and moves.
@@ -111,7 +121,7 @@ fn timers_of_keys_that_are_here_pass_no_row_that_waits() {
             rows.advance_to(1);
             for from in 0..last {
                 // Less than what may be under way from one worker, and more than is installed at once.
-                keys_of(group_of(from)).take(190).for_each(|key| rows.send((key, -1)));
+                keys_of(group_of(from)).take(190).for_each(|key| rows.send((key, ENTRY)));
             }
             // Far apart from the keys of rows.
             let alarms = (ALARMS..)
@@ -124,12 +134,15 @@ fn timers_of_keys_that_are_here_pass_no_row_that_waits() {
             }
         }
         drop(moves);
-        state.run_until(worker, || !probe.less_than(&99))?;
-        // All have heard of the moves, which wait for what comes before them.
-        for _ in 0..STILL {
-            state.step_or_nap(worker, NAP)?;
-        }
+        // The second group of each worker stays.
+        later.advance_to(101);
+        later.send((keys_of(group_of(index) + 1).next().expect("one of them"), MARK));
+        drop(later);
+        // All routers know of the moves, which wait for what comes before them.
+        let all_know = || marks.load(Ordering::SeqCst) == WORKERS;
+        state.run_until(worker, || !probe.less_than(&99) && all_know())?;
         state.meet(worker, 0)?;
+        let keys: Vec<u64> = (0..last).flat_map(|from| keys_of(group_of(from)).take(5)).collect();
         if index == last {
             there.fetch_add(1, Ordering::SeqCst);
             while sent.load(Ordering::SeqCst) < last {
@@ -142,18 +155,14 @@ fn timers_of_keys_that_are_here_pass_no_row_that_waits() {
             if let Some(mut rows) = inputs.take() {
                 for number in 0..30 {
                     rows.advance_to(101 + number / 10);
-                    for from in 0..last {
-                        keys_of(group_of(from)).take(5).for_each(|key| rows.send((key, number)));
-                    }
+                    keys.iter().for_each(|key| rows.send((*key, number)));
                 }
                 // Past the timers, and past the time to live of what waits.
                 rows.advance_to(10_000);
             }
-            for _ in 0..STILL {
-                state.step_or_nap(worker, NAP)?;
-            }
-            let moved = state.moved_bytes_max();
-            assert!(moved.iter().any(|(_, bytes)| *bytes > 128 << 10), "{moved:?}");
+            // Until then the last worker does nothing: all of it waits there at once.
+            let has_sent = || state.moved_bytes_max().iter().any(|(_, bytes)| *bytes > 128 << 10);
+            state.run_until(worker, has_sent)?;
             sent.fetch_add(1, Ordering::SeqCst);
         }
         state.run_until(worker, || probe.done())

@@ -272,7 +272,8 @@ fn a_device_that_does_nothing_is_not_waited_for_for_ever() {
             }
             assert!(store.used() <= MIB, "{store:?}");
         }
-        assert!(start.elapsed() < patience * 40);
+        // A wait without an end; the machine may be slow.
+        assert!(start.elapsed() < Duration::from_secs(60));
         device.release_stuck();
         let found = loop {
             match table.get(&key).map(|found| found.copied()) {
@@ -316,7 +317,10 @@ fn a_batch_reads_runs_ahead() {
     let layout = HybridLog::new().cold_runs(true).patience(Duration::from_millis(200));
     let mut table = open::<u64, u64>(&layout, &device, &store);
     for key in 0..400_000 {
-        table.put(key, key).unwrap();
+        // A machine with other work is as slow as that at times.
+        while let Err(rejected) = table.put(key, key) {
+            assert_eq!(rejected.error.kind(), ErrorKind::Backpressure, "{}", rejected.error);
+        }
     }
     let keys: Vec<u64> = (0..32).map(|nth| nth * 601).collect();
     // Guides come to memory.

@@ -265,6 +265,14 @@ fn push_number(to: &mut Vec<u8>, number: u64) {
     }
 }
 
+#[cfg(test)]
+impl Recorder {
+    /// Whether the thread has given an empty chunk back.
+    pub(super) fn has_spare(&self) -> bool {
+        !self.spare.is_empty()
+    }
+}
+
 impl Drop for Recorder {
     /// The memory is given back when the thread has given back the chunks, unless storage does nothing.
     fn drop(&mut self) {

@@ -63,7 +63,7 @@ fn small(wait_ms: u64) -> TraceOptions {
 fn until(mut is_so: impl FnMut() -> bool) {
     let began = Instant::now();
     while !is_so() {
-        assert!(began.elapsed() < Duration::from_secs(20), "nothing happens");
+        assert!(began.elapsed() < Duration::from_secs(60), "nothing happens");
         std::thread::sleep(Duration::from_millis(1));
     }
 }
@@ -122,9 +122,10 @@ fn a_disk_that_does_nothing_holds_no_call_up_for_longer_than_it_may() {
     let hung = disk.0.lock().unwrap();
     let began = Instant::now();
     (0..100_000u64).for_each(|key| recorder.record(Access::Get, &key, None, 0));
-    assert!(began.elapsed() < Duration::from_secs(10), "{:?}", began.elapsed());
+    // A wait for each call would be 50 minutes.
+    assert!(began.elapsed() < Duration::from_secs(60), "{:?}", began.elapsed());
     drop(hung);
-    until(|| progress.stats().written > 0);
+    until(|| progress.stats().written > 0 && recorder.has_spare());
     // There is room again.
     recorder.record(Access::Delete, &7u64, Some(Time(3)), 0);
     drop(recorder);
