@@ -99,11 +99,16 @@ pub enum Moved {
 impl Move {
     /// A move that takes what it needs of memory, which is booked.
     pub fn begin(cold: &Cold, memory: Booked) -> Self {
-        let reader = SegmentReader::new(cold.store.clone(), cold.state, cold.window_bytes);
-        let entries = Vec::with_capacity(cold.page_records);
+        let reader = SegmentReader::new(cold.store.clone(), cold.state, cold.work.window_bytes);
+        let entries = Vec::with_capacity(cold.work.page_records);
         let gathering = Gathering { reader, entries, segment: None, after: None };
         let phase = Phase::Gathering(Box::new(gathering));
-        Self { batch: Batch::new(cold.batch_bytes, cold.batch_records), phase, failed: 0, memory }
+        Self {
+            batch: Batch::new(cold.work.batch_bytes, cold.work.batch_records),
+            phase,
+            failed: 0,
+            memory,
+        }
     }
 
     /// A move of no records, whose memory is booked.
@@ -130,7 +135,8 @@ impl Move {
 
     /// Bytes of records that are to be looked at until it is over, about.
     pub fn left_bytes(&self, cold: &Cold) -> u64 {
-        let (looks, bytes) = (LOOK_BYTES * cold.batch_records as u64, cold.batch_bytes as u64);
+        let (looks, bytes) =
+            (LOOK_BYTES * cold.work.batch_records as u64, cold.work.batch_bytes as u64);
         match &self.phase {
             Phase::Gathering(_) => 3 * looks + 2 * bytes,
             Phase::Writing { .. } => 2 * looks + bytes,
@@ -351,6 +357,9 @@ impl Log {
                 while !self.leave_to_runs(&mut cold, &mut one, u64::MAX) {}
             }));
             cold.wants_move = false;
+            drop(one);
+            // What the move had is kept for the next.
+            cold.keep_purse();
             self.cold = Some(cold);
             left.unwrap_or_else(|panic| resume_unwind(panic));
         } else {
@@ -415,7 +424,7 @@ impl Cold {
 
     /// Of a level of tombstones alone.
     fn burial_sizes(&self) -> RunSizes {
-        let sizes = RunSizes::within(16 * KIB, PAYLOAD_MAX, self.runs.key_groups);
+        let sizes = RunSizes::within(16 * KIB, PAYLOAD_MAX, self.work.runs.key_groups);
         RunSizes { syncs: false, ..sizes.expecting(self.buried.len() as u64) }
     }
 }
@@ -423,7 +432,8 @@ impl Cold {
 /// All records are copied that there is room for. Tombstones go with them.
 fn begin_writing(cold: &mut Cold, one: Box<Move>) -> Result<Moved> {
     let (records, graves) = (one.batch.len(), cold.buried.len());
-    let is_little = !one.batch.is_filled(BATCH_SHARE) && graves < cold.batch_records / BATCH_SHARE;
+    let is_little =
+        !one.batch.is_filled(BATCH_SHARE) && graves < cold.work.batch_records / BATCH_SHARE;
     if records + graves == 0 || is_little && !cold.takes_few && !cold.wants_to_bury() {
         return Ok(Moved::Nothing);
     }
