@@ -41,7 +41,11 @@ mod sizes;
 #[cfg(test)]
 mod tests;
 mod touches;
+#[cfg(test)]
+mod unreadable_tests;
 
+#[cfg(test)]
+use std::cell::Cell;
 use std::ops::RangeInclusive;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -172,6 +176,9 @@ pub struct Cold {
     saved_before: u64,
     /// Since when a call waits for a helper that merges.
     waits_since: Option<Instant>,
+    /// How often filters were asked.
+    #[cfg(test)]
+    asked: Cell<u64>,
 }
 
 impl Cold {
@@ -256,6 +263,8 @@ impl Cold {
             merges_ended: 0,
             saved_before: 0,
             waits_since: None,
+            #[cfg(test)]
+            asked: Cell::new(0),
             account,
         })
     }
@@ -368,6 +377,8 @@ impl Cold {
 
     /// The same of levels that are there.
     pub fn levels_may_have(&self, hash: u64) -> bool {
+        #[cfg(test)]
+        self.asked.set(self.asked.get() + 1);
         self.levels.may_have(hash)
     }
 

@@ -90,6 +90,11 @@ impl Cold {
         self.moving.is_some() || self.levels.is_merging()
     }
 
+    /// Whether a move copies records, and so passes over what it cannot read.
+    fn is_gathering(&self) -> bool {
+        self.moving.as_ref().is_some_and(|moving| moving.is_gathering())
+    }
+
     /// Whether there are so many levels that none comes before a merge has ended.
     pub(super) fn has_many_levels(&self) -> bool {
         self.levels.is_helped() && self.levels.len() >= LEVELS_MAX
@@ -164,6 +169,10 @@ impl Cold {
             Err(error) if error.kind() == ErrorKind::OverBudget => {
                 self.rest = REST << self.failed_in_row.min(REST_POWER_MAX);
                 self.failed_in_row += 1;
+                self.failed += 1;
+            }
+            // A move goes on behind what it could not read.
+            Err(error) if error.kind() != ErrorKind::Backpressure && self.is_gathering() => {
                 self.failed += 1;
             }
             Err(error) => {
@@ -299,7 +308,14 @@ impl Log {
             Ok(Stepped::Waiting) => self.is_merge_on_its_way().map(|()| true),
             Ok(stepped) => Ok(stepped != Stepped::Nothing),
             Err(error) if error.kind() == ErrorKind::OverBudget => Ok(false),
-            Err(error) => Err(error),
+            // A move goes on behind what could not be read, until too much could not.
+            Err(error) => match &mut self.cold {
+                Some(cold) if error.kind() != ErrorKind::Backpressure && cold.is_gathering() => {
+                    cold.failed += 1;
+                    Ok(true)
+                }
+                _ => Err(error),
+            },
         }
     }
 
