@@ -145,7 +145,7 @@ impl Log {
         }
         let moved = self.must_move_down();
         match &moved {
-            Ok(true) => self.cold_has_begun(),
+            Ok(true) if self.cold.is_some() => self.cold_has_begun(),
             _ => self.cold = None,
         }
         moved

@@ -17,7 +17,7 @@ use alluvium_pagestore::{Error, ErrorKind, MemoryKind, Result};
 use super::judge::{Newest, is_never_hot};
 use super::moving::{Move, Moved, booked_for};
 use super::saving::saving;
-use super::{Cold, DIRECTORY_BYTES};
+use super::{Cold, DIRECTORY_BYTES, own_memory};
 use crate::hybrid_log::index::IndexHash;
 use crate::hybrid_log::log::Log;
 use crate::hybrid_log::stored::Stored;
@@ -577,6 +577,9 @@ impl Log {
         // Other states hold the rest, and cannot give it up.
         let limit = self.account.attainable();
         let (most, growing) = index_share(limit, self.beside_index(false), self.floor_bytes());
+        // Where several states grow, each counts what the others could give: filters are to have room beside them.
+        let own = own_memory(&self.account).min(limit);
+        let most = most.min((limit + own) / 2 / INDEX_SHARE);
         let tables = self.stored.as_ref().map_or(0, |stored| {
             stored.tables_bytes_for(most / ENTRY_BYTES, self.sizes.segment_bytes)
         });

@@ -41,7 +41,7 @@ impl Log {
             cold.work = cold.shape.within((cold.work.memory / 2).max(cold.least.memory));
         }
         // What was saved up for more is for others.
-        let most = cold.work_bytes().max(needed(cold)) + cold.graves_lacking();
+        let most = cold.work_bytes().max(needed(cold) + DIRECTORY_BYTES) + cold.graves_lacking();
         let merging = if cold.work.overlaps { cold.levels.merging_bytes() } else { 0 };
         let spare = cold.purse.bytes().saturating_sub(most.saturating_sub(merging));
         cold.purse.give_some_back(spare);

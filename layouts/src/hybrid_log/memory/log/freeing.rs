@@ -201,7 +201,7 @@ impl Log {
             || self.give_runs_up()
             || self.free_one_beside()?
             || self.force_one_beside()?
-            || self.index.asks_for_pages() && self.ask_others())
+            || self.index.asks_for_pages() && !self.index.is_held_back() && self.ask_others())
     }
 
     /// Gives up what the cold tier has in memory, in the little memory of tests: elsewhere the index would grow into it.
