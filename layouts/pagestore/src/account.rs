@@ -318,9 +318,10 @@ impl Account {
     /// [`ensure`](Account::ensure) that asks other states for pages only, and not for filters or memory saved for work.
     /// Says whether `bytes` can be reserved.
     pub fn ensure_of_pages(&self, bytes: u64) -> bool {
-        self.asks_for_pages(Some(true));
+        // Whoever is asked may ask as well.
+        let before = self.asks_for_pages(Some(true));
         let ensured = self.ensure(bytes, "pages of other states");
-        self.asks_for_pages(Some(false));
+        self.asks_for_pages(Some(before));
         ensured.is_ok()
     }
 
@@ -569,6 +570,30 @@ mod tests {
         let refused = a.ensure(50, "fifty").unwrap_err();
         assert_eq!((spare.1.get(), b.used(), refused.kind()), (2, 0, ErrorKind::OverBudget));
         assert!(refused.to_string().ends_with("no room"), "{refused}");
+    }
+
+    /// Asks for pages itself when it is asked, and notes what it was asked for before and after.
+    struct Nested(Weak<Account>, RefCell<Vec<bool>>);
+
+    impl Reclaim for Rc<Nested> {
+        fn reclaim(&self, _: u64) -> Result<()> {
+            let account = self.0.upgrade().expect("the test has it");
+            self.1.borrow_mut().push(account.asks_for_pages(None));
+            assert!(!account.ensure_of_pages(1000), "nobody is asked twice");
+            self.1.borrow_mut().push(account.asks_for_pages(None));
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn who_asks_for_pages_while_it_is_asked_changes_nothing_for_the_others() {
+        let store = Account::root(100);
+        let a = Account::below(&store, "a", 1 << 20);
+        let nested = Rc::new(Nested(Rc::downgrade(&a), RefCell::default()));
+        a.set_reclaim(Box::new(nested.clone()));
+        assert!(!a.ensure_of_pages(101));
+        assert!(a.ensure(101, "all").is_err());
+        assert_eq!(*nested.1.borrow(), [true, true, false, false]);
     }
 
     #[test]

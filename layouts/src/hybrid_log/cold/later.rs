@@ -63,6 +63,8 @@ impl Log {
             self.hold_index();
         }
         self.index.ask_for_pages(self.later.is_some() || self.cold.is_some());
+        self.account.keep_for_work(0, 0);
+        self.keep_for_work();
     }
 
     fn hold_index(&mut self) {
@@ -146,9 +148,16 @@ impl Log {
         let moved = self.must_move_down();
         match &moved {
             Ok(true) if self.cold.is_some() => self.cold_has_begun(),
-            _ => self.cold = None,
+            _ => self.drop_cold(),
         }
         moved
+    }
+
+    /// Drops a tier that may begin again. Other states leave the log what its work lacks.
+    fn drop_cold(&mut self) {
+        self.cold.iter_mut().for_each(|cold| cold.purse.give_back());
+        self.keep_for_work();
+        self.cold = None;
     }
 
     /// Makes a tier without records, if there is memory for one. Says whether there was.
@@ -184,6 +193,7 @@ impl Log {
         let is_useless = self.cold.as_ref().is_some_and(|cold| cold.is_useless());
         if is_useless && self.later.is_some() && self.has_a_batch() {
             self.cold = None;
+            self.account.keep_for_work(0, 0);
             let index = self.account.used_for(MemoryKind::Index);
             self.index.hold_at(index + index / USELESS_SHARE);
         }
@@ -193,7 +203,7 @@ impl Log {
     /// room for one entry more.
     pub(super) fn leave_cold_without_memory(&mut self) {
         if self.later.is_some() && self.cold.as_ref().is_some_and(|cold| cold.is_unused()) {
-            self.cold = None;
+            self.drop_cold();
             let index = self.account.used_for(MemoryKind::Index);
             self.index.hold_at(index + index / AGAIN_SHARE);
         }

@@ -167,6 +167,7 @@ impl Core {
         }
         self.log.clear()?;
         self.log.cold.iter_mut().for_each(|cold| cold.clear());
+        self.log.keep_for_work();
         Ok(())
     }
 

@@ -75,6 +75,7 @@ impl Log {
         let is_short = error.kind() == ErrorKind::OverBudget;
         let mut cold = self.cold.as_mut().filter(|_| is_short);
         let lent = cold.as_mut().map_or(0, |cold| cold.lend_saved(lacking));
+        self.keep_for_work();
         if lent > 0 { Ok(()) } else { self.take_work_of_others(bytes, error) }
     }
 
@@ -91,6 +92,7 @@ impl Log {
         let is_short = error.kind() == ErrorKind::OverBudget;
         let mut cold = self.cold.as_mut().filter(|_| is_short);
         let lent = cold.as_mut().map_or(0, |cold| cold.lend_beyond_burials(lacking));
+        self.keep_for_work();
         if lent > 0 { Ok(()) } else { self.take_work_of_others(bytes, error) }
     }
 
