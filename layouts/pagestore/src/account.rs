@@ -71,6 +71,9 @@ pub struct Account {
     parent: Option<Rc<Account>>,
     /// Pages and values that its owner must be able to have, whether they are booked or not.
     kept_for_pages: Cell<u64>,
+    /// What its owner must be able to have for work on storage beside that, and what it has saved up for more.
+    lacks_for_work: Cell<u64>,
+    spare_of_work: Cell<u64>,
     /// Those directly below, as long as they are there.
     below: RefCell<Vec<Weak<Account>>>,
     /// Of the root only: pages are asked for, and nothing that whoever has it would have to make again.
@@ -147,6 +150,7 @@ impl Account {
         let by_kind = Default::default();
         let (used, peak) = (Cell::new(0), Cell::new(0));
         let (kept_for_pages, below, asks_for_pages, reclaim) = Default::default();
+        let (lacks_for_work, spare_of_work) = Default::default();
         let name = name.into();
         Self {
             name,
@@ -156,6 +160,8 @@ impl Account {
             by_kind,
             parent,
             kept_for_pages,
+            lacks_for_work,
+            spare_of_work,
             below,
             asks_for_pages,
             reclaim,
@@ -200,6 +206,25 @@ impl Account {
         self.kept_for_pages.set(bytes);
     }
 
+    /// Keeps memory of the root for work on storage of this account: it `lacks` so much of what that takes at least, or
+    /// has so much to `spare`. Both change what is [attainable](Account::attainable) to others.
+    pub fn keep_for_work(&self, lacks: u64, spare: u64) {
+        self.lacks_for_work.set(lacks);
+        self.spare_of_work.set(spare);
+    }
+
+    /// Returns the bytes of work that other accounts have to spare, which they give to one that lacks what its own takes
+    /// at least. Cost: O(states).
+    pub fn spare_of_others(&self) -> u64 {
+        let Some(parent) = &self.parent else { return 0 };
+        let spare = |account: Rc<Account>| match std::ptr::eq(&*account, self) {
+            true => 0,
+            false => account.spare_of_work.get(),
+        };
+        let below: u64 = parent.below.borrow().iter().filter_map(Weak::upgrade).map(spare).sum();
+        below + parent.spare_of_others()
+    }
+
     /// Returns the bytes kept for pages and values below the root that are not reserved yet.
     pub fn kept_and_not_booked(&self) -> u64 {
         if let Some(parent) = &self.parent {
@@ -224,25 +249,27 @@ impl Account {
 
     /// Returns the most that this account could hold if the other accounts gave up all that they can. An account that
     /// [keeps memory for pages](Account::keep_for_pages) can give up pages and values beyond that; others give up nothing.
-    /// Cost: O(states).
+    /// What others [keep for work](Account::keep_for_work) is theirs, also while they lack it. Cost: O(states).
     pub fn attainable(&self) -> u64 {
         let Some(parent) = &self.parent else { return self.limit };
         let of_others = parent.used.get() - self.used.get();
-        let fixed = of_others.saturating_sub(parent.elastic_of_others(self));
+        let (elastic, lacking) = parent.elastic_of_others(self);
+        let fixed = (of_others + lacking).saturating_sub(elastic);
         parent.attainable().saturating_sub(fixed).min(self.limit)
     }
 
-    /// Bytes that the accounts below this one could give up, but for one of them.
-    fn elastic_of_others(&self, one: &Account) -> u64 {
-        let elastic = |account: Rc<Account>| match account.kept_for_pages.get() {
-            _ if std::ptr::eq(&*account, one) => 0,
-            0 => 0,
-            kept => {
+    /// Bytes that the accounts below this one could give up, and bytes that they lack for work, but for one of them.
+    fn elastic_of_others(&self, one: &Account) -> (u64, u64) {
+        let (mut elastic, mut lacking) = (0, 0);
+        for account in self.below.borrow().iter().filter_map(Weak::upgrade) {
+            let kept = account.kept_for_pages.get();
+            if kept > 0 && !std::ptr::eq(&*account, one) {
                 let pages = account.used_for(MemoryKind::Pages);
-                (pages + account.used_for(MemoryKind::Values)).saturating_sub(kept)
+                elastic += (pages + account.used_for(MemoryKind::Values)).saturating_sub(kept);
+                lacking += account.lacks_for_work.get();
             }
-        };
-        self.below.borrow().iter().filter_map(Weak::upgrade).map(elastic).sum()
+        }
+        (elastic, lacking)
     }
 
     /// Returns whether more is reserved than a limit allows, here or above.
@@ -291,9 +318,10 @@ impl Account {
     /// [`ensure`](Account::ensure) that asks other states for pages only, and not for filters or memory saved for work.
     /// Says whether `bytes` can be reserved.
     pub fn ensure_of_pages(&self, bytes: u64) -> bool {
-        self.asks_for_pages(Some(true));
+        // Whoever is asked may ask as well.
+        let before = self.asks_for_pages(Some(true));
         let ensured = self.ensure(bytes, "pages of other states");
-        self.asks_for_pages(Some(false));
+        self.asks_for_pages(Some(before));
         ensured.is_ok()
     }
 
@@ -497,6 +525,10 @@ mod tests {
         assert_eq!((a.attainable(), b.attainable(), b.available()), (90, 70, 55));
         a.charge(MemoryKind::Tables, 20);
         assert_eq!((b.attainable(), b.available()), (55, 35));
+        a.keep_for_work(4, 0);
+        assert_eq!((b.attainable(), b.spare_of_others()), (51, 0));
+        a.keep_for_work(0, 3);
+        assert_eq!((b.attainable(), b.spare_of_others(), a.spare_of_others()), (55, 3, 0));
         // What is booked above all states is nobody's to give up.
         store.charge(MemoryKind::Buffers, 5);
         b.charge(MemoryKind::Pages, 7);
@@ -538,6 +570,30 @@ mod tests {
         let refused = a.ensure(50, "fifty").unwrap_err();
         assert_eq!((spare.1.get(), b.used(), refused.kind()), (2, 0, ErrorKind::OverBudget));
         assert!(refused.to_string().ends_with("no room"), "{refused}");
+    }
+
+    /// Asks for pages itself when it is asked, and notes what it was asked for before and after.
+    struct Nested(Weak<Account>, RefCell<Vec<bool>>);
+
+    impl Reclaim for Rc<Nested> {
+        fn reclaim(&self, _: u64) -> Result<()> {
+            let account = self.0.upgrade().expect("the test has it");
+            self.1.borrow_mut().push(account.asks_for_pages(None));
+            assert!(!account.ensure_of_pages(1000), "nobody is asked twice");
+            self.1.borrow_mut().push(account.asks_for_pages(None));
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn who_asks_for_pages_while_it_is_asked_changes_nothing_for_the_others() {
+        let store = Account::root(100);
+        let a = Account::below(&store, "a", 1 << 20);
+        let nested = Rc::new(Nested(Rc::downgrade(&a), RefCell::default()));
+        a.set_reclaim(Box::new(nested.clone()));
+        assert!(!a.ensure_of_pages(101));
+        assert!(a.ensure(101, "all").is_err());
+        assert_eq!(*nested.1.borrow(), [true, true, false, false]);
     }
 
     #[test]

@@ -67,6 +67,22 @@ fn an_index_that_does_not_fit_moves_to_runs_beside_pages_of_another_state() {
     check(&mut pages, 30_000);
 }
 
+/// The same for a log that is opened second: states give memory up in the order in which they were opened.
+#[test]
+fn an_index_of_a_state_that_is_opened_second_moves_to_runs_beside_pages_of_the_first() {
+    let place = tempfile::tempdir().unwrap();
+    let store = open(place.path());
+    let mut pages: Map<u64, [u64; 100]> = map(&store, "pages", HybridLog::new().cold_runs(false));
+    let mut counts: Map<u64, [u64; 1]> =
+        map(&store, "counts", HybridLog::new().cold_runs_automatic());
+    fill(&mut pages, 0..30_000);
+    let keys = MEMORY * 9 / 10 / 16;
+    fill(&mut counts, 0..keys);
+    assert!(keys_in_runs(&store, "counts") > keys / 3);
+    check(&mut counts, keys);
+    check(&mut pages, 30_000);
+}
+
 /// The same beside a list, whose layout gives memory up that is not known of before it is asked.
 #[test]
 fn an_index_that_does_not_fit_moves_to_runs_beside_a_list_that_fills_the_memory() {
@@ -104,6 +120,44 @@ fn two_indexes_that_do_not_fit_both_move_to_runs() {
     for (name, map) in ["one", "other"].into_iter().zip(&mut maps) {
         assert!(keys_in_runs(&store, name) > keys / 10, "{name}");
         check(map, keys);
+    }
+}
+
+/// Several maps of one store, of which none has `memory` of its own: each takes for moves what its part of the memory
+/// allows, and all of them are opened again in the same memory.
+#[test]
+fn maps_that_share_the_memory_all_move_to_runs_and_open_again() {
+    for count in [2, 4] {
+        let place = tempfile::tempdir().unwrap();
+        let names = &["one", "two", "three", "four"][..count];
+        let open_all = |store: &Store| -> Vec<Map<u64, [u64; 1]>> {
+            let open = |name: &&str| map(store, name, HybridLog::new().cold_runs_automatic());
+            names.iter().map(open).collect()
+        };
+        // Indexes of all would take all of the memory.
+        let (keys, share) = (MEMORY / 16 / count as u64, 1000);
+        {
+            let store = open(place.path());
+            let mut maps = open_all(&store);
+            for first in (0..keys).step_by(share) {
+                let end = keys.min(first + share as u64);
+                maps.iter_mut().for_each(|map| fill(map, first..end));
+            }
+            for (name, map) in names.iter().zip(&mut maps) {
+                assert!(keys_in_runs(&store, name) > keys / 3, "{name}");
+                check(map, keys);
+            }
+            store.checkpoint(1).unwrap();
+        }
+        let store = open(place.path());
+        let mut maps = open_all(&store);
+        maps.iter_mut().for_each(|map| check(map, keys));
+        for key in (0..keys).step_by(31) {
+            assert_eq!(maps[0].take(&key).unwrap(), Some([key; 1]), "{key}");
+        }
+        fill(&mut maps[1], keys..keys + keys / 10);
+        assert_eq!(maps[0].len().unwrap(), keys - keys.div_ceil(31));
+        check(&mut maps[1], keys + keys / 10);
     }
 }
 

@@ -321,6 +321,52 @@ fn a_heap() {
     run(&setting, times("ALLUVIUM_SEED", 3));
 }
 
+/// What moves to sorted runs and merges take is booked before, also where two maps share the memory. The index of all keys
+/// would be larger than that.
+#[test]
+fn maps_whose_records_move_to_sorted_runs() {
+    const MEMORY: u64 = 4 * MIB;
+    let _alone = alone();
+    for helpers in [Helpers::Inline, Helpers::Thread] {
+        let place = tempfile::tempdir().unwrap();
+        let before = held();
+        let store = Store::builder(place.path()).memory(MEMORY).helpers(helpers).open().unwrap();
+        let names = ["one", "other"];
+        let layout = || AnyLayout::from(HybridLog::new().cold_runs_automatic());
+        let mut maps: [Map<u64, u64>; 2] =
+            names.map(|name| store.map(name).layout(layout()).open().unwrap());
+        let within = |what: &str, key: u64| {
+            let (real, most) = ((held() - before) as i64, MEMORY as i64 + BESIDE_BYTES);
+            assert!(real <= most, "{real} bytes are held after {what} {key}");
+        };
+        for key in 0..140_000 {
+            for map in &mut maps {
+                map.put(key, key).map_err(|rejected| rejected.error).unwrap();
+                within("a put of", key);
+            }
+            if key % 7 == 0 {
+                maps[0].update(&(key / 2), || 0, |value| *value += 0).unwrap();
+                within("an update of", key / 2);
+                assert_eq!(maps[1].take(&(key / 7)).unwrap(), Some(key / 7));
+                within("a delete of", key / 7);
+            }
+            if key % 50_000 == 49_999 {
+                store.checkpoint(key).unwrap();
+                within("a checkpoint at", key);
+            }
+        }
+        for name in names {
+            let runs = store.stats().unwrap().state(name).unwrap().table.runs;
+            assert!(runs.keys > 50_000, "{name}: {runs:?}");
+        }
+        assert_eq!(maps[0].len().unwrap(), 140_000);
+        assert_eq!(maps[1].len().unwrap(), 120_000);
+        drop((maps, store));
+        let left = held() - before;
+        assert!(left <= 16 << 10, "{left} bytes are held after the store is closed");
+    }
+}
+
 /// What the operating system has given the process, but for files.
 fn anonymous_bytes() -> i64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();

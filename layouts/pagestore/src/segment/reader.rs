@@ -19,6 +19,8 @@ pub struct SegmentReader {
     store: SegmentStore,
     state: u64,
     window: Window,
+    /// Whether it reads no more than it is asked for.
+    is_narrow: bool,
 }
 
 /// A sealed segment whose header, tail and directory are verified.
@@ -42,7 +44,13 @@ impl SegmentReader {
     pub fn new(store: SegmentStore, state: u64, window_bytes: usize) -> Self {
         let window =
             Window { of: None, buffer: IoBuffer::zeroed(window_bytes), offset: 0, filled: 0 };
-        Self { store, state, window }
+        Self { store, state, window, is_narrow: false }
+    }
+
+    /// Reads no more than it is asked for, or goes on to fill its window: where a block cannot be read, what stands before
+    /// it can.
+    pub fn read_narrowly(&mut self, is_narrow: bool) {
+        self.is_narrow = is_narrow;
     }
 
     /// Verifies a segment's header and reads its directory. An unsealed segment has none: its
@@ -113,7 +121,7 @@ impl SegmentReader {
         if self.window.covers(&segment.info, start, (first - start) as usize) {
             return Ok(());
         }
-        let end = whole.last().unwrap_or(first);
+        let end = whole.last().filter(|_| !self.is_narrow).unwrap_or(first);
         self.window.read(&self.store, &segment.info, start..end)
     }
 
@@ -212,7 +220,8 @@ impl SegmentReader {
     }
 
     fn bytes(&mut self, info: &SegmentInfo, offset: u64, length: usize) -> Result<&[u8]> {
-        self.window.bytes(&self.store, info, offset, length)
+        let until = if self.is_narrow { 0 } else { u64::MAX };
+        self.window.bytes(&self.store, info, (offset, length), until)
     }
 }
 
@@ -253,11 +262,11 @@ impl Window {
         &mut self,
         store: &SegmentStore,
         info: &SegmentInfo,
-        offset: u64,
-        length: usize,
+        (offset, length): (u64, usize),
+        until: u64,
     ) -> Result<&[u8]> {
         if !self.covers(info, offset, length) {
-            self.fill(store, &info.file, offset, length, u64::MAX)?;
+            self.fill(store, &info.file, offset, length, until)?;
             self.of = Some(info.id);
         }
         let start = (offset - self.offset) as usize;

@@ -142,6 +142,44 @@ fn a_visit_while_the_index_forgets_what_has_moved_reads_runs_in_order() {
 }
 
 #[test]
+fn a_visit_while_a_level_is_written_shows_each_key_once_beside_tombstones() {
+    let (device, store) = (Simulated::new(1, Faults::none()), Account::root(MIB));
+    let mut log: Log = open(&HybridLog::new().cold_runs(true), &device, &store);
+    let is_writing = |log: &Log| {
+        let Some(cold) = &log.core.log.cold else { return false };
+        let moving = cold.moving.as_ref();
+        let writes = moving.is_some_and(|moving| !moving.is_gathering() && !moving.is_leaving());
+        writes && !cold.buried.is_empty() && !cold.going.is_empty()
+    };
+    let (mut next, mut deleted, mut visits) = (0, 0, 0);
+    while visits < 3 {
+        log.put(next, [next; 6]).unwrap();
+        next += 1;
+        if next > 40_000 && next % 2 == 0 {
+            assert_eq!(log.take(&deleted).unwrap(), Some([deleted; 6]));
+            deleted += 1;
+        }
+        assert!(next < 400_000, "{visits} visits");
+        if next % 10 != 0 || !is_writing(&log) {
+            continue;
+        }
+        visits += 1;
+        let mut seen = vec![false; next as usize];
+        log.visit_all(&mut |key, value| {
+            assert_eq!(value, &[*key; 6]);
+            assert!(!std::mem::replace(&mut seen[*key as usize], true), "{key} twice");
+            Ok(())
+        })
+        .unwrap();
+        assert_eq!(log.len(), next - deleted);
+        for (key, seen) in (0..).zip(seen) {
+            assert_eq!(seen, key >= deleted, "{key} of {deleted}..{next}");
+        }
+        assert!(store.used() <= store.limit());
+    }
+}
+
+#[test]
 fn a_visit_of_all_reads_segments_and_runs_in_order() {
     let (device, store) = (Simulated::new(1, Faults::none()), Account::root(4 * MIB));
     let mut log: Log = open(&HybridLog::new().cold_runs(true), &device, &store);

@@ -177,11 +177,36 @@ impl Cold {
         2 * (self.buried_max * size_of::<Grave>()) as u64
     }
 
+    /// Bytes of lists that are full, of so many tombstones.
+    fn full_lists_bytes(&self, graves: usize) -> u64 {
+        (graves * 2 * size_of::<Grave>()) as u64 + graves as u64 * self.grave_bytes
+    }
+
+    /// Makes the lists as long as the memory of this state allows, while they are empty. What they take stays booked.
+    pub(super) fn fit_graves(&mut self) {
+        let (has, most) = (self.buried_max, self.wanted.graves_max());
+        let is_empty = self.buried.is_empty() && self.going.is_empty();
+        // Each change makes them anew.
+        if !is_empty || most < 2 * has && has < 4 * most {
+            return;
+        }
+        if self.grave_memory.bytes() == 0 {
+            self.buried_max = most;
+            return;
+        }
+        let (before, after) = (self.grave_memory.bytes(), self.full_lists_bytes(most));
+        if after.saturating_sub(before) <= self.account.available() {
+            (self.buried, self.going) = (Vec::new(), Vec::new());
+            self.grave_memory.give_back();
+            self.buried_max = most;
+            self.grave_memory.keep(after);
+        }
+    }
+
     /// Bytes that are not booked yet of those that lists full of tombstones take, as a rule. They are booked before the
     /// first record moves: so keys can be deleted where no memory is left for new ones.
     pub(super) fn graves_lacking(&self) -> u64 {
-        let all = self.grave_lists_bytes() + self.buried_max as u64 * self.grave_bytes;
-        all.saturating_sub(self.grave_memory.bytes())
+        self.full_lists_bytes(self.buried_max).saturating_sub(self.grave_memory.bytes())
     }
 
     /// Makes the lists of tombstones, once. Gives the error for one more, if they are full.

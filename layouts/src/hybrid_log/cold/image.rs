@@ -116,7 +116,7 @@ impl Cold {
 
     /// Of the level of tombstones that a checkpoint writes.
     fn grave_sizes(&self, count: usize) -> RunSizes {
-        RunSizes::within(16 * KIB, PAYLOAD_MAX, self.runs.key_groups).expecting(count as u64)
+        RunSizes::within(16 * KIB, PAYLOAD_MAX, self.work.runs.key_groups).expecting(count as u64)
     }
 
     /// What a checkpoint has of it. Cost: O(runs and tombstones), of which there are few.

@@ -7,8 +7,8 @@
 
 use std::sync::Arc;
 
-use alluvium_pagestore::MemoryKind;
 use alluvium_pagestore::io::Waker;
+use alluvium_pagestore::{MemoryKind, Result};
 
 use super::paying::begins_at;
 use super::{Cold, PAYLOAD_MAX};
@@ -17,8 +17,10 @@ use crate::hybrid_log::log::Log;
 use crate::hybrid_log::stored::Stored;
 use crate::trace_event;
 
-/// The index is looked at for the first time when it has one part in so many of the memory.
-const FIRST_SHARE: u64 = 8;
+/// The index is looked at for the first time when it has one part in so many of the memory. Below one part in so few no
+/// page leaves memory for that.
+const FIRST_SHARE: u64 = 32;
+const LITTLE_SHARE: u64 = 8;
 /// Where there is no memory for a tier it is looked again when the index has grown by one part in so many.
 const AGAIN_SHARE: u64 = 16;
 /// The same after a tier to which nothing could move.
@@ -29,6 +31,8 @@ const USELESS_SHARE: u64 = 4;
 pub struct Later {
     context: StateContext,
     waker: Option<Arc<Waker>>,
+    /// Bytes of the index for which a tier began since memory had no room for one entry more.
+    began_in_need_at: u64,
 }
 
 impl Later {
@@ -47,7 +51,7 @@ impl Log {
         let may = may && !(is_plain && bytes > PAYLOAD_MAX);
         if may && Cold::check(context, &self.sizes).is_ok() {
             let context = StateContext { restored: None, ..context.clone() };
-            self.later = Some(Box::new(Later { context, waker: None }));
+            self.later = Some(Box::new(Later { context, waker: None, began_in_need_at: 0 }));
             self.hold_index();
         }
     }
@@ -58,16 +62,22 @@ impl Log {
         if self.later.is_some() && self.cold.is_none() {
             self.hold_index();
         }
+        self.index.ask_for_pages(self.later.is_some() || self.cold.is_some());
+        self.account.keep_for_work(0, 0);
+        self.keep_for_work();
     }
 
     fn hold_index(&mut self) {
         self.index.hold_at(self.account.limit() / FIRST_SHARE);
+        self.index.ask_for_pages(true);
     }
 
     /// The log never gets a tier.
     pub fn gets_no_cold(&mut self) {
         self.later = None;
         self.index.hold_at(u64::MAX);
+        self.index.ask_for_pages(self.cold.is_some());
+        self.account.keep_for_work(0, 0);
     }
 
     /// Looks at an index that was refused a split since it is held. Says whether it may have more now.
@@ -86,27 +96,24 @@ impl Log {
                 match wanted - of_cleared <= begins_at {
                     // Others may take memory meanwhile.
                     true => Some(again.min(begins_at + of_cleared)),
-                    // It was opened with a larger index, or others have the memory.
-                    false if !self.has_room_for_work(0) => Some(again),
                     // What is cold is in memory still, and may be for a while.
-                    false if !self.has_a_batch() && self.has_room_for_work(again - wanted) => {
+                    false
+                        if !self.has_a_batch() && self.has_room_for_work(again - wanted, false) =>
+                    {
                         Some(again)
                     }
                     false => None,
                 }
             }
         };
+        self.keep_for_work();
         match hold {
             Some(bytes) => {
                 self.cold = None;
                 self.index.hold_at(bytes.max(wanted));
             }
             None => {
-                self.index.hold_at(u64::MAX);
-                let waker = self.later.as_ref().and_then(|later| later.waker.clone());
-                if let (Some(cold), Some(waker)) = (&mut self.cold, waker) {
-                    cold.wake_with(waker);
-                }
+                self.cold_has_begun();
                 let memory = self.account.limit();
                 trace_event!(
                     INFO,
@@ -120,11 +127,46 @@ impl Log {
         true
     }
 
+    fn cold_has_begun(&mut self) {
+        self.index.hold_at(u64::MAX);
+        let waker = self.later.as_ref().and_then(|later| later.waker.clone());
+        if let (Some(cold), Some(waker)) = (&mut self.cold, waker) {
+            cold.wake_with(waker);
+        }
+    }
+
+    /// Begins a tier since memory has no room for one entry more, once for each size of the index, and to move records.
+    /// Says whether there is one then. What its work takes comes from other states, if it has to.
+    pub(in crate::hybrid_log) fn move_in_need(&mut self) -> Result<bool> {
+        let index = self.index_bytes();
+        let is_new =
+            |later: &mut Box<Later>| std::mem::replace(&mut later.began_in_need_at, index) < index;
+        let may = self.cold.is_none() && self.later.as_mut().is_some_and(is_new);
+        if !may || !self.make_cold() {
+            return Ok(false);
+        }
+        let moved = self.must_move_down();
+        match &moved {
+            Ok(true) if self.cold.is_some() => self.cold_has_begun(),
+            _ => self.drop_cold(),
+        }
+        moved
+    }
+
+    /// Drops a tier that may begin again. Other states leave the log what its work lacks.
+    fn drop_cold(&mut self) {
+        self.cold.iter_mut().for_each(|cold| cold.purse.give_back());
+        self.keep_for_work();
+        self.cold = None;
+    }
+
     /// Makes a tier without records, if there is memory for one. Says whether there was.
     fn make_cold(&mut self) -> bool {
         let Some(later) = &self.later else { return false };
         let needed = (Cold::opening_bytes(&later.context), "counts of keys in runs");
-        if self.make_free(needed).is_err() {
+        let is_little = LITTLE_SHARE * self.index_bytes() < self.account.limit();
+        let has_room = self.account.available() >= needed.0;
+        if !has_room && (is_little || self.make_free(needed).is_err()) {
             return false;
         }
         let made = self
@@ -143,7 +185,7 @@ impl Log {
             sealed.map(|number| u64::from(stored.live_of(number))).sum()
         };
         let sealed = self.stored.as_ref().map_or(0, live_of);
-        self.index.stored().min(sealed) >= cold.batch_records as u64
+        self.index.stored().min(sealed) >= cold.work.batch_records as u64
     }
 
     /// A tier to which nothing could move goes, if it began by itself. The index is looked at again when it has grown.
@@ -151,8 +193,19 @@ impl Log {
         let is_useless = self.cold.as_ref().is_some_and(|cold| cold.is_useless());
         if is_useless && self.later.is_some() && self.has_a_batch() {
             self.cold = None;
+            self.account.keep_for_work(0, 0);
             let index = self.account.used_for(MemoryKind::Index);
             self.index.hold_at(index + index / USELESS_SHARE);
+        }
+    }
+
+    /// The same for one whose work never had memory: it begins again when the index has grown, or where memory has no
+    /// room for one entry more.
+    pub(super) fn leave_cold_without_memory(&mut self) {
+        if self.later.is_some() && self.cold.as_ref().is_some_and(|cold| cold.is_unused()) {
+            self.drop_cold();
+            let index = self.account.used_for(MemoryKind::Index);
+            self.index.hold_at(index + index / AGAIN_SHARE);
         }
     }
 }

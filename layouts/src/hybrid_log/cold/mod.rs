@@ -36,9 +36,16 @@ mod paying;
 mod saving;
 mod scanning;
 #[cfg(test)]
+mod sharing_tests;
+mod sizes;
+#[cfg(test)]
 mod tests;
 mod touches;
+#[cfg(test)]
+mod unreadable_tests;
 
+#[cfg(test)]
+use std::cell::Cell;
 use std::ops::RangeInclusive;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -46,18 +53,17 @@ use std::time::{Duration, Instant};
 
 use alluvium_pagestore::io::Waker;
 use alluvium_pagestore::{
-    Account, Error, ErrorKind, FooterEntry, KIB, MIB, MemoryKind, Result, RunInfo, SegmentStore,
-    Time, fingerprint,
+    Account, Error, ErrorKind, KIB, MemoryKind, Result, RunInfo, SegmentStore, Time, fingerprint,
 };
 
-use self::batch::Batch;
 use self::counts::KeyCounts;
 use self::graves::{Grave, GraveMemory, of_hash};
 use self::moving::Move;
+use self::sizes::{Shape, WorkSizes, least_memory, own_memory};
 use super::config::{COLD_RUNS_MEMORY_MIN, Sizes};
 use crate::contract::fetch::{Fetch, Ticket};
 use crate::contract::table::{RunStats, StateContext};
-use crate::runs::{Levels, MERGED_MAX, MergeSizes, RecordView, RunSizes};
+use crate::runs::{Levels, RecordView, RunSizes};
 use crate::support::booked::Booked;
 use crate::support::patient_reads::PatientReads;
 use crate::support::record_type_unsafe::{ErasedTouched, RecordType};
@@ -76,16 +82,9 @@ const PAYLOAD_MAX: usize = 8 << 10;
 const GUIDE_SHARE: u64 = 4;
 /// A move and a merge leave so much free, for the directories of what they write.
 const DIRECTORY_BYTES: u64 = 32 << 10;
-/// With so much memory records move while a helper merges: there is room for both.
-const OVERLAP_MEMORY_MIN: u64 = 16 * MIB;
-/// With so much memory filters of all levels but the oldest have two bytes a slot, as long as the guides of all levels
-/// have one part in so many of it.
-const WIDE_MEMORY_MIN: u64 = 4 * MIB;
+/// Filters of levels above the oldest have two bytes a slot as long as the guides of all levels have one part in so many
+/// of the memory.
 const WIDE_SHARE: u64 = 8;
-/// Bytes at most of a write of runs, of a read of segments by a move, and of a read of runs by a merge.
-const WRITE_BYTES_MAX: u64 = 512 * KIB;
-const WINDOW_BYTES_MAX: u64 = 512 * KIB;
-const READ_BYTES_MAX: u64 = 256 * KIB;
 /// How long a state that is dropped waits for a helper that merges.
 const DROP_MOST: Duration = Duration::from_secs(2);
 
@@ -116,17 +115,13 @@ pub struct Cold {
     account: Rc<Account>,
     /// The hash of the state's name.
     state: u64,
-    runs: RunSizes,
-    /// Bytes of records that move at once, and how many at most.
-    batch_bytes: usize,
-    batch_records: usize,
+    shape: Shape,
+    /// What moves and merges take now, what they are to take in all the memory that there is for this state, and at least.
+    work: WorkSizes,
+    wanted: WorkSizes,
+    least: WorkSizes,
     /// What values need to grow or to be read.
     headroom_bytes: u64,
-    /// For segments that are read.
-    window_bytes: usize,
-    pub page_records: usize,
-    /// Read at once from each level by merges and scans.
-    read_bytes: usize,
     /// In tests: index entries that are enough for records to move.
     entries_max: Option<u64>,
     levels: Levels,
@@ -146,8 +141,11 @@ pub struct Cold {
     moving: Option<Box<Move>>,
     /// Whether records are to move. It stays until they have, or there are none.
     wants_move: bool,
-    /// Whether the last move found too little that could move.
+    /// Records that had moved when they were to move.
+    moved_before: u64,
+    /// Whether the last move found too little that could move, and index entries with which it is worth to look again.
     found_nothing: bool,
+    nothing_until: u64,
     /// Whether a few records are worth a level.
     takes_few: bool,
     /// Memory that is saved up for the next move or merge, and kept between them.
@@ -161,10 +159,12 @@ pub struct Cold {
     failed_in_row: u32,
     /// Steps that saved no memory up, since the last that did.
     saved_nothing: u32,
+    /// Calls without room for one entry more that asked other states in vain, since the last that did not; and how many
+    /// of them come before others are asked again.
+    asked_in_vain: u32,
+    rest_asking: u32,
     /// Whether the last step of a merge has failed, since when none has moved.
     merge_has_failed: bool,
-    /// Whether records move while a helper merges.
-    overlaps: bool,
     /// So many steps come before a merge that has failed goes on, or begins again.
     merge_rest: u32,
     /// Shares that failed since the last that did not, and merges that were given up since the last that ended.
@@ -176,6 +176,9 @@ pub struct Cold {
     saved_before: u64,
     /// Since when a call waits for a helper that merges.
     waits_since: Option<Instant>,
+    /// How often filters were asked.
+    #[cfg(test)]
+    asked: Cell<u64>,
 }
 
 impl Cold {
@@ -215,38 +218,25 @@ impl Cold {
         let keep_free =
             sizes.headroom_bytes + (2 * sizes.frame_bytes).max(memory / 32) + DIRECTORY_BYTES;
         let payload = if record_type.is_plain() { record_type.layout().size() } else { 48 };
-        let batch_memory = if is_test { 8 * KIB } else { (memory / 8).clamp(64 * KIB, 64 * MIB) };
-        let (batch_bytes, batch_records) = Batch::within(batch_memory, payload);
-        let batch_bytes = batch_bytes.max(PAYLOAD_MAX);
-        let run_memory = if is_test { 8 * KIB } else { (memory / 32).clamp(32 * KIB, 512 * KIB) };
-        let mut runs = RunSizes::within(run_memory, PAYLOAD_MAX, context.key_groups);
-        // Requests cost time each: in much memory they are long.
-        runs.is_wide = !is_test && memory >= WIDE_MEMORY_MIN;
-        runs.write_bytes = runs.write_bytes.max((memory / 256).min(WRITE_BYTES_MAX) as usize);
-        // An image of a page is read in one go.
-        let image_bytes = 2 * sizes.frame_bytes;
-        let window_bytes = (memory / 256).max(image_bytes).min(WINDOW_BYTES_MAX) as usize;
-        let window_bytes = sizes.window_bytes.max(window_bytes);
-        let read_bytes = (memory / 128).clamp(8 * KIB, 64 * KIB).max(memory / 1024);
+        let shape = Shape::new(context, sizes, payload);
+        let wanted = shape.within(own_memory(&account));
         let levels = Levels::new(store.clone(), account.clone(), state).helped_by(&context.helper);
         let fetches = sizes.queue_depth.saturating_sub(1);
         Some(Self {
             record_type,
             state,
-            runs,
-            batch_bytes,
-            batch_records,
+            shape,
+            work: wanted,
+            wanted,
+            least: shape.within(least_memory(&account)),
             headroom_bytes: sizes.headroom_bytes,
-            window_bytes,
-            page_records: sizes.page_records as usize,
-            read_bytes: read_bytes.min(READ_BYTES_MAX) as usize,
             entries_max: sizes.cold_entries,
             levels: levels.keeping_free(keep_free).synced_by_owner().fetching(fetches),
             store,
             reads,
             buried: Vec::new(),
             going: Vec::new(),
-            buried_max: (memory / 4096).clamp(64, 1 << 14) as usize,
+            buried_max: wanted.graves_max(),
             grave_memory: GraveMemory::new(account.clone()),
             grave_bytes: Grave::memory_bytes(payload),
             live: KeyCounts::new(context, account.clone()),
@@ -254,7 +244,9 @@ impl Cold {
             moved_bytes: 0,
             moving: None,
             wants_move: false,
+            moved_before: 0,
             found_nothing: false,
+            nothing_until: 0,
             takes_few: is_test,
             purse: Booked::none(account.clone(), MemoryKind::Tables),
             lent: 0,
@@ -262,14 +254,17 @@ impl Cold {
             failed: 0,
             failed_in_row: 0,
             saved_nothing: 0,
+            asked_in_vain: 0,
+            rest_asking: 0,
             merge_has_failed: false,
-            overlaps: !context.helper.is_inline() && memory >= OVERLAP_MEMORY_MIN && !is_test,
             merge_rest: 0,
             shares_failed: 0,
             merges_given_up: 0,
             merges_ended: 0,
             saved_before: 0,
             waits_since: None,
+            #[cfg(test)]
+            asked: Cell::new(0),
             account,
         })
     }
@@ -281,28 +276,22 @@ impl Cold {
 
     /// Bytes that moving records, or merging levels, takes beside what is always there.
     pub fn work_bytes(&self) -> u64 {
-        match self.overlaps {
-            true => self.move_bytes() + self.merge_bytes() + DIRECTORY_BYTES,
-            false => self.work_alone_bytes(),
-        }
+        self.work.bytes(self.levels.longest_read())
     }
 
     /// The same where one of the two is done at a time.
     fn work_alone_bytes(&self) -> u64 {
-        self.move_bytes().max(self.merge_bytes()) + DIRECTORY_BYTES
+        self.work.alone_bytes(self.levels.longest_read())
     }
 
-    /// Bytes that merging levels takes.
-    fn merge_bytes(&self) -> u64 {
-        self.runs.memory_bytes()
-            + MERGED_MAX as u64 * self.level_bytes()
-            + self.levels.longest_read()
+    /// What these are to take, which memory may not have room for at the moment.
+    fn wanted_bytes(&self) -> u64 {
+        self.wanted.bytes(self.levels.longest_read())
     }
 
-    /// Bytes that a merge takes for each level: what it reads, and a group of equal records.
-    fn level_bytes(&self) -> u64 {
-        let group = MergeSizes::group_bytes_each() + RunSizes::directory_bytes_max();
-        (2 * self.read_bytes).max(PAYLOAD_MAX + 4096) as u64 + group
+    /// What they take at least.
+    fn least_bytes(&self) -> u64 {
+        self.least.bytes(self.levels.longest_read())
     }
 
     /// Bytes of these that are booked now.
@@ -313,16 +302,21 @@ impl Cold {
 
     /// Of runs that are to be written, while there are some that are older.
     fn run_sizes(&self) -> RunSizes {
-        let has_room = WIDE_SHARE * self.levels.all_guide_bytes() <= self.account.limit();
-        RunSizes { is_wide: self.runs.is_wide && has_room, ..self.runs }
+        let has_room = WIDE_SHARE * self.levels.all_guide_bytes() <= self.wanted.memory;
+        RunSizes { is_wide: self.work.runs.is_wide && has_room, ..self.work.runs }
     }
 
     /// Bytes that moving records takes.
     fn move_bytes(&self) -> u64 {
-        let entries = self.page_records * size_of::<FooterEntry>();
-        let batch = Batch::memory_bytes(self.batch_bytes, self.batch_records);
-        let rest = size_of::<Move>() + self.window_bytes + entries;
-        batch + self.runs.memory_bytes() + rest as u64
+        self.work.move_bytes()
+    }
+
+    /// Sets the records of the longest page.
+    pub fn set_page_records(&mut self, records: usize) {
+        self.shape.page_records = records;
+        for sizes in [&mut self.work, &mut self.wanted, &mut self.least] {
+            sizes.page_records = records;
+        }
     }
 
     /// Keys that are there and have no entry in the index.
@@ -338,7 +332,7 @@ impl Cold {
 
     /// Bytes that have to be free for a guide that a look-up had to read, unless guides have their part of the memory.
     pub fn lacks(&mut self) -> Option<u64> {
-        let most = self.account.limit() / GUIDE_SHARE;
+        let most = self.wanted.memory / GUIDE_SHARE;
         self.levels.take_lacked().filter(|_| self.levels.guide_bytes() < most)
     }
 
@@ -383,6 +377,8 @@ impl Cold {
 
     /// The same of levels that are there.
     pub fn levels_may_have(&self, hash: u64) -> bool {
+        #[cfg(test)]
+        self.asked.set(self.asked.get() + 1);
         self.levels.may_have(hash)
     }
 
@@ -423,7 +419,7 @@ impl Cold {
 
     /// Look-ups whose reads are under way together, at most.
     pub fn at_once(&self) -> usize {
-        (self.account.limit() / 64 / (4 * KIB)) as usize
+        (self.wanted.memory / 64 / (4 * KIB)) as usize
     }
 
     /// Bytes of the first reads of so many look-ups.
@@ -478,7 +474,9 @@ impl Cold {
     pub fn forget_ahead(&mut self) {
         self.levels.forget_ahead();
         let lent = std::mem::take(&mut self.lent);
-        self.purse.try_reserve_more(lent.min(self.account.available()));
+        // What was begun meanwhile has saved some up for itself.
+        let lacking = self.work_bytes().saturating_sub(self.held_bytes());
+        self.purse.try_reserve_more(lent.min(lacking).min(self.account.available()));
     }
 
     /// Bytes that are booked for what is read ahead.
@@ -609,6 +607,7 @@ impl Cold {
         self.grave_memory.give_back();
         self.live.clear();
         (self.rest, self.lent, self.wants_move, self.found_nothing) = (0, 0, false, false);
+        (self.nothing_until, self.asked_in_vain, self.rest_asking) = (0, 0, 0);
         (self.merge_rest, self.merges_given_up, self.waits_since) = (0, 0, None);
     }
 
@@ -654,11 +653,16 @@ impl Cold {
 
     /// Whether nothing ever moved to it, and nothing could.
     fn is_useless(&self) -> bool {
+        self.found_nothing && self.is_unused()
+    }
+
+    /// Whether nothing ever moved to it.
+    fn is_unused(&self) -> bool {
         let has_moved = self.moved > 0 || self.has_levels() || self.live() > 0;
         let is_read = self.levels.has_fetches() || self.reads.left_bytes() > 0;
         let has_graves = !self.buried.is_empty() || !self.going.is_empty();
         let is_left = self.levels.leaving_bytes() == 0 && !self.levels.is_merging();
-        self.found_nothing && !has_moved && !is_read && !has_graves && is_left
+        !has_moved && !is_read && !has_graves && is_left
     }
 
     /// Lends memory that is saved up for moves and merges, which take it back when there is some. Returns how much.
@@ -668,10 +672,26 @@ impl Cold {
         saved
     }
 
-    /// [`lend_saved`](Cold::lend_saved) of what is more than a move of tombstones takes.
+    /// [`lend_saved`](Cold::lend_saved) of what is more than a move of tombstones takes, at least.
     pub fn lend_beyond_burials(&mut self, bytes: u64) -> u64 {
-        let spare = self.purse.bytes().saturating_sub(self.move_bytes() + DIRECTORY_BYTES);
+        let spare = self.purse.bytes().saturating_sub(self.least.move_bytes() + DIRECTORY_BYTES);
         self.lend_saved(bytes.min(spare))
+    }
+
+    /// What it has saved up that is more than the least that moves and merges take.
+    pub(super) fn spare_bytes(&self) -> u64 {
+        let least = self.least_bytes().saturating_sub(self.held_bytes() - self.purse.bytes());
+        if self.entries_max.is_some() { 0 } else { self.purse.bytes().saturating_sub(least) }
+    }
+
+    /// What is lacking of the least that moves and merges take.
+    pub(super) fn lacking_bytes(&self) -> u64 {
+        self.least_bytes().saturating_sub(self.held_bytes())
+    }
+
+    /// [`lend_saved`](Cold::lend_saved) of what moves and merges can do without, if they are smaller.
+    pub fn lend_spare(&mut self, bytes: u64) -> u64 {
+        self.lend_saved(bytes.min(self.spare_bytes()))
     }
 
     /// Gives up the move or merge that goes on, which is begun again later, and the memory that is saved up for the next.

@@ -12,8 +12,8 @@ use std::ops::RangeInclusive;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
 use alluvium_pagestore::{
-    Error, FooterEntry, KIB, MemoryKind, Result, SegmentDirectory, SegmentId, SegmentReader,
-    SegmentStore, Time,
+    Error, ErrorKind, FooterEntry, KIB, MemoryKind, Result, SegmentDirectory, SegmentId,
+    SegmentReader, SegmentStore, Time,
 };
 
 use super::batch::{Batch, Moving};
@@ -99,11 +99,16 @@ pub enum Moved {
 impl Move {
     /// A move that takes what it needs of memory, which is booked.
     pub fn begin(cold: &Cold, memory: Booked) -> Self {
-        let reader = SegmentReader::new(cold.store.clone(), cold.state, cold.window_bytes);
-        let entries = Vec::with_capacity(cold.page_records);
+        let reader = SegmentReader::new(cold.store.clone(), cold.state, cold.work.window_bytes);
+        let entries = Vec::with_capacity(cold.work.page_records);
         let gathering = Gathering { reader, entries, segment: None, after: None };
         let phase = Phase::Gathering(Box::new(gathering));
-        Self { batch: Batch::new(cold.batch_bytes, cold.batch_records), phase, failed: 0, memory }
+        Self {
+            batch: Batch::new(cold.work.batch_bytes, cold.work.batch_records),
+            phase,
+            failed: 0,
+            memory,
+        }
     }
 
     /// A move of no records, whose memory is booked.
@@ -130,7 +135,8 @@ impl Move {
 
     /// Bytes of records that are to be looked at until it is over, about.
     pub fn left_bytes(&self, cold: &Cold) -> u64 {
-        let (looks, bytes) = (LOOK_BYTES * cold.batch_records as u64, cold.batch_bytes as u64);
+        let (looks, bytes) =
+            (LOOK_BYTES * cold.work.batch_records as u64, cold.work.batch_bytes as u64);
         match &self.phase {
             Phase::Gathering(_) => 3 * looks + 2 * bytes,
             Phase::Writing { .. } => 2 * looks + bytes,
@@ -172,11 +178,18 @@ impl Move {
 
     /// Whether the step that has just failed can be tried again.
     fn can_go_on(&self, error: &Error) -> bool {
-        let is_whole = match &self.phase {
-            Phase::Writing { writer, .. } => !writer.has_failed(),
-            _ => true,
+        let can = match &self.phase {
+            // What could not be read is passed over.
+            Phase::Gathering(_) => true,
+            Phase::Writing { writer, .. } => !writer.has_failed() && is_of_device(error),
+            Phase::Leaving { .. } => is_of_device(error),
         };
-        is_whole && is_of_device(error) && self.failed < FAILED_MAX
+        can && self.failed < FAILED_MAX
+    }
+
+    /// Whether it copies records, and so passes over what it cannot read.
+    pub fn is_gathering(&self) -> bool {
+        matches!(self.phase, Phase::Gathering(_))
     }
 }
 
@@ -228,13 +241,15 @@ impl Log {
             let Gathering { reader, entries, segment, .. } = &mut *from;
             let Some(Source { number, nth, directory, image }) = segment else { return Ok(true) };
             let info = &directory.info;
-            let Some(at) = directory.images().get(*image) else {
+            if *image == directory.images().len() {
                 *segment = None;
                 continue;
-            };
-            reader.read_on(directory, *image)?;
-            reader.footer(directory, at, entries)?;
-            *image += 1;
+            }
+            let read = read_image(reader, directory, *image, entries);
+            // What cannot be read stays in the log: the next step goes on behind it.
+            let is_late = read.as_ref().is_err_and(|error| error.kind() == ErrorKind::Backpressure);
+            *image += usize::from(!is_late);
+            read?;
             spent += entries.len() as u64 * LOOK_BYTES;
             for (looked_at, entry) in entries.iter().enumerate() {
                 if let Some(later) = entries.get(looked_at + PREFETCHED) {
@@ -252,8 +267,11 @@ impl Log {
                     return Ok(true);
                 };
                 *nth = Some(source);
-                let record = reader.record(info, entry)?;
-                batch.take(entry.hash, (source, entry.grain), record.payload);
+                alone_if_it_fails(reader, |reader| {
+                    let record = reader.record(info, entry)?;
+                    batch.take(entry.hash, (source, entry.grain), record.payload);
+                    Ok(())
+                })?;
                 spent += u64::from(entry.len);
             }
         }
@@ -351,6 +369,9 @@ impl Log {
                 while !self.leave_to_runs(&mut cold, &mut one, u64::MAX) {}
             }));
             cold.wants_move = false;
+            drop(one);
+            // What the move had is kept for the next.
+            cold.keep_purse();
             self.cold = Some(cold);
             left.unwrap_or_else(|panic| resume_unwind(panic));
         } else {
@@ -415,15 +436,45 @@ impl Cold {
 
     /// Of a level of tombstones alone.
     fn burial_sizes(&self) -> RunSizes {
-        let sizes = RunSizes::within(16 * KIB, PAYLOAD_MAX, self.runs.key_groups);
+        let sizes = RunSizes::within(16 * KIB, PAYLOAD_MAX, self.work.runs.key_groups);
         RunSizes { syncs: false, ..sizes.expecting(self.buried.len() as u64) }
+    }
+}
+
+/// Reads an image, and the entries of its footer.
+fn read_image(
+    reader: &mut SegmentReader,
+    directory: &SegmentDirectory,
+    image: usize,
+    entries: &mut Vec<FooterEntry>,
+) -> Result<()> {
+    alone_if_it_fails(reader, |reader| {
+        reader.read_on(directory, image)?;
+        reader.footer(directory, &directory.images()[image], entries)
+    })
+}
+
+/// Reads, and again by itself if the device failed: it may be what stands behind that cannot be read.
+fn alone_if_it_fails(
+    reader: &mut SegmentReader,
+    mut read: impl FnMut(&mut SegmentReader) -> Result<()>,
+) -> Result<()> {
+    match read(reader) {
+        Err(error) if error.kind() == ErrorKind::Io => {
+            reader.read_narrowly(true);
+            let again = read(reader);
+            reader.read_narrowly(false);
+            again
+        }
+        done => done,
     }
 }
 
 /// All records are copied that there is room for. Tombstones go with them.
 fn begin_writing(cold: &mut Cold, one: Box<Move>) -> Result<Moved> {
     let (records, graves) = (one.batch.len(), cold.buried.len());
-    let is_little = !one.batch.is_filled(BATCH_SHARE) && graves < cold.batch_records / BATCH_SHARE;
+    let is_little =
+        !one.batch.is_filled(BATCH_SHARE) && graves < cold.work.batch_records / BATCH_SHARE;
     if records + graves == 0 || is_little && !cold.takes_few && !cold.wants_to_bury() {
         return Ok(Moved::Nothing);
     }

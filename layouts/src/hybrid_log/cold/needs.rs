@@ -18,10 +18,10 @@ impl Cold {
     /// Memory of runs of so many keys, of which updates have left as many dead copies as there are at most.
     pub fn runs_of(&self, keys: u64, payload_bytes: usize) -> RunsMemory {
         let payload_bytes = payload_bytes.min(PAYLOAD_MAX);
-        let oldest = RunSizes { is_wide: false, ..self.runs }.in_memory(keys, payload_bytes);
+        let oldest = RunSizes { is_wide: false, ..self.work.runs }.in_memory(keys, payload_bytes);
         // Once the oldest has that share of the memory, no level is written with wide filters.
-        let has_room = WIDE_SHARE * oldest.guides <= self.account.limit();
-        let sizes = RunSizes { is_wide: self.runs.is_wide && has_room, ..self.runs };
+        let has_room = WIDE_SHARE * oldest.guides <= self.work.memory;
+        let sizes = RunSizes { is_wide: self.work.runs.is_wide && has_room, ..self.work.runs };
         let above = sizes.in_memory((keys as f64 * SHARE) as u64, payload_bytes);
         RunsMemory {
             guides: oldest.guides + above.guides,
@@ -31,7 +31,7 @@ impl Cold {
 
     /// Memory that moves, merges and tombstones take.
     pub fn kept_for_work(&self) -> u64 {
-        self.work_bytes() + self.graves_lacking()
+        self.wanted_bytes() + self.graves_lacking()
     }
 
     /// Memory of counts, and of what counts of expiring entries take too.

@@ -17,7 +17,7 @@ use alluvium_pagestore::{Error, ErrorKind, MemoryKind, Result};
 use super::judge::{Newest, is_never_hot};
 use super::moving::{Move, Moved, booked_for};
 use super::saving::saving;
-use super::{Cold, DIRECTORY_BYTES};
+use super::{Cold, DIRECTORY_BYTES, own_memory};
 use crate::hybrid_log::index::IndexHash;
 use crate::hybrid_log::log::Log;
 use crate::hybrid_log::stored::Stored;
@@ -90,6 +90,11 @@ impl Cold {
         self.moving.is_some() || self.levels.is_merging()
     }
 
+    /// Whether a move copies records, and so passes over what it cannot read.
+    fn is_gathering(&self) -> bool {
+        self.moving.as_ref().is_some_and(|moving| moving.is_gathering())
+    }
+
     /// Whether there are so many levels that none comes before a merge has ended.
     pub(super) fn has_many_levels(&self) -> bool {
         self.levels.is_helped() && self.levels.len() >= LEVELS_MAX
@@ -105,7 +110,7 @@ impl Cold {
     fn is_merge_next(&self) -> bool {
         let may_move = self.merge_has_failed && (self.wants_move || self.wants_to_bury())
             || self.merge_rest > 0 && !self.levels.is_merging();
-        match self.overlaps {
+        match self.work.overlaps {
             true => self.has_many_levels() && self.levels.is_behind() && !may_move,
             false => self.levels.is_merging() || self.levels.is_behind() && !may_move,
         }
@@ -115,8 +120,8 @@ impl Cold {
     fn may_begin_merge(&self) -> bool {
         match &self.moving {
             // Of a level that is being left the latest touch is not known.
-            Some(moving) => self.overlaps && !moving.is_leaving() && self.levels.is_behind(),
-            None if self.overlaps => self.levels.is_behind(),
+            Some(moving) => self.work.overlaps && !moving.is_leaving() && self.levels.is_behind(),
+            None if self.work.overlaps => self.levels.is_behind(),
             None => self.is_merge_next(),
         }
     }
@@ -166,6 +171,10 @@ impl Cold {
                 self.failed_in_row += 1;
                 self.failed += 1;
             }
+            // A move goes on behind what it could not read.
+            Err(error) if error.kind() != ErrorKind::Backpressure && self.is_gathering() => {
+                self.failed += 1;
+            }
             Err(error) => {
                 self.rest = match error.kind() {
                     ErrorKind::Io => (REST_FAILED << self.failed_in_row.min(5)).min(REST),
@@ -179,7 +188,7 @@ impl Cold {
     }
 
     /// What a step has given back is kept for the next: the index would take it.
-    fn keep_purse(&mut self) {
+    pub(super) fn keep_purse(&mut self) {
         if self.entries_max.is_some() {
             // The little memory of tests has no room for it beside pages.
             self.purse.give_back();
@@ -193,8 +202,8 @@ impl Cold {
     fn left_bytes(&self) -> u64 {
         match &self.moving {
             Some(moving) => moving.left_bytes(self),
-            None if self.levels.is_helped() => 2 * self.batch_bytes as u64,
-            None => self.levels.left_bytes() + 2 * self.batch_bytes as u64,
+            None if self.levels.is_helped() => 2 * self.work.batch_bytes as u64,
+            None => self.levels.left_bytes() + 2 * self.work.batch_bytes as u64,
         }
     }
 }
@@ -230,7 +239,9 @@ impl Log {
         let (has, most) = (self.index_bytes(), self.index_bytes_max());
         let Some(cold) = &mut self.cold else { return };
         cold.waits_since = None;
-        cold.wants_move |= has > begins_at(most);
+        if has > begins_at(most) && self.index.len() >= cold.nothing_until && !cold.wants_move {
+            (cold.wants_move, cold.moved_before) = (true, cold.moved);
+        }
         let steps = most.saturating_sub(has) / ENTRY_BYTES;
         match cold.entries_max {
             Some(entries) => {
@@ -257,19 +268,12 @@ impl Log {
     fn pay_within(&mut self, steps: u64, need: Need) {
         let left = self.cold.as_ref().map_or(0, |cold| cold.left_bytes());
         let fuel = (2 * left / steps.max(1)).clamp(FUEL_MIN, FUEL_MAX);
-        let found_nothing = self.cold.as_ref().is_some_and(|cold| cold.found_nothing);
         let stepped = self.step_cold(fuel, need);
-        let entries = self.index.len();
         let Some(cold) = &mut self.cold else { return };
         match stepped {
             // Each entry waits.
             Ok(Stepped::Waiting) if need >= Need::Soon => cold.rest = 0,
             stepped => cold.note(&stepped),
-        }
-        let has_just = cold.found_nothing && !found_nothing;
-        if has_just && !cold.is_behind() && cold.entries_max.is_none() {
-            // Each move looks at all that is on storage.
-            cold.rest = cold.rest.max((entries / NOTHING_SHARE).min(u32::MAX.into()) as u32);
         }
     }
 
@@ -304,7 +308,14 @@ impl Log {
             Ok(Stepped::Waiting) => self.is_merge_on_its_way().map(|()| true),
             Ok(stepped) => Ok(stepped != Stepped::Nothing),
             Err(error) if error.kind() == ErrorKind::OverBudget => Ok(false),
-            Err(error) => Err(error),
+            // A move goes on behind what could not be read, until too much could not.
+            Err(error) => match &mut self.cold {
+                Some(cold) if error.kind() != ErrorKind::Backpressure && cold.is_gathering() => {
+                    cold.failed += 1;
+                    Ok(true)
+                }
+                _ => Err(error),
+            },
         }
     }
 
@@ -345,8 +356,12 @@ impl Log {
         cold.keep_purse();
         cold.book_left();
         self.cold = Some(cold);
+        self.keep_for_work();
         self.leave_useless_cold();
         let stepped = stepped.unwrap_or_else(|panic| resume_unwind(panic));
+        if stepped.as_ref().is_err_and(|error| error.kind() == ErrorKind::OverBudget) {
+            self.leave_cold_without_memory();
+        }
         stepped.map_err(|error| error.with("state", &self.name))
     }
 
@@ -354,7 +369,14 @@ impl Log {
         match cold.moving.take() {
             Some(moving) => self.step_this_move(cold, moving, fuel),
             None if cold.begin_burial()? => Ok(Stepped::Something),
-            None if cold.is_merge_next() => self.step_merge(cold, fuel, need),
+            None if cold.is_merge_next() => match self.step_merge(cold, fuel, need) {
+                // A merge may take more than a move.
+                Err(error) if error.kind() == ErrorKind::OverBudget && !cold.is_merge_next() => {
+                    cold.merge_has_failed = false;
+                    self.begin_move(cold, need)
+                }
+                merged => merged,
+            },
             None if cold.wants_move || cold.wants_to_bury() => {
                 cold.merge_has_failed = false;
                 self.begin_move(cold, need)
@@ -429,7 +451,7 @@ impl Log {
         let is_waited_for = need >= Need::Soon || cold.is_short_of_graves();
         let is_patient = is_waited_for && cold.moving.is_none();
         let helped = cold.levels.step_away(
-            (runs, cold.read_bytes),
+            (runs, cold.work.read_bytes),
             is_patient,
             &mut |is_last| -> BoxedJudge {
                 Box::new(Newest { record_type, is_last, is_hot: is_never_hot, gone })
@@ -451,25 +473,36 @@ impl Log {
                 Ok(Stepped::Something)
             }
             Moved::Done => {
-                cold.wants_move = false;
+                // Small moves go on until as much has moved as one of the wanted size moves.
+                let (records, wanted) = (cold.work.batch_records, cold.wanted.batch_records);
+                let has_moved = cold.moved - cold.moved_before >= wanted as u64;
+                cold.wants_move &= records < wanted && !has_moved;
                 Ok(Stepped::Something)
             }
             Moved::Nothing => {
                 (cold.wants_move, cold.found_nothing) = (false, true);
+                if cold.entries_max.is_none() {
+                    // Each move looks at all that is on storage.
+                    cold.nothing_until = self.index.len() + self.index.len() / NOTHING_SHARE;
+                }
                 Ok(Stepped::Nothing)
             }
         }
     }
 
     fn begin_move(&mut self, cold: &mut Cold, need: Need) -> Result<Stepped> {
-        let (graves, needed) = (cold.graves_lacking(), cold.move_bytes());
         // Records move only while what moves and merges after them take is there too, so that tombstones always can.
         let takes_less = cold.wants_to_bury() || cold.entries_max.is_some();
-        let saved = cold.saved_before;
-        let merging = if cold.overlaps { cold.levels.merging_bytes() } else { 0 };
-        let all = cold.work_bytes().saturating_sub(merging);
         // Where there is no room for both, one is done at a time.
-        let alone = cold.work_alone_bytes().min(all).saturating_sub(DIRECTORY_BYTES / 2);
+        let alone = |cold: &Cold| cold.work_alone_bytes() - DIRECTORY_BYTES / 2;
+        self.fit_work(cold, |cold| {
+            cold.graves_lacking() + if takes_less { cold.move_bytes() } else { alone(cold) }
+        });
+        let (graves, needed) = (cold.graves_lacking(), cold.move_bytes());
+        let saved = cold.saved_before;
+        let merging = if cold.work.overlaps { cold.levels.merging_bytes() } else { 0 };
+        let all = cold.work_bytes().saturating_sub(merging);
+        let alone = alone(cold).min(all);
         let wanted = match (takes_less, need) {
             (true, Need::Now) => needed,
             (true, _) => needed + DIRECTORY_BYTES,
@@ -490,12 +523,13 @@ impl Log {
     }
 
     fn step_merge(&mut self, cold: &mut Cold, fuel: u64, need: Need) -> Result<Stepped> {
-        let (record_type, runs, read_bytes) = (cold.record_type, cold.run_sizes(), cold.read_bytes);
         if !cold.levels.is_merging()
             && let Some(saving) = self.save_up_for_merge(cold, need)?
         {
             return Ok(saving);
         }
+        let (record_type, runs) = (cold.record_type, cold.run_sizes());
+        let read_bytes = cold.work.read_bytes;
         let log = &*self;
         let is_hot = |record: &RecordView<'_>| log.has_in_memory(record_type, record);
         let gone = cold.live.gone();
@@ -514,29 +548,38 @@ impl Log {
         self.own_bytes_for(MemoryKind::Index) - guides
     }
 
-    /// Bytes of buffers and tables, and of what moves and merges take.
-    fn beside_index(&self) -> u64 {
+    /// Bytes of buffers and tables, and of what moves and merges take in all the memory that there is for this state, or
+    /// at least.
+    fn beside_index(&self, is_least: bool) -> u64 {
         let cold = self.cold.as_deref();
-        let work_of = |cold: &Cold| cold.work_bytes() + cold.graves_lacking();
+        let work_of = |cold: &Cold| {
+            let work = if is_least { cold.least_bytes() } else { cold.wanted_bytes() };
+            work + cold.graves_lacking()
+        };
         let (work, held) = cold.map_or((0, 0), |cold| (work_of(cold), cold.held_bytes()));
         let beside = [MemoryKind::Buffers, MemoryKind::Tables];
         let beside: u64 = beside.map(|kind| self.own_bytes_for(kind)).iter().sum();
         beside.saturating_sub(held) + work
     }
 
-    /// Whether the work of moves and merges has room beside the index with so many bytes more, with some for directories.
-    pub(super) fn has_room_for_work(&self, more: u64) -> bool {
-        let limit = self.account.attainable();
+    /// Whether the work of moves and merges has room beside the index with so many bytes more, with some for directories;
+    /// or the least work, if that is meant.
+    pub(super) fn has_room_for_work(&self, more: u64, is_least: bool) -> bool {
+        let spare = if is_least { self.account.spare_of_others() } else { 0 };
+        let limit = self.account.attainable() + spare;
         let growing = limit / GROWING_SHARE / 2;
         let index = self.index_bytes() + more;
-        index + self.beside_index() + self.floor_bytes() + growing <= limit
+        index + self.beside_index(is_least) + self.floor_bytes() + growing <= limit
     }
 
     /// The index leaves room for a move, which makes more for it, and for pages.
     pub(super) fn index_bytes_max(&self) -> u64 {
         // Other states hold the rest, and cannot give it up.
         let limit = self.account.attainable();
-        let (most, growing) = index_share(limit, self.beside_index(), self.floor_bytes());
+        let (most, growing) = index_share(limit, self.beside_index(false), self.floor_bytes());
+        // Where several states grow, each counts what the others could give: filters are to have room beside them.
+        let own = own_memory(&self.account).min(limit);
+        let most = most.min((limit + own) / 2 / INDEX_SHARE);
         let tables = self.stored.as_ref().map_or(0, |stored| {
             stored.tables_bytes_for(most / ENTRY_BYTES, self.sizes.segment_bytes)
         });

@@ -1,20 +1,50 @@
 //! How memory for moves and merges is saved up: a page with each step, of this log or of another state.
 //!
 //! What it keeps true: no step evicts more than a page, unless memory has no room for one entry more. A step waits for a
-//! page if the index has its part. No page of this log leaves for work that cannot have all that it needs.
+//! page if the index has its part. Work that cannot have all that it needs is made smaller, down to that of a state of
+//! the least memory. No page of this log leaves for work that cannot have so much either, and of other states only what
+//! a layout has which does not say before how much that is.
 
 use alluvium_pagestore::{ErrorKind, Result};
 
 use super::paying::{Need, Stepped};
-use super::{Cold, DIRECTORY_BYTES};
+use super::{Cold, DIRECTORY_BYTES, own_memory};
 use crate::hybrid_log::log::{Log, Needed};
+
+/// After a call that asked other states in vain so many come that do not ask; after each further one twice as many, so
+/// many times at most.
+const ASKED_REST: u32 = 8;
+const ASKED_POWER_MAX: u32 = 5;
+/// Other states leave a log what its work takes at least, up to one part in so many of its index.
+const WORK_SHARE: u64 = 2;
 
 impl Log {
     /// Whether a merge has memory without a page that goes.
     pub(super) fn has_saved_for_merge(&self, cold: &Cold) -> bool {
-        let needed = cold.levels.due_bytes(cold.run_sizes(), cold.read_bytes) + DIRECTORY_BYTES;
+        let needed =
+            cold.levels.due_bytes(cold.run_sizes(), cold.work.read_bytes) + DIRECTORY_BYTES;
         let keep = self.sizes.headroom_bytes + 2 * self.sizes.frame_bytes;
         cold.purse.bytes() + self.account.available() >= needed + keep
+    }
+
+    /// Sizes work by the memory of this state, or by less where so much cannot be had, unless a move goes on: that has
+    /// its sizes. `needed` says what is to be saved up for the work.
+    pub(super) fn fit_work(&mut self, cold: &mut Cold, needed: impl Fn(&Cold) -> u64) {
+        // The little memory of tests is no measure.
+        if cold.is_of_test() || cold.moving.is_some() {
+            return;
+        }
+        cold.wanted = cold.shape.within(own_memory(&self.account));
+        cold.fit_graves();
+        cold.work = cold.wanted;
+        while cold.work.memory > cold.least.memory && !self.can_save_up(cold, needed(cold)) {
+            cold.work = cold.shape.within((cold.work.memory / 2).max(cold.least.memory));
+        }
+        // What was saved up for more is for others.
+        let most = cold.work_bytes().max(needed(cold) + DIRECTORY_BYTES) + cold.graves_lacking();
+        let merging = if cold.work.overlaps { cold.levels.merging_bytes() } else { 0 };
+        let spare = cold.purse.bytes().saturating_sub(most.saturating_sub(merging));
+        cold.purse.give_some_back(spare);
     }
 
     /// Has memory for the merge that is due, or says that it is being saved up.
@@ -23,11 +53,18 @@ impl Log {
         cold: &mut Cold,
         need: Need,
     ) -> Result<Option<Stepped>> {
-        let needed = cold.levels.due_bytes(cold.run_sizes(), cold.read_bytes);
+        let due = |cold: &Cold| cold.levels.due_bytes(cold.run_sizes(), cold.work.read_bytes);
+        self.fit_work(cold, due);
+        let needed = due(cold);
         // What must be done is not put off for the sake of the directories.
         let wanted = if need == Need::Now { needed } else { needed + DIRECTORY_BYTES };
         let saved = cold.saved_before;
-        if !self.save_up(cold, (wanted, "a merge of runs"), need)? {
+        let saved_up = self.save_up(cold, (wanted, "a merge of runs"), need);
+        if saved_up.is_err() {
+            // Records move meanwhile.
+            cold.merge_has_failed = true;
+        }
+        if !saved_up? {
             return Ok(Some(saving(cold, saved)));
         }
         cold.purse.give_some_back(needed);
@@ -37,35 +74,60 @@ impl Log {
     /// Saves memory up, a page with each step, or all of it if it is needed now. Says whether it is there.
     ///
     /// # Errors
-    /// [`ErrorKind::OverBudget`] if so much cannot be had. No page has left memory for it then, as a rule.
+    /// [`ErrorKind::OverBudget`] if so much cannot be had.
     pub(super) fn save_up(&mut self, cold: &mut Cold, needed: Needed, need: Need) -> Result<bool> {
         let lacking = needed.0.saturating_sub(cold.purse.bytes());
         if lacking == 0 {
             return Ok(true);
         }
-        // Other states may have some that is not known here.
-        if need < Need::Now && !self.can_save_up(cold, needed.0) && !self.ask_others() {
-            return Err(self.account.over_budget(lacking, needed.1));
-        }
+        let is_there = self.can_save_up(cold, needed.0);
         if need == Need::Now {
-            self.make_free_for(cold, (lacking, needed.1))?;
+            self.make_free_now(cold, (lacking, needed.1), is_there)?;
             cold.purse.charge(lacking);
             return Ok(true);
+        }
+        if !is_there && !self.ask_for_page() {
+            return Err(self.account.over_budget(lacking, needed.1));
         }
         // Where there is too little for that too, the work comes first.
         let keep = self.keep_bytes();
         let keep = if self.can_save_up(cold, needed.0 + keep) { keep } else { 0 };
-        if self.account.available() < lacking + keep && !self.free_one_step(cold, lacking, need)? {
+        let has_all = self.account.available() >= lacking + keep;
+        if !has_all && is_there && !self.free_one_step(cold, lacking, need)? {
             return Err(self.account.over_budget(lacking, needed.1));
         }
         let saved = self.account.available().saturating_sub(keep).min(lacking);
         Ok(cold.purse.try_reserve_more(saved) && saved == lacking)
     }
 
-    /// Has other states give a page's memory up, whatever they have. Says whether they did.
-    fn ask_others(&mut self) -> bool {
-        let (bytes, what) = self.needed_for_others();
-        self.account.ensure(bytes, what).is_ok()
+    /// Has other states give a page's memory up that is not known here. Filters and memory that is saved up for work stay
+    /// with those that have them.
+    fn ask_for_page(&mut self) -> bool {
+        let (bytes, _) = self.needed_for_others();
+        self.account.ensure_of_pages(bytes)
+    }
+
+    /// Makes memory free at once. Pages of others come first, then filters and what is saved up for work elsewhere, and
+    /// what this log needs itself only where the sum `is_there`.
+    fn make_free_now(&mut self, cold: &mut Cold, needed: Needed, is_there: bool) -> Result<()> {
+        let own = self.elastic_bytes().saturating_sub(self.floor_bytes()) + cold.guide_bytes();
+        if own < needed.0.saturating_sub(self.account.available()) {
+            self.account.ensure_of_pages(needed.0.saturating_sub(own));
+        }
+        if !is_there && self.account.available() < needed.0 {
+            // A call that is made again and again takes nothing from others each time.
+            if cold.rest_asking > 0 {
+                cold.rest_asking -= 1;
+                return Err(self.account.over_budget(needed.0, needed.1));
+            }
+            if let Err(error) = self.account.ensure(needed.0, needed.1) {
+                cold.rest_asking = ASKED_REST << cold.asked_in_vain.min(ASKED_POWER_MAX);
+                cold.asked_in_vain += 1;
+                return Err(error);
+            }
+        }
+        cold.asked_in_vain = 0;
+        self.make_free_for(cold, needed)
     }
 
     /// What is kept free for values, and for a page that the stream begins.
@@ -78,8 +140,17 @@ impl Log {
         let wanted = needed.saturating_sub(cold.purse.bytes());
         let pages = self.elastic_bytes().saturating_sub(self.floor_bytes());
         let given = pages + self.bytes_beside() + cold.guide_bytes();
+        let least = cold.work.memory <= cold.least.memory;
+        let given = given + if least { self.account.spare_of_others() } else { 0 };
         // The little memory of tests is no measure.
         cold.is_of_test() || self.account.attainable() + given >= self.account.used() + wanted
+    }
+
+    /// Tells other states what this one lacks for its work, or can spare. Where the index is small the work is far off.
+    pub(in crate::hybrid_log) fn keep_for_work(&self) {
+        let Some(cold) = &self.cold else { return };
+        let most = self.index_bytes() / WORK_SHARE;
+        self.account.keep_for_work(cold.lacking_bytes().min(most), cold.spare_bytes());
     }
 
     /// Has a page leave memory, here or in another state, and waits for it. Says whether one could.

@@ -30,7 +30,7 @@ impl Core {
     ) -> Result<(usize, Option<u64>)> {
         let needs = self.log.cold.as_ref().map_or(0, |cold| match cold.live() {
             0 => 0,
-            _ => cold.levels.scan_bytes(cold.read_bytes),
+            _ => cold.levels.scan_bytes(cold.work.read_bytes),
         });
         if needs == 0 || hashes.is_empty() {
             return Ok((0, None));
@@ -51,7 +51,7 @@ impl Core {
         let (mut looked_at, mut last, mut next) = (0, 0, None);
         // Keys are the user's: to compare them may panic.
         let scanned = catch_unwind(AssertUnwindSafe(|| {
-            cold.levels.scan(hashes, cold.read_bytes, &mut |group| {
+            cold.levels.scan(hashes, cold.work.read_bytes, &mut |group| {
                 let prefix = Index::prefix_of(self.log.place(group[0].hash));
                 if looked_at >= fuel && prefix != last {
                     next = Some(group[0].hash);

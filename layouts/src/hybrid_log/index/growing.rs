@@ -134,7 +134,10 @@ impl Index {
             return Err(Error::new(ErrorKind::OverBudget, message).with("state", account.name()));
         }
         let elastic = account.used_for(MemoryKind::Pages) + account.used_for(MemoryKind::Values);
-        let (fixed, floor, limit) = (account.used() - elastic, self.floor_bytes, account.limit());
+        let (fixed, floor) = (account.used() - elastic, self.floor_bytes);
+        // What other states keep is theirs, where room can be made in another way.
+        let is_bounded = self.asks_for_pages && self.held_at == u64::MAX;
+        let limit = if is_bounded { account.attainable() } else { account.limit() };
         let free = limit.saturating_sub(fixed + floor);
         self.is_held_back.set(bytes > free);
         if bytes > free {
@@ -149,6 +152,9 @@ impl Index {
             );
             return Err(Error::new(ErrorKind::OverBudget, message).with("state", account.name()));
         }
+        if self.asks_for_pages && !account.ensure_of_pages(bytes) {
+            return Err(account.over_budget(bytes, "index"));
+        }
         account.reserve(MemoryKind::Index, bytes, "index")
     }
 
@@ -161,6 +167,16 @@ impl Index {
     pub fn hold_at(&mut self, bytes: u64) {
         self.held_at = bytes;
         self.wanted_beyond.set(None);
+    }
+
+    /// Sets whether it leaves other states what they would have to make again. Its owner can make room in another way.
+    pub fn ask_for_pages(&mut self, only: bool) {
+        self.asks_for_pages = only;
+    }
+
+    /// Whether it does.
+    pub fn asks_for_pages(&self) -> bool {
+        self.asks_for_pages
     }
 
     /// What it wanted to have when it was last refused, if that was for being held.

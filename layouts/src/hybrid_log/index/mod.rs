@@ -103,6 +103,8 @@ pub struct Index {
     is_held_back: Cell<bool>,
     /// Bytes that it is not to pass, and what it wanted to have when it was last refused for that.
     held_at: u64,
+    /// Whether it has other states give up pages only, and leaves them filters of runs and what is saved up for moves.
+    asks_for_pages: bool,
     wanted_beyond: Cell<Option<u64>>,
 }
 
@@ -129,6 +131,7 @@ impl Index {
             floor_bytes: 0,
             is_held_back: Cell::new(false),
             held_at: u64::MAX,
+            asks_for_pages: false,
             wanted_beyond: Cell::new(None),
         };
         index.book_tables();

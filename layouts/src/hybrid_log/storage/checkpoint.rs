@@ -67,6 +67,7 @@ impl Core {
             Cold::check(&self.context, &self.log.sizes)?;
             let cold = Cold::new(&self.context, self.log.record_type, &self.log.sizes);
             self.log.cold = cold.map(Box::new);
+            self.log.index.ask_for_pages(true);
         }
         let cold = self.log.cold.as_mut().expect("there is a store");
         cold.restore(part)?;
@@ -177,7 +178,7 @@ impl Core {
             )?;
             self.log.sizes = longer;
             if let Some(cold) = &mut self.log.cold {
-                cold.page_records = records as usize;
+                cold.set_page_records(records as usize);
             }
         }
         Ok(())

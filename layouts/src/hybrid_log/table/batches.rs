@@ -15,6 +15,8 @@ use crate::hybrid_log::table::HybridLogTable;
 pub(in crate::hybrid_log) const GROUP: usize = 64;
 /// Entries that are put for which reads of runs are under way together: few of them need one.
 const PUTS_AHEAD: usize = 4096;
+/// Buckets of the index are loaded so many of them ahead.
+const PREFETCHED: usize = 8;
 
 impl<K: Key, V: State> HybridLogTable<K, V> {
     /// Reads the cold records of a group's keys from the `from`th on, as many at once as there are
@@ -98,9 +100,13 @@ impl<K: Key, V: State> HybridLogTable<K, V> {
         let at_once = self.core.log.cold.as_ref().map_or(0, |cold| cold.at_once()).clamp(1, GROUP);
         let (mut wanted, mut count, mut end) = ([0; GROUP], 0, PUTS_AHEAD);
         for (i, (key, _)) in next.iter().enumerate().take(PUTS_AHEAD) {
+            if let Some((later, _)) = next.get(i + PREFETCHED) {
+                self.core.log.index.prefetch(self.hash(later));
+            }
             let hash = key.key_hash();
-            if self.core.log.may_be_in_levels(hash)
-                && matches!(self.core.locate_again(self.hash(key), key), Located::Absent)
+            // Of a key that has an entry no filter is asked.
+            if matches!(self.core.locate_again(self.hash(key), key), Located::Absent)
+                && self.core.log.may_be_in_levels(hash)
             {
                 if count == at_once {
                     end = i;

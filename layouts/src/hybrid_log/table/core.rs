@@ -167,6 +167,7 @@ impl Core {
         }
         self.log.clear()?;
         self.log.cold.iter_mut().for_each(|cold| cold.clear());
+        self.log.keep_for_work();
         Ok(())
     }
 
@@ -305,9 +306,12 @@ impl Upkeep for Core {
         // What storage refuses there may be had here without it.
         let more = self.log.give_memory_up(bytes - given)?;
         let is_for_pages = self.log.account.asks_for_pages(None);
-        let cold = self.log.cold.as_mut().filter(|_| !is_for_pages);
-        let lent =
-            cold.map_or(0, |cold| cold.give_up_to_states((bytes - given).saturating_sub(more)));
+        let lacking = (bytes - given).saturating_sub(more);
+        let lent = self.log.cold.as_mut().map_or(0, |cold| match is_for_pages {
+            true => cold.lend_spare(lacking),
+            false => cold.give_up_to_states(lacking),
+        });
+        self.log.keep_for_work();
         match more + lent {
             0 => beside,
             more => Ok(given + more),

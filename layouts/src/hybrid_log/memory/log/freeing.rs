@@ -75,7 +75,15 @@ impl Log {
         let is_short = error.kind() == ErrorKind::OverBudget;
         let mut cold = self.cold.as_mut().filter(|_| is_short);
         let lent = cold.as_mut().map_or(0, |cold| cold.lend_saved(lacking));
-        if lent > 0 { Ok(()) } else { Err(error) }
+        self.keep_for_work();
+        if lent > 0 { Ok(()) } else { self.take_work_of_others(bytes, error) }
+    }
+
+    /// Has other states give up what they would have to make again, where this log has nothing left and has asked for
+    /// pages only.
+    fn take_work_of_others(&mut self, bytes: u64, error: Error) -> Result<()> {
+        let may = self.index.asks_for_pages() && error.kind() == ErrorKind::OverBudget;
+        if may && self.account.ensure(bytes, "").is_ok() { Ok(()) } else { Err(error) }
     }
 
     /// [`lend_saved_for`](Log::lend_saved_for) of what tombstones do not need to move.
@@ -84,7 +92,8 @@ impl Log {
         let is_short = error.kind() == ErrorKind::OverBudget;
         let mut cold = self.cold.as_mut().filter(|_| is_short);
         let lent = cold.as_mut().map_or(0, |cold| cold.lend_beyond_burials(lacking));
-        if lent > 0 { Ok(()) } else { Err(error) }
+        self.keep_for_work();
+        if lent > 0 { Ok(()) } else { self.take_work_of_others(bytes, error) }
     }
 
     /// Gives up a page, step by step, for guides of runs that look-ups had to read, of this log or of another state. What
@@ -104,7 +113,8 @@ impl Log {
     /// Has another state give a page up that it can do without. Says whether one did.
     pub fn take_page_of_others(&mut self) -> bool {
         let (bytes, _) = self.needed_for_others();
-        let is_there = self.account.attainable() >= self.account.used() + self.sizes.frame_bytes;
+        let attainable = self.account.attainable() + self.account.spare_of_others();
+        let is_there = attainable >= self.account.used() + self.sizes.frame_bytes;
         is_there && self.account.ensure_of_pages(bytes)
     }
 
@@ -189,9 +199,11 @@ impl Log {
             };
         }
         Ok(self.must_move_down()?
+            || self.move_in_need()?
             || self.give_runs_up()
             || self.free_one_beside()?
-            || self.force_one_beside()?)
+            || self.force_one_beside()?
+            || self.index.asks_for_pages() && !self.index.is_held_back() && self.ask_others())
     }
 
     /// Gives up what the cold tier has in memory, in the little memory of tests: elsewhere the index would grow into it.
@@ -199,6 +211,12 @@ impl Log {
     fn give_runs_up(&mut self) -> bool {
         let cold = self.cold.as_mut().filter(|cold| cold.is_of_test());
         cold.is_some_and(|cold| cold.give_up_for_others(u64::MAX) > 0)
+    }
+
+    /// Has other states give up the memory of a page, whatever they have.
+    fn ask_others(&mut self) -> bool {
+        let (bytes, what) = self.needed_for_others();
+        self.account.ensure(bytes, what).is_ok()
     }
 
     /// What is needed by others, who say themselves how much that is: a page's memory more.
@@ -302,7 +320,11 @@ impl Log {
                     return Ok(());
                 }
                 // Nothing of its own is left to give up: other states may have some.
-                return self.account.ensure(needed.0, needed.1);
+                return match self.index.asks_for_pages() && !self.account.ensure_of_pages(needed.0)
+                {
+                    true => Err(self.account.over_budget(needed.0, needed.1)),
+                    false => self.account.ensure(needed.0, needed.1),
+                };
             }
             if self.pending() > 0 {
                 if !stalled {

@@ -1,0 +1,179 @@
+//! Tiers of several logs that share the memory of a store: what each takes for moves and merges is by what it has.
+
+use std::cell::RefCell;
+use std::rc::{Rc, Weak};
+
+use alluvium_pagestore::io::{Faults, Simulated};
+use alluvium_pagestore::{Account, KIB, MIB, MemoryKind, Reclaim, Result};
+
+use super::tests::open;
+use crate::contract::table::Table;
+use crate::contract::upkeep::Upkeep;
+use crate::hybrid_log::{HybridLog, HybridLogTable};
+
+type Log = HybridLogTable<u64, [u64; 6]>;
+
+/// Logs that give memory up to each other, in this order, except the one that asks.
+struct Shared {
+    store: Rc<Account>,
+    logs: Vec<Rc<RefCell<Log>>>,
+}
+
+struct Elastic(Vec<Weak<RefCell<Log>>>);
+
+impl Reclaim for Elastic {
+    fn reclaim(&self, bytes: u64) -> Result<()> {
+        let mut lacking = bytes;
+        for log in self.0.iter().filter_map(Weak::upgrade) {
+            if let Ok(mut log) = log.try_borrow_mut() {
+                lacking -= log.reclaim(lacking)?.min(lacking);
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Shared {
+    fn new(memory: u64, layouts: &[HybridLog]) -> Self {
+        let store = Account::root(memory);
+        let open = |(seed, layout)| {
+            let device = Simulated::new(seed, Faults::none());
+            Rc::new(RefCell::new(open(layout, &device, &store)))
+        };
+        let logs: Vec<Rc<RefCell<Log>>> = (0..).zip(layouts).map(open).collect();
+        store.set_reclaim(Box::new(Elastic(logs.iter().map(Rc::downgrade).collect())));
+        Self { store, logs }
+    }
+
+    fn put(&self, log: usize, key: u64) -> Result<bool> {
+        let put = self.logs[log].borrow_mut().put(key, value(log, key));
+        assert!(self.store.used() <= self.store.limit(), "{:?}", self.store);
+        if let Err(error) = &put {
+            println!("{key} of log {log}: {}", error.error);
+        }
+        put.map_err(|error| error.error)
+    }
+
+    /// Puts a key after the other in each log in turn, until one refuses or all have so many. Gives the keys of each.
+    fn fill_evenly(&self, keys: std::ops::Range<u64>) -> u64 {
+        let (end, mut keys) = (keys.end, keys);
+        let refused = keys.find(|key| (0..self.logs.len()).any(|log| self.put(log, *key).is_err()));
+        refused.unwrap_or(end)
+    }
+
+    /// Checks one key of so many that are there, and some that are not.
+    fn check(&self, log: usize, keys: u64, step: usize) {
+        let mut table = self.logs[log].borrow_mut();
+        assert_eq!(table.len(), keys);
+        for key in (0..keys + 100).step_by(step) {
+            let wanted = (key < keys).then(|| value(log, key));
+            assert_eq!(table.get(&key).unwrap(), wanted.as_ref(), "{key} of log {log}");
+        }
+        assert!(self.store.used() <= self.store.limit());
+    }
+
+    /// Deletes one key of so many, of which none is refused.
+    fn delete(&self, log: usize, keys: u64, step: usize) {
+        let mut table = self.logs[log].borrow_mut();
+        let mut left = table.len();
+        for key in (0..keys).step_by(step) {
+            let taken = table.take(&key).unwrap_or_else(|error| panic!("{key}: {error}"));
+            assert_eq!(taken, Some(value(log, key)), "{key} of log {log}");
+            left -= 1;
+        }
+        assert_eq!(table.len(), left);
+    }
+
+    fn print(&self) {
+        for log in &self.logs {
+            let table = log.borrow();
+            let (stats, cold) = (table.stats(), table.core.log.cold.as_ref());
+            println!(
+                "index {} KiB, pages {} KiB, {:?} MiB of work, moved {}, merged {}, bytes moved {}, levels {}, \
+                 failed {}",
+                table.core.log.account.used_for(MemoryKind::Index) / KIB,
+                table.core.log.account.used_for(MemoryKind::Pages) / KIB,
+                cold.map(|cold| (cold.work.memory as f64 / MIB as f64, cold.wanted.memory / MIB)),
+                stats.runs.moved,
+                stats.runs.merged_bytes,
+                stats.runs.moved_bytes,
+                stats.runs.levels,
+                stats.runs.failed,
+            );
+        }
+    }
+}
+
+fn value(log: usize, key: u64) -> [u64; 6] {
+    [key * 8 + log as u64; 6]
+}
+
+fn automatic() -> HybridLog {
+    HybridLog::new().cold_runs_automatic()
+}
+
+fn never() -> HybridLog {
+    HybridLog::new().cold_runs(false)
+}
+
+fn grow_evenly(logs: usize, memory: u64, (checked, deleted): (usize, usize)) {
+    let without = Shared::new(memory, &vec![never(); logs]).fill_evenly(0..1 << 30);
+    let shared = Shared::new(memory, &vec![automatic(); logs]);
+    let keys = 4 * without;
+    let taken = shared.fill_evenly(0..keys);
+    println!("{logs} logs: {without} keys without runs, {taken} with");
+    shared.print();
+    assert_eq!(taken, keys, "{logs} logs");
+    (0..logs).for_each(|log| shared.check(log, keys, checked));
+    (0..logs).for_each(|log| shared.delete(log, keys, deleted));
+    // What they had is there for the keys that come.
+    assert_eq!(
+        shared.fill_evenly(keys..keys + without / 4),
+        keys + without / 4,
+        "{logs} logs again"
+    );
+}
+
+#[test]
+fn two_logs_that_grow_evenly_take_four_times_the_keys_of_logs_without_runs() {
+    grow_evenly(2, 4 * MIB, (11, 1));
+}
+
+#[test]
+fn four_logs_that_grow_evenly_take_four_times_the_keys_of_logs_without_runs() {
+    grow_evenly(4, 8 * MIB, (29, 19));
+}
+
+#[test]
+fn eight_logs_that_grow_evenly_take_four_times_the_keys_of_logs_without_runs() {
+    grow_evenly(8, 16 * MIB, (41, 37));
+}
+
+#[test]
+fn a_log_grows_beside_three_that_stand_still() {
+    let memory = 8 * MIB;
+    let grow = |layout: HybridLog, most: u64| {
+        let shared = Shared::new(memory, &vec![layout; 4]);
+        let each = memory / 8 / 24;
+        assert_eq!(shared.fill_evenly(0..each), each);
+        let taken = (each..most).find(|key| shared.put(3, *key).is_err()).unwrap_or(most);
+        (shared, each, taken)
+    };
+    let (_, _, without) = grow(never(), 1 << 30);
+    let keys = 4 * without;
+    let (shared, each, taken) = grow(automatic(), keys);
+    println!("{without} keys without runs, {taken} with");
+    shared.print();
+    assert_eq!(taken, keys);
+    (0..3).for_each(|log| shared.check(log, each, 7));
+    shared.check(3, keys, 19);
+    // One of the three grows after it.
+    let most = each + keys / 4;
+    let refused = (each..most).find(|key| shared.put(0, *key).is_err());
+    shared.print();
+    assert_eq!(refused, None);
+    shared.check(0, most, 7);
+    shared.check(3, keys, 23);
+    shared.delete(3, keys, 19);
+    shared.delete(0, most, 7);
+}
