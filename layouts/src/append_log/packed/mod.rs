@@ -70,6 +70,8 @@ const PACKED_RUNS_MAX: usize = 1024;
 const STEP_BYTES: u64 = 64 << 10;
 /// Most bytes that merges read at once from a level, and that are written at once.
 const MERGED_BYTES_MAX: u64 = 64 << 10;
+/// Bytes of records that one part of a merge looks at: newer levels are merged after it, if they are many.
+const PART_BYTES: u64 = 8 << 20;
 /// With more levels than these a batch does so many steps of merges.
 const LEVELS_MAX: usize = 12;
 const STEPS_MAX: usize = 16;
@@ -192,7 +194,8 @@ impl Packed {
         }
         let state = fingerprint(&context.name);
         let none = |kind| Booked::none(account.clone(), kind);
-        let levels = Levels::new(store.clone(), account.clone(), state);
+        let levels =
+            Levels::new(store.clone(), account.clone(), state).merged_in_parts_of(PART_BYTES);
         Some(Self {
             state,
             directory: SliceDirectory::default(),
