@@ -95,6 +95,7 @@ impl Packed {
         };
         self.end_judging();
         self.save_up();
+        self.is_hurried &= self.levels.len() > 2 * LEVELS_MAX;
         if stepped.is_err() {
             self.rest = REST;
         }
@@ -143,8 +144,11 @@ impl Packed {
                 return;
             }
         }
-        // If the last of them ended a merge, the next one begins.
+        // If the last of them ended a merge, or this one does, the next one begins.
         let _ = self.step(false);
+        if !self.levels.is_merging() {
+            let _ = self.step(false);
+        }
     }
 
     /// Takes the memory back that merges and reading need and do not have.
@@ -154,8 +158,11 @@ impl Packed {
         }
         let held = self.merging_bytes();
         let wanted = self.merge_bytes().saturating_sub(held);
-        if wanted > 0 && self.account.available() >= wanted + self.account.limit() / 16 {
-            self.purse.try_reserve_more(wanted);
+        // Bit by bit, if there is not enough: nothing else leaves so much free at once as much of it may be.
+        let spare = self.account.available().saturating_sub(self.account.limit() / 16);
+        let more = wanted.min(spare);
+        if more > 0 {
+            self.purse.try_reserve_more(more);
         }
     }
 }

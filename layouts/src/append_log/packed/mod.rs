@@ -62,6 +62,8 @@ const LOADED_SHARE: u64 = 8;
 const BUCKETS_SHARE: u64 = 64;
 /// What one slice has packed takes one part in so many of the memory at most, since unpacking it takes much more.
 const SLICE_SHARE: u64 = 32;
+/// The elements of one packed slice take one part in so many of the memory at most, as values.
+const UNPACKED_SHARE: u64 = 16;
 /// Hashes, which are slices here, of a partition: what is read before a slice is a part of it.
 const PARTITION_SLICES: usize = 128;
 /// Most buckets that are packed together: the fewer batches there are, the less merges write again.
@@ -118,6 +120,8 @@ pub struct Packed {
     #[cfg(test)]
     are_merges_held: bool,
     is_lent: bool,
+    /// Whether small buckets get runs of their own where there are too many levels, and do not wait for merges.
+    is_hurried: bool,
     /// Whether small buckets are packed and levels merged: there is [memory for it](beginning).
     writes: bool,
     /// Whether that memory may be of no use any more.
@@ -225,6 +229,7 @@ impl Packed {
             #[cfg(test)]
             are_merges_held: false,
             is_lent: false,
+            is_hurried: false,
             writes: false,
             may_end: false,
             tried_to_end: 0,

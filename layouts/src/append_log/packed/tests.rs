@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
+use std::time::Duration;
 
 use alluvium_pagestore::io::{Device, Faults, Simulated};
 use alluvium_pagestore::{Account, BlobWriter, Helper, SegmentStore, Time};
@@ -158,6 +159,51 @@ fn small_slices_that_wait_for_merges_hold_nothing_up() {
     }
     for slice in large {
         assert!(ground.fold(slice).into_iter().eq((0..8_000).map(|n| [n; 4])), "{slice}");
+    }
+    assert!(ground.lists.core.account.stats().peak <= memory);
+}
+
+/// A merge that never goes on, as on a device that hangs for it: small slices get runs of their own before any append has
+/// waited for as long as its patience is.
+#[test]
+fn small_slices_do_not_wait_for_a_merge_until_patience_is_over() {
+    let memory = 4 << 20;
+    let layout = AppendLog::new().pack_all().patience(Duration::from_secs(6));
+    let mut ground = Ground::new(&layout, memory);
+    ground.append(0, 0..1);
+    ground.lists.reclaim(u64::MAX).unwrap();
+    ground.hold_merges(true);
+    let mut packed = 1;
+    while !ground.lists.core.waits_for_merges() {
+        (packed..packed + 10).for_each(|slice| ground.append(slice, 0..3));
+        packed += 10;
+        assert!(packed < 2_000, "levels become many");
+        ground.lists.reclaim(u64::MAX).unwrap();
+    }
+    assert_eq!(ground.lists.core.waits.calls, 0);
+    // Twice as much as there is memory for.
+    let slices = packed + 600;
+    (packed..slices).for_each(|slice| ground.append(slice, 0..200));
+    let waits = ground.lists.core.waits;
+    assert_eq!(waits.calls, 1, "one append waited, the others did not: {waits:?}");
+    let written = ground.with_runs();
+    assert!(!written.is_empty() && written.iter().all(|slice| (packed..slices).contains(slice)));
+    // Levels are merged: what comes now is packed again.
+    ground.hold_merges(false);
+    while ground.lists.core.packed.as_ref().unwrap().levels.len() > LEVELS_MAX {
+        ground.lists.tick(1).unwrap();
+    }
+    let later = slices + 100;
+    (slices..later).for_each(|slice| ground.append(slice, 0..3));
+    ground.lists.reclaim(u64::MAX).unwrap();
+    assert!(ground.with_runs().iter().all(|slice| (packed..slices).contains(slice)));
+    for slice in (0..later).step_by(7) {
+        let count = match slice {
+            0 => 1,
+            _ if (packed..slices).contains(&slice) => 200,
+            _ => 3,
+        };
+        assert!(ground.fold(slice).into_iter().eq((0..count).map(|n| [n; 4])), "{slice}");
     }
     assert!(ground.lists.core.account.stats().peak <= memory);
 }
