@@ -25,7 +25,6 @@ use super::kept::Kept;
 use super::key_unsafe::KeyRef;
 use super::packed::Packed;
 use super::run::{Run, RunCursor, Source};
-use super::spill::Waits;
 use crate::checkpoint::at_once;
 use crate::contract::table::{CheckpointOutcome, Cursor, StateContext, TableStats};
 use crate::contract::upkeep::Upkeep;
@@ -86,7 +85,6 @@ pub struct ListsCore {
     pub(super) may_be_clean: bool,
     /// What lists in memory took when all that could be written had to wait for merges of levels.
     pub(super) left_bytes: u64,
-    pub(super) waits: Waits,
     #[cfg(test)]
     pub(super) looked_for_unwritten: u64,
     /// Small buckets that share runs.
@@ -171,7 +169,6 @@ impl ListsCore {
             is_tight: false,
             may_be_clean: false,
             left_bytes: 0,
-            waits: Waits::default(),
             #[cfg(test)]
             looked_for_unwritten: 0,
             packed,

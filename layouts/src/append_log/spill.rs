@@ -24,25 +24,6 @@ use crate::trace_event;
 
 /// Most runs that are written together.
 const BATCH_RUNS_MAX: usize = 256;
-/// A call that has waited for one part in so many of the patience has small buckets get runs of their own.
-const HURRY_SHARE: u32 = 4;
-
-/// How calls waited for merges of levels.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Waits {
-    /// Calls that did.
-    pub calls: u64,
-    /// Steps of merges that one of them waited for, at most.
-    pub steps_most: u64,
-}
-
-impl Waits {
-    /// A call has waited for so many steps by now.
-    fn has_waited(&mut self, steps: u64) {
-        self.calls += u64::from(steps == 1);
-        self.steps_most = self.steps_most.max(steps);
-    }
-}
 
 impl ListsCore {
     /// Takes the helper's answers.
@@ -175,7 +156,7 @@ impl ListsCore {
 
     fn free_some(&mut self, (bytes, is_read): (u64, bool), what: &str) -> Result<()> {
         let (start, wanted) = (Instant::now(), bytes.saturating_add(self.sizes.slack));
-        let (mut others_were_asked, mut waited_for_merges) = (false, 0);
+        let mut others_were_asked = false;
         self.failed = None;
         self.book_left();
         loop {
@@ -190,10 +171,6 @@ impl ListsCore {
             let idle = self.writing == 0 && self.reaping == 0;
             if idle && !self.write_step() && self.jobs.pending() == 0 {
                 if self.waits_for_merges() {
-                    if start.elapsed() > self.sizes.patience / HURRY_SHARE {
-                        self.hurry();
-                        continue;
-                    }
                     if self.wait_for_merges(is_read.then_some(bytes)) {
                         return Ok(());
                     }
@@ -202,8 +179,6 @@ impl ListsCore {
                         return Ok(());
                     }
                     others_were_asked = true;
-                    waited_for_merges += 1;
-                    self.waits.has_waited(waited_for_merges);
                 } else if self.packed.as_mut().is_some_and(|packed| packed.lend()) {
                     continue;
                 } else {

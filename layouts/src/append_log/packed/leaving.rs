@@ -61,7 +61,7 @@ impl ListsCore {
             return (small, others);
         }
         if !self.waits_for_merges() {
-            self.packed.as_mut().expect("looked at above").catch_up();
+            self.packed.as_mut().expect("looked at above").comes_another();
         }
         if self.waits_for_merges() {
             return (Vec::new(), self.leave_small(small, others));
@@ -97,15 +97,19 @@ impl ListsCore {
         self.packed.as_ref().is_some_and(|packed| {
             let are_many = packed.levels.len() > 2 * LEVELS_MAX;
             let is_merging = packed.levels.is_merging() && packed.rest == 0;
-            packed.writes && are_many && is_merging && !packed.is_hurried
+            packed.writes && are_many && is_merging
         })
     }
 
-    /// Small buckets do not wait for merges any more, until levels are few again.
-    pub(in crate::append_log) fn hurry(&mut self) {
-        if let Some(packed) = &mut self.packed {
-            packed.is_hurried = true;
+    /// An append does a step of a merge if levels are many.
+    pub(in crate::append_log) fn pay_for_merges(&mut self) {
+        let Some(packed) = &mut self.packed else { return };
+        let levels = packed.levels.len();
+        let paid = packed.pay();
+        if packed.levels.len() < levels {
+            self.keeps_less();
         }
+        self.stats.stalls += u64::from(paid);
     }
 
     /// Some of the small buckets with elements in memory and no run of their own which cannot be packed: others import from

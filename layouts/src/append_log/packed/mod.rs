@@ -74,9 +74,11 @@ const STEP_BYTES: u64 = 64 << 10;
 const MERGED_BYTES_MAX: u64 = 64 << 10;
 /// Bytes of records that one part of a merge looks at: newer levels are merged after it, if they are many.
 const PART_BYTES: u64 = 8 << 20;
-/// With more levels than these a batch does so many steps of merges.
+/// With more levels than these the appends after a batch do so many steps of merges, one each.
 const LEVELS_MAX: usize = 12;
 const STEPS_MAX: usize = 16;
+/// Steps that appends may owe before a batch does some.
+const OWED_MAX: usize = 4 * STEPS_MAX;
 /// Batches that are not packed after one that could not be.
 const REST: u32 = 16;
 
@@ -120,8 +122,8 @@ pub struct Packed {
     #[cfg(test)]
     are_merges_held: bool,
     is_lent: bool,
-    /// Whether small buckets get runs of their own where there are too many levels, and do not wait for merges.
-    is_hurried: bool,
+    /// Steps of merges that the next appends are to do.
+    owed_steps: usize,
     /// Whether small buckets are packed and levels merged: there is [memory for it](beginning).
     writes: bool,
     /// Whether that memory may be of no use any more.
@@ -198,8 +200,9 @@ impl Packed {
         }
         let state = fingerprint(&context.name);
         let none = |kind| Booked::none(account.clone(), kind);
-        let levels =
-            Levels::new(store.clone(), account.clone(), state).merged_in_parts_of(PART_BYTES);
+        let part_bytes = if sizes.packs_all { PART_BYTES / 512 } else { PART_BYTES };
+        let levels = Levels::new(store.clone(), account.clone(), state);
+        let levels = levels.merged_in_parts_of(part_bytes);
         Some(Self {
             state,
             directory: SliceDirectory::default(),
@@ -229,7 +232,7 @@ impl Packed {
             #[cfg(test)]
             are_merges_held: false,
             is_lent: false,
-            is_hurried: false,
+            owed_steps: 0,
             writes: false,
             may_end: false,
             tried_to_end: 0,

@@ -58,8 +58,12 @@ impl Levels {
         let range = self.range_of(parted);
         let merged = parted.merged.and_then(|number| self.position(number));
         let above = merged.unwrap_or(range.start).min(range.start);
-        let may_begin = self.parted.len() < PARTED_MAX;
-        let begun = may_begin.then(|| due_above(&records(&self.levels[..above]))).flatten();
+        // Beside as many as may be under way some levels are merged that take one part: it is over before they go on.
+        let may_begin = |count: &usize| {
+            let bytes = || self.levels[..*count].iter().map(Level::bytes).sum::<u64>();
+            self.parted.len() < PARTED_MAX || bytes() <= self.part_bytes
+        };
+        let begun = due_above(&records(&self.levels[..above])).filter(may_begin);
         Some(begun.map_or(Due { range, from: parted.next }, newest))
     }
 
@@ -74,8 +78,7 @@ impl Levels {
         start..start + self.levels[start..].iter().take_while(is_its).count()
     }
 
-    /// A part is over, of levels that begin at a place: all hashes below this one are merged. Returns nothing to remove but
-    /// what is cut now.
+    /// A part is over, of levels that begin at a place: all hashes below this one are merged.
     pub(super) fn install_part(
         &mut self,
         level: Level,
