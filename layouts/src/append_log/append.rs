@@ -153,6 +153,7 @@ impl ListsCore {
     fn prepare(&mut self, time: Time, (hash, key): (u64, KeyRef<'_>), heap: u64) -> Result<()> {
         self.leave_fold();
         self.poll()?;
+        self.pay_for_merges();
         self.spill_ahead();
         self.check_kept(time, heap)?;
         let is_first = self.is_first(time);

@@ -126,7 +126,9 @@ impl Capture {
 impl InSteps for ListsCore {
     fn pause(&mut self) -> Result<()> {
         let is_syncing = self.capture.as_ref().is_some_and(|capture| capture.is_syncing);
-        if self.writing == 0 && !is_syncing {
+        if self.waits_for_merges() {
+            self.wait_for_merges(None);
+        } else if self.writing == 0 && !is_syncing {
             std::thread::yield_now();
         } else if let Some(answer) = self.jobs.wait() {
             self.take(answer);

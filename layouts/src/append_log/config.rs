@@ -97,7 +97,7 @@ impl AppendLog {
         self
     }
 
-    /// [`packs_slices`](AppendLog::packs_slices), also where there are few buckets: for tests.
+    /// [`packs_slices`](AppendLog::packs_slices), also where there are few buckets, and merges in small parts: for tests.
     #[doc(hidden)]
     #[must_use]
     pub fn pack_all(mut self) -> Self {

@@ -75,7 +75,10 @@ impl ListsCore {
                 self.take_read_ahead(run, booked, result);
             }
             Answer::Merged(merging) => self.take_merging(*merging),
-            Answer::Packed { runs, result } => self.take_packed(runs, result),
+            Answer::Packed { runs, result } => {
+                self.left_bytes = 0;
+                self.take_packed(runs, result);
+            }
             Answer::Synced(result) => self.take_synced(result),
             Answer::Removed => {}
         }
@@ -188,7 +191,10 @@ impl ListsCore {
                 return Err(error.with("state", &self.context.name));
             }
             self.stats.stalls += 1;
-            if let Some(answer) = self.jobs.wait() {
+            // Merges of levels are no jobs: they were waited for above.
+            if (self.jobs.pending() > 0 || !self.waits_for_merges())
+                && let Some(answer) = self.jobs.wait()
+            {
                 self.take(answer);
             }
         }
@@ -324,11 +330,18 @@ impl ListsCore {
         }
         let mut batch = self.orphans();
         let are_left = self.waits_for_merges();
-        let own = self.buckets.values().flat_map(|bucket| &bucket.runs);
-        let all = own.chain(self.graves.values().flatten());
+        let imported = if are_left { self.imported() } else { BTreeSet::new() };
+        let own = self.buckets.values().flat_map(|bucket| {
+            // What cannot be packed any more waits for nothing.
+            let waits = are_left && is_plain(bucket) && !imported.contains(&bucket.time);
+            bucket.runs.iter().map(move |run| (run, waits))
+        });
+        let all = own.chain(self.graves.values().flatten().map(|run| (run, false)));
         let waiting =
-            all.filter(|run| run.stored.is_none() && !run.busy && !(are_left && run.waits));
-        batch.extend(waiting.filter_map(|run| run.memory.clone()).take(BATCH_RUNS_MAX));
+            all.filter(|(run, waits)| run.stored.is_none() && !run.busy && !(*waits && run.waits));
+        // Where small ones are left, one look is to be enough: of the others as many are written as are together.
+        let most = if are_left { usize::MAX } else { BATCH_RUNS_MAX };
+        batch.extend(waiting.filter_map(|(run, _)| run.memory.clone()).take(most));
         batch
     }
 
@@ -350,10 +363,25 @@ impl ListsCore {
             batch.push(freeze(bucket, number));
             self.account.charge(MemoryKind::Tables, RUN_BYTES);
         }
+        if batch.is_empty() && are_left {
+            batch = self.freeze_unpackable(number);
+        }
         if !batch.is_empty() {
             (self.epoch, self.kept) = (number, None);
         }
         batch
+    }
+
+    /// Freezes small buckets that could not be packed, so that they need not wait.
+    fn freeze_unpackable(&mut self, number: u64) -> Vec<Arc<Frozen>> {
+        let times = self.small_unpackable(BATCH_RUNS_MAX);
+        self.account.charge(MemoryKind::Tables, times.len() as u64 * RUN_BYTES);
+        let mut frozen = Vec::with_capacity(times.len());
+        for time in times {
+            let bucket = self.buckets.get_mut(&time);
+            frozen.extend(bucket.map(|bucket| freeze(bucket, number)));
+        }
+        frozen
     }
 
     /// Freezes all lists, without any of them written.

@@ -332,15 +332,10 @@ impl Chain {
         longest.unwrap_or(0) + (size_of_val(runs) + cuts + size_of::<Self>()) as u64
     }
 
-    /// A cursor on the first record of runs in order.
+    /// A cursor on the first record of runs in order whose hash is not below this one.
     ///
     /// # Errors
     /// Those of [`Cursor::open`].
-    pub fn open(store: &SegmentStore, runs: &[RunInfo], read_bytes: usize) -> Result<Self> {
-        Self::open_at(store, runs, read_bytes, 0)
-    }
-
-    /// [`open`](Chain::open) on the first record whose hash is not below this one.
     pub fn open_at(
         store: &SegmentStore,
         runs: &[RunInfo],

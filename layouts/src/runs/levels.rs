@@ -11,6 +11,7 @@
 mod cutting;
 mod helping;
 mod merging;
+mod parts;
 mod work;
 
 use std::ops::{Range, RangeInclusive};
@@ -31,6 +32,7 @@ pub use helping::Helped;
 use helping::Leaving;
 use merging::Merging;
 pub use merging::{ABOVE_MAX, FAILED_MAX, MERGED_MAX, SHARE, due};
+use parts::Parted;
 pub use work::BoxedJudge;
 
 /// Runs whose hashes do not overlap, in order.
@@ -118,6 +120,10 @@ pub struct Levels {
     levels: Vec<Level>,
     next: u64,
     merging: Option<Merging>,
+    /// Merges in parts that are under way, that of the oldest levels first.
+    parted: Vec<Parted>,
+    /// Bytes of a part.
+    part_bytes: u64,
     /// Who merges. None: the owner, in its steps.
     helper: Option<Helper>,
     /// Merges that were given up while the helper has them.
@@ -149,6 +155,8 @@ impl Levels {
             levels,
             next,
             merging,
+            parted: Vec::new(),
+            part_bytes: u64::MAX,
             helper: None,
             leaving: Vec::new(),
             buffer,
@@ -259,6 +267,7 @@ impl Levels {
         {
             let oldest = self.levels.pop().expect("looked at above");
             let _ = self.remove(oldest.runs);
+            self.forget_parted();
             self.cut_memory.adjust_to(self.cut_bytes());
         }
     }
@@ -404,6 +413,7 @@ impl Levels {
     pub fn clear(&mut self) -> Result<()> {
         self.give_up();
         let levels = std::mem::take(&mut self.levels);
+        self.parted.clear();
         self.cut_memory.give_back();
         self.remove(levels.into_iter().flat_map(|level| level.runs))
     }
@@ -426,10 +436,12 @@ impl Levels {
         self.levels.iter().map(infos).collect()
     }
 
-    /// The runs of each level that may have a hash of a range, the newest level first; levels without one are left out.
+    /// The runs of each level that may have a hash of a range which is not cut, the newest level first; levels without one
+    /// are left out.
     pub fn infos_within(&self, hashes: &RangeInclusive<u64>) -> Vec<Vec<RunInfo>> {
         let infos = |level: &Level| -> Vec<RunInfo> {
-            level.runs_within(hashes).iter().map(|run| run.info().clone()).collect()
+            let runs = level.runs_within(hashes).iter().map(Run::info);
+            runs.filter(|info| !info.is_cut_within(hashes)).cloned().collect()
         };
         self.levels.iter().map(infos).filter(|runs| !runs.is_empty()).collect()
     }

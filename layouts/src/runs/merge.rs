@@ -177,6 +177,10 @@ pub struct Merge {
     is_interrupted: bool,
     is_done: bool,
     has_failed: bool,
+    /// After so many bytes of records it ends with their last hash.
+    left_bytes: u64,
+    /// The first hash that it has left.
+    next_hash: Option<u64>,
 }
 
 /// How far a group has come.
@@ -205,12 +209,35 @@ impl Merge {
         levels: &[&[RunInfo]],
         sizes: MergeSizes,
     ) -> Result<Self> {
-        let sources = levels.iter().map(|runs| Chain::open(store, runs, sizes.read_bytes));
+        Self::of_part((store, state), levels, sizes, (0, u64::MAX))
+    }
+
+    /// [`new`](Merge::new) of a part: from a hash on, about so many bytes of records.
+    ///
+    /// # Errors
+    /// As for `new`.
+    pub fn of_part(
+        (store, state): (&SegmentStore, u64),
+        levels: &[&[RunInfo]],
+        sizes: MergeSizes,
+        (from, part_bytes): (u64, u64),
+    ) -> Result<Self> {
+        let open = |runs: &&[RunInfo]| Chain::open_at(store, runs, sizes.read_bytes, from);
+        let sources = levels.iter().map(open);
         let sources = sources.collect::<Result<_>>()?;
         let writer = RunWriter::new(store.clone(), state, sizes.runs)?;
         let group = Group::new(sizes.group_bytes, sizes.group_records);
-        let (is_done, has_failed) = (false, false);
-        Ok(Self { sources, writer, group, open: None, is_interrupted: false, is_done, has_failed })
+        Ok(Self {
+            sources,
+            writer,
+            group,
+            open: None,
+            is_interrupted: false,
+            is_done: false,
+            has_failed: false,
+            left_bytes: part_bytes,
+            next_hash: None,
+        })
     }
 
     /// Merges until about `fuel` bytes of records were looked at, and says whether all were. A group is merged as a
@@ -246,7 +273,11 @@ impl Merge {
         let mut spent = 0;
         while spent < fuel && !self.is_done {
             match self.open.or_else(|| self.begin_group()) {
-                Some(open) => spent += self.merge_group(open, judge)?,
+                Some(open) => {
+                    let bytes = self.merge_group(open, judge)?;
+                    spent += bytes;
+                    self.left_bytes = self.left_bytes.saturating_sub(bytes);
+                }
                 None => {
                     self.writer.finish()?;
                     self.is_done = true;
@@ -256,10 +287,15 @@ impl Merge {
         Ok(self.is_done)
     }
 
-    /// Begins the group that comes first, if there is one.
+    /// Begins the group that comes first, if there is one, and the part is not over.
     fn begin_group(&mut self) -> Option<OpenGroup> {
         let source = first_of(&self.sources)?;
-        self.group.begin(&self.sources[source].peek().expect("it has the first record"));
+        let first = self.sources[source].peek().expect("it has the first record");
+        if self.left_bytes == 0 && first.hash != self.group.hash {
+            self.next_hash = Some(first.hash);
+            return None;
+        }
+        self.group.begin(&first);
         let (is_too_long, is_judged) = (false, false);
         Some(OpenGroup { source, bytes: 0, is_too_long, is_judged, written: 0 })
     }
@@ -305,6 +341,11 @@ impl Merge {
     /// The files of these that the merge does not sync.
     pub fn take_unsynced(&mut self) -> Vec<UnsyncedRun> {
         self.writer.take_unsynced()
+    }
+
+    /// The first hash that it has left, if it has ended before the last.
+    pub fn next_hash(&self) -> Option<u64> {
+        self.next_hash
     }
 
     /// Bytes read so far.

@@ -2,7 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use alluvium_layouts::runs_internals::{BoxedJudge, FAILED_MAX, Helped, Levels, RunSizes, verify};
+use alluvium_layouts::runs_internals::{
+    BoxedJudge, FAILED_MAX, Helped, Judge, Levels, RecordView, RunSizes, verify,
+};
 use alluvium_pagestore::io::{Device, Faults, Simulated};
 use alluvium_pagestore::{Account, ErrorKind, Helper, KIB, MIB, Turns, hash_word};
 
@@ -38,18 +40,28 @@ fn again<T>(mut call: impl FnMut() -> alluvium_pagestore::Result<T>) -> T {
 }
 
 fn play(seed: u64, bits: u32, memory: u64, faults: Faults) {
-    play_with(seed, bits, memory, faults, &Helper::inline());
-    let turns = Turns::new(seed);
-    play_with(seed, bits, memory, faults, &Helper::in_turns(&turns).unwrap());
+    for part_bytes in [u64::MAX, 2_000 + seed % 7 * 3_000] {
+        let shape = (bits, memory, part_bytes);
+        play_with(seed, shape, faults, &Helper::inline());
+        let turns = Turns::new(seed);
+        play_with(seed, shape, faults, &Helper::in_turns(&turns).unwrap());
+    }
 }
 
-/// Plays a history of levels, which a helper merges if it has a thread.
-fn play_with(seed: u64, bits: u32, memory: u64, faults: Faults, helper: &Helper) {
+/// Plays a history of levels, which are merged in parts of so many bytes, by a helper if it has a thread.
+fn play_with(
+    seed: u64,
+    (bits, memory, part_bytes): (u32, u64, u64),
+    faults: Faults,
+    helper: &Helper,
+) {
     let mut dice = Dice(seed);
     let device = Simulated::new(seed, faults);
     let store = store(&device);
     let account = Account::below(&Account::root(memory), "cold", memory);
-    let mut levels = Levels::new(store.clone(), account.clone(), STATE).helped_by(helper);
+    let levels = Levels::new(store.clone(), account.clone(), STATE).helped_by(helper);
+    let mut levels = levels.merged_in_parts_of(part_bytes);
+    let mut parted = 0;
     let mut map: BTreeMap<u64, Owned> = BTreeMap::new();
     let keys = 700;
     let small = || RunSizes { is_wide: seed % 2 == 1, ..small() };
@@ -79,6 +91,7 @@ fn play_with(seed: u64, bits: u32, memory: u64, faults: Faults, helper: &Helper)
                 Err(error) => assert_eq!(error.kind(), ErrorKind::OverBudget, "{error}"),
             }
         }
+        parted = parted.max(levels.parted());
         for _ in 0..30 {
             let key = dice.below(keys + 50);
             let wanted = map.get(&key).filter(|one| one.mark != TOMBSTONE);
@@ -90,7 +103,11 @@ fn play_with(seed: u64, bits: u32, memory: u64, faults: Faults, helper: &Helper)
     let stats = levels.stats();
     let of_infos: u64 = levels.infos().iter().flatten().map(|info| info.records).sum();
     assert_eq!(stats.records, of_infos);
-    assert_eq!(stats.levels > 20, memory < MIB, "merges need memory: {stats:?}");
+    let is_in_parts = part_bytes < u64::MAX;
+    assert!(stats.levels > 20 || memory >= MIB, "merges need memory: {stats:?}");
+    assert!(stats.levels <= 20 || memory < MIB || is_in_parts, "levels are merged: {stats:?}");
+    assert!(is_in_parts || parted == 0);
+    assert!(!is_in_parts || parted > 0 || memory < MIB, "{stats:?}");
     if faults == Faults::none() {
         levels.infos().iter().flatten().for_each(|info| {
             verify(&store, info).unwrap();
@@ -112,6 +129,44 @@ fn play_with(seed: u64, bits: u32, memory: u64, faults: Faults, helper: &Helper)
     while !levels.has_left(true) {}
     drop(levels);
     assert_eq!(account.used(), 0);
+}
+
+/// Keeps all records.
+struct All;
+
+impl Judge for All {
+    fn judge(&mut self, _: &[RecordView<'_>], _: &mut [bool]) -> alluvium_pagestore::Result<()> {
+        Ok(())
+    }
+}
+
+/// Batches come while levels are merged with as much fuel for each of them as is enough, one after the other: one merge of
+/// all takes as long as hundreds of them.
+#[test]
+fn levels_stay_few_while_a_merge_of_all_goes_on() {
+    let (mut most, mut written, mut parted) = ([0; 2], [0; 2], 0);
+    for (nth, part_bytes) in [u64::MAX, 100 << 10].into_iter().enumerate() {
+        let device = device(70);
+        let store = store(&device);
+        let levels = Levels::new(store.clone(), account(), STATE);
+        let mut levels = levels.merged_in_parts_of(part_bytes);
+        let (mut dice, mut moved) = (Dice(70), 0);
+        for _ in 0..1_000 {
+            let batch = level(&mut dice, 60, u64::MAX >> 8, 64, 0);
+            let bytes: u64 = batch.iter().map(|one| one.value.len() as u64 + 32).sum();
+            levels.add(&write(&store, small(), &batch).unwrap()).unwrap();
+            levels.step(10 * bytes, small(), 8 << 10, |_| All).unwrap();
+            most[nth] = levels.len().max(most[nth]);
+            moved += bytes;
+            parted = parted.max(levels.parted());
+        }
+        let records: u64 = levels.infos().iter().flatten().map(|info| info.records).sum();
+        written[nth] = levels.stats().merged_bytes / moved;
+        println!("{} levels, {most:?} at most, {records} records", levels.len());
+    }
+    println!("{most:?} levels, {written:?} bytes written a byte, {parted} merges in parts");
+    assert!(most[0] > 60 && most[1] <= 32, "{most:?} levels");
+    assert!(written[1] <= written[0] && parted == 3);
 }
 
 fn step_away(levels: &mut Levels, runs: RunSizes, is_patient: bool) -> Helped {

@@ -2,6 +2,8 @@
 //!
 //! `docs/format.md` has the bytes of the file.
 
+use std::ops::RangeInclusive;
+
 use serde::{Deserialize, Serialize};
 
 /// The id of a run, of the same numbers as those of segments.
@@ -71,6 +73,13 @@ impl RunInfo {
         self.cut_of(self.first_hash).is_some_and(|last| last >= self.last_hash)
     }
 
+    /// Whether none of its records whose hash is in a range counts.
+    pub fn is_cut_within(&self, hashes: &RangeInclusive<u64>) -> bool {
+        let (first, last) =
+            (self.first_hash.max(*hashes.start()), self.last_hash.min(*hashes.end()));
+        first > last || self.cut_of(first).is_some_and(|end| end >= last)
+    }
+
     /// Cuts the hashes from the first to the last, as far as it may have them. Cost: O(cuts).
     pub fn cut(&mut self, first: u64, last: u64) {
         let (mut first, mut last) = (first.max(self.first_hash), last.min(self.last_hash));
@@ -127,6 +136,9 @@ mod tests {
                     assert_eq!(run.is_cut(hash), model[hash as usize], "{hash} of {:?}", run.cuts);
                 }
                 assert_eq!(run.is_cut_whole(), model[10..=60].iter().all(|cut| *cut));
+                let (from, to) = (dice >> 40 & 63, dice >> 48 & 63);
+                let is_cut = (from.max(10)..=to.min(60)).all(|hash| model[hash as usize]);
+                assert_eq!(run.is_cut_within(&(from..=to)), is_cut, "{from} to {to}");
             }
         }
         let mut all = run(0, u64::MAX);

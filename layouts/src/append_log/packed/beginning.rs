@@ -101,11 +101,12 @@ impl ListsCore {
             return false;
         }
         let small_bytes = self.packed.as_ref().map_or(0, |packed| packed.small_bytes);
+        let element = self.pieces.elements.layout().size() as u64;
         let (mut small, mut stored) = (0, 0);
         for bucket in self.buckets.values() {
             if self.freed_by_packing(bucket).is_some() {
                 small += 1;
-            } else if is_small_with_runs(bucket, small_bytes) {
+            } else if is_small_with_runs(bucket, (small_bytes, element)) {
                 stored += 1;
             }
         }
@@ -115,17 +116,19 @@ impl ListsCore {
 }
 
 /// Whether a bucket that has runs of its own would be small without them. In memory its lists take about twice as much as on
-/// storage. Cost: O(runs), and as many blocks as a small bucket may have.
-fn is_small_with_runs(bucket: &Bucket, small_bytes: u64) -> bool {
+/// storage, and its elements at least what they are. Cost: O(runs), and as many blocks as a small bucket may have.
+fn is_small_with_runs(bucket: &Bucket, (small_bytes, element): (u64, u64)) -> bool {
     let stored = bucket.runs.iter().filter_map(|run| run.stored.as_ref());
     let mut blocks =
         stored.flat_map(|stored| &stored.blocks).map(|block| u64::from(block.record.len));
     let unwritten = bucket.runs.iter().filter(|run| run.stored.is_none());
     let unwritten = unwritten.filter_map(|run| run.memory.as_ref()).map(|run| run.booked.total());
     let in_memory = bucket.live_bytes() + unwritten.sum::<u64>();
-    let most = small_bytes.saturating_sub(in_memory) / 2;
-    let has_room = |sum: u64, bytes: u64| Some(sum + bytes).filter(|sum| *sum <= most);
-    is_plain(bucket) && !bucket.runs.is_empty() && blocks.try_fold(0, has_room).is_some()
+    let most = small_bytes.saturating_sub(in_memory);
+    let stored = bucket.runs.iter().filter(|run| run.stored.is_some());
+    let are_few = stored.map(|run| run.elements).sum::<u64>() * element <= most;
+    let has_room = |sum: u64, bytes: u64| Some(sum + bytes).filter(|sum| *sum <= most / 2);
+    are_few && is_plain(bucket) && !bucket.runs.is_empty() && blocks.try_fold(0, has_room).is_some()
 }
 
 impl Packed {

@@ -12,8 +12,8 @@ use alluvium_pagestore::{Result, Time};
 use super::packing::{PackOrder, PackedRuns};
 use super::slices::PackedSlice;
 use super::{
-    Coming, GOING_BYTES, Going, LEVELS_MAX, PACKED, PACKED_RUNS_MAX, PackedRoom, REST, is_plain,
-    loaded_most,
+    Coming, GOING_BYTES, Going, LEVELS_MAX, PACKED, PACKED_RUNS_MAX, PackedRoom, REST,
+    UNPACKED_SHARE, is_plain, loaded_most,
 };
 use crate::append_log::bucket::{BUCKET_BYTES, Bucket};
 use crate::append_log::core::ListsCore;
@@ -61,7 +61,7 @@ impl ListsCore {
             return (small, others);
         }
         if !self.waits_for_merges() {
-            self.packed.as_mut().expect("looked at above").catch_up();
+            self.packed.as_mut().expect("looked at above").comes_another();
         }
         if self.waits_for_merges() {
             return (Vec::new(), self.leave_small(small, others));
@@ -96,8 +96,38 @@ impl ListsCore {
     pub(in crate::append_log) fn waits_for_merges(&self) -> bool {
         self.packed.as_ref().is_some_and(|packed| {
             let are_many = packed.levels.len() > 2 * LEVELS_MAX;
-            packed.writes && packed.rest == 0 && are_many && packed.levels.is_merging()
+            let is_merging = packed.levels.is_merging() && packed.rest == 0;
+            packed.writes && are_many && is_merging
         })
+    }
+
+    /// An append does a step of a merge if levels are many.
+    pub(in crate::append_log) fn pay_for_merges(&mut self) {
+        let Some(packed) = &mut self.packed else { return };
+        let levels = packed.levels.len();
+        let paid = packed.pay();
+        if packed.levels.len() < levels {
+            self.keeps_less();
+        }
+        self.stats.stalls += u64::from(paid);
+    }
+
+    /// Some of the small buckets with elements in memory and no run of their own which cannot be packed: others import from
+    /// them, or those that are read with them leave no room. Cost: O(buckets).
+    pub(in crate::append_log) fn small_unpackable(&mut self, most: usize) -> Vec<Time> {
+        self.sum_packed();
+        let Some(packed) = self.packed.as_ref() else { return Vec::new() };
+        let (imported, mut room) = (self.imported(), PackedRoom::of(packed));
+        let small = self.buckets.values().filter(|bucket| {
+            let live = bucket.live_bytes();
+            let is_small = bucket.elements > 0 && live <= packed.small_bytes;
+            is_small && bucket.runs.iter().all(|run| run.number == PACKED)
+        });
+        let stays = small.filter(|bucket| {
+            let more = (bucket.time, loaded_most(bucket.live_bytes()));
+            imported.contains(&bucket.time) || !room.has(self.together_with(bucket.time), more, 0)
+        });
+        stays.map(|bucket| bucket.time).take(most).collect()
     }
 
     /// Waits a moment for merges. Who reads so many bytes is lent before what is saved up for them: says whether these are
@@ -149,7 +179,9 @@ impl ListsCore {
             _ => return None,
         };
         let live = bucket.live_bytes();
-        let is_small = bytes.max(live) <= packed.small_bytes;
+        let own = bucket.runs.iter().map(|run| run.elements).sum::<u64>();
+        let is_small = bytes.max(live) <= packed.small_bytes
+            && self.has_room_to_unpack(bucket.time, own + bucket.elements);
         let freed = BUCKET_BYTES + index + bucket.live.memory_bytes();
         is_small.then(|| (freed, loaded_most(bytes + live)))
     }
@@ -163,7 +195,8 @@ impl ListsCore {
         let together = self.together_with(time);
         let near = self.near_in_memory(&together, time, begun);
         let Some(packed) = &self.packed else { return false };
-        PackedRoom::of(packed).has(together, (time, loaded_most(BUCKET_BYTES)), near)
+        self.has_room_to_unpack(time, 1)
+            && PackedRoom::of(packed).has(together, (time, loaded_most(BUCKET_BYTES)), near)
     }
 
     /// What a bucket that begins takes once it is packed and loaded.
@@ -191,13 +224,23 @@ impl ListsCore {
         Time(time.0.saturating_sub(span))..=Time(time.0.saturating_add(span))
     }
 
+    /// Whether what is packed of a slice can be unpacked with so many elements more, however short their archives are.
+    fn has_room_to_unpack(&self, time: Time, more: u64) -> bool {
+        let packed = self.packed.as_ref().and_then(|packed| packed.directory.get(time));
+        let elements = more + packed.map_or(0, |slice| slice.elements);
+        let bytes = elements.saturating_mul(self.pieces.elements.layout().size() as u64);
+        bytes <= self.account.limit() / UNPACKED_SHARE
+    }
+
     fn is_packable(&self, frozen: &Frozen, imported: &BTreeSet<Time>) -> bool {
         let (Some(packed), time) = (&self.packed, frozen.bucket) else { return false };
         let Some(bucket) = self.buckets.get(&time) else { return false };
         let own = bucket.runs.iter().find(|run| run.number != PACKED);
         frozen.booked.total() <= packed.small_bytes
             && !packed.refused.contains(&(time, frozen.number))
-            && own.is_some_and(|run| run.number == frozen.number)
+            && own.is_some_and(|run| {
+                run.number == frozen.number && self.has_room_to_unpack(time, run.elements)
+            })
             && is_plain(bucket)
             && !imported.contains(&time)
     }
@@ -320,7 +363,7 @@ impl ListsCore {
     /// What is packed of a run does not count. If the run is there still, it becomes one of its own.
     fn refuse_packed(&mut self, name: RunName) {
         if let Some(run) = self.run_mut(name.0, name.1) {
-            run.busy = false;
+            (run.busy, run.waits) = (false, false);
             self.packed.as_mut().expect("who packs has it").refused.insert(name);
             self.kept = None;
         }
@@ -336,7 +379,13 @@ impl ListsCore {
             self.begin_packing();
         }
         let Some(packed) = self.packed.as_mut() else { return };
-        if let Err(error) = packed.step(false) {
+        let levels = packed.levels.len();
+        let stepped = packed.step(false);
+        if packed.levels.len() < levels {
+            // What reading all levels takes is less now.
+            self.keeps_less();
+        }
+        if let Err(error) = stepped {
             let (state, why) = (self.context.name.as_str(), error.message());
             trace_event!(WARN, "packed slices could not be merged", state = state, error = why);
         }

@@ -11,7 +11,9 @@ use std::time::Duration;
 
 use alluvium_pagestore::Result;
 
-use super::{LEVELS_MAX, Packed, REST, STEP_BYTES, STEPS_MAX, SliceDirectory, number_in, time_of};
+use super::{
+    LEVELS_MAX, OWED_MAX, Packed, REST, STEP_BYTES, STEPS_MAX, SliceDirectory, number_in, time_of,
+};
 use crate::runs::{Judge, RecordView};
 
 /// Whoever drops a state waits so long for a merge that a helper has.
@@ -102,10 +104,14 @@ impl Packed {
     }
 
     fn step_here(&mut self) -> Result<()> {
+        let fuel = STEP_BYTES;
+        // A merge that is held begins, and does nothing.
+        #[cfg(test)]
+        let fuel = if self.are_merges_held { 0 } else { fuel };
         let Self { levels, directory, runs, merged_bytes, .. } = self;
         let directory = &*directory;
         let judge = |_| Counting { directory, last: None };
-        levels.step(STEP_BYTES, *runs, *merged_bytes, judge).map(drop)
+        levels.step(fuel, *runs, *merged_bytes, judge).map(drop)
     }
 
     fn step_away(&mut self, is_patient: bool) -> Result<()> {
@@ -136,15 +142,48 @@ impl Packed {
         }
     }
 
-    /// Does some steps of merges, where levels have become many: whoever packs more pays for them.
+    /// Another batch comes. Where levels have become many, appends are to pay for it with steps of merges, one each; if they
+    /// have not paid for some batches, this does.
+    pub(in crate::append_log) fn comes_another(&mut self) {
+        if self.levels.len() <= LEVELS_MAX {
+            return;
+        }
+        if self.owed_steps >= OWED_MAX {
+            return self.catch_up();
+        }
+        self.owed_steps += STEPS_MAX;
+        self.begin_next();
+    }
+
+    /// Does a step of a merge that appends owe. Waits for a millisecond at most. Says whether one was owed.
+    pub(in crate::append_log) fn pay(&mut self) -> bool {
+        if self.owed_steps == 0 {
+            return false;
+        }
+        self.owed_steps -= 1;
+        if self.levels.len() <= LEVELS_MAX || self.step(true).is_err() {
+            self.owed_steps = 0;
+        }
+        true
+    }
+
+    /// Does some steps of merges, where levels have become many.
     pub(in crate::append_log) fn catch_up(&mut self) {
+        self.owed_steps = self.owed_steps.saturating_sub(STEPS_MAX);
         for _ in 0..STEPS_MAX {
             if self.levels.len() <= LEVELS_MAX || self.step(true).is_err() {
                 return;
             }
         }
-        // If the last of them ended a merge, the next one begins.
+        self.begin_next();
+    }
+
+    /// If the last step has ended a merge, or this one does, the next one begins.
+    fn begin_next(&mut self) {
         let _ = self.step(false);
+        if !self.levels.is_merging() {
+            let _ = self.step(false);
+        }
     }
 
     /// Takes the memory back that merges and reading need and do not have.
@@ -154,8 +193,11 @@ impl Packed {
         }
         let held = self.merging_bytes();
         let wanted = self.merge_bytes().saturating_sub(held);
-        if wanted > 0 && self.account.available() >= wanted + self.account.limit() / 16 {
-            self.purse.try_reserve_more(wanted);
+        // Bit by bit, if there is not enough: nothing else leaves so much free at once as much of it may be.
+        let spare = self.account.available().saturating_sub(self.account.limit() / 16);
+        let more = wanted.min(spare);
+        if more > 0 {
+            self.purse.try_reserve_more(more);
         }
     }
 }

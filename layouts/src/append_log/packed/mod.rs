@@ -62,6 +62,8 @@ const LOADED_SHARE: u64 = 8;
 const BUCKETS_SHARE: u64 = 64;
 /// What one slice has packed takes one part in so many of the memory at most, since unpacking it takes much more.
 const SLICE_SHARE: u64 = 32;
+/// The elements of one packed slice take one part in so many of the memory at most, as values.
+const UNPACKED_SHARE: u64 = 16;
 /// Hashes, which are slices here, of a partition: what is read before a slice is a part of it.
 const PARTITION_SLICES: usize = 128;
 /// Most buckets that are packed together: the fewer batches there are, the less merges write again.
@@ -70,9 +72,13 @@ const PACKED_RUNS_MAX: usize = 1024;
 const STEP_BYTES: u64 = 64 << 10;
 /// Most bytes that merges read at once from a level, and that are written at once.
 const MERGED_BYTES_MAX: u64 = 64 << 10;
-/// With more levels than these a batch does so many steps of merges.
+/// Bytes of records that one part of a merge looks at: newer levels are merged after it, if they are many.
+const PART_BYTES: u64 = 8 << 20;
+/// With more levels than these the appends after a batch do so many steps of merges, one each.
 const LEVELS_MAX: usize = 12;
 const STEPS_MAX: usize = 16;
+/// Steps that appends may owe before a batch does some.
+const OWED_MAX: usize = 4 * STEPS_MAX;
 /// Batches that are not packed after one that could not be.
 const REST: u32 = 16;
 
@@ -116,6 +122,8 @@ pub struct Packed {
     #[cfg(test)]
     are_merges_held: bool,
     is_lent: bool,
+    /// Steps of merges that the next appends are to do.
+    owed_steps: usize,
     /// Whether small buckets are packed and levels merged: there is [memory for it](beginning).
     writes: bool,
     /// Whether that memory may be of no use any more.
@@ -192,7 +200,9 @@ impl Packed {
         }
         let state = fingerprint(&context.name);
         let none = |kind| Booked::none(account.clone(), kind);
+        let part_bytes = if sizes.packs_all { PART_BYTES / 512 } else { PART_BYTES };
         let levels = Levels::new(store.clone(), account.clone(), state);
+        let levels = levels.merged_in_parts_of(part_bytes);
         Some(Self {
             state,
             directory: SliceDirectory::default(),
@@ -222,6 +232,7 @@ impl Packed {
             #[cfg(test)]
             are_merges_held: false,
             is_lent: false,
+            owed_steps: 0,
             writes: false,
             may_end: false,
             tried_to_end: 0,

@@ -5,7 +5,9 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use alluvium_pagestore::io::{Device, Faults, Simulated};
-use alluvium_pagestore::{Account, BlobWriter, Helper, SegmentStore, Time};
+use alluvium_pagestore::{
+    Account, BlobReader, BlobWriter, Helper, SegmentStore, StateImage, Time, hash_word,
+};
 
 use super::{BUCKETS_SHARE, LEVELS_MAX, PACKED};
 use crate::append_log::{AppendLog, AppendLogLists};
@@ -17,6 +19,8 @@ type Element = [u64; 4];
 
 struct Ground {
     device: Arc<dyn Device>,
+    context: StateContext,
+    memory: u64,
     lists: AppendLogLists<u64, Element>,
     blobs: u64,
 }
@@ -35,8 +39,8 @@ impl Ground {
             movable: false,
             restored: None,
         };
-        let lists = layout.open_lists(context).unwrap();
-        Self { device, lists, blobs: 0 }
+        let lists = layout.open_lists(context.clone()).unwrap();
+        Self { device, context, memory, lists, blobs: 0 }
     }
 
     fn blobs(&mut self) -> BlobWriter {
@@ -44,11 +48,20 @@ impl Ground {
         BlobWriter::new(self.device.clone(), self.blobs, 4096)
     }
 
-    fn checkpoint(&mut self) {
+    fn checkpoint(&mut self) -> StateImage {
         let mut blobs = self.blobs();
-        self.lists.checkpoint(&mut blobs).unwrap();
+        let image = self.lists.checkpoint(&mut blobs).unwrap();
         blobs.finish().unwrap();
         self.lists.checkpointed(CheckpointOutcome::Committed);
+        image
+    }
+
+    /// Opens what a checkpoint has, in place of the lists.
+    fn reopen(&mut self, layout: &AppendLog, image: StateImage) {
+        let context = self.context.clone();
+        let account = Account::below(&Account::root(self.memory), "lists", u64::MAX);
+        let restored = Some((image, BlobReader::new(self.device.clone())));
+        self.lists = layout.open_lists(StateContext { account, restored, ..context }).unwrap();
     }
 
     fn append(&mut self, slice: i64, range: Range<u64>) {
@@ -160,4 +173,47 @@ fn small_slices_that_wait_for_merges_hold_nothing_up() {
         assert!(ground.fold(slice).into_iter().eq((0..8_000).map(|n| [n; 4])), "{slice}");
     }
     assert!(ground.lists.core.account.stats().peak <= memory);
+}
+
+/// A checkpoint between two parts of a merge, and purging: what is merged and what is cut is told by it.
+#[test]
+fn a_checkpoint_between_two_parts_of_a_merge_has_each_slice_once() {
+    let layout = AppendLog::new().pack_all();
+    let mut ground = Ground::new(&layout, 4 << 20);
+    let (slices, mut rounds, mut deepest) = (600, vec![0u64; 600], 0);
+    let mut purged = 0;
+    for batch in 0..120u64 {
+        for n in 0..40 {
+            let slice = purged + (hash_word(batch << 8 | n) % (slices - purged as u64)) as i64;
+            let count = &mut rounds[slice as usize];
+            ground.append(slice, *count..*count + 2);
+            *count += 2;
+        }
+        ground.lists.reclaim(u64::MAX).unwrap();
+        // Some parts a batch, of merges that do not go on otherwise.
+        let packed = ground.lists.core.packed.as_mut().unwrap();
+        packed.are_merges_held = false;
+        (0..3).for_each(|_| packed.step(false).unwrap());
+        packed.are_merges_held = true;
+        let parted = ground.lists.core.packed.as_ref().unwrap().levels.parted();
+        deepest = deepest.max(parted);
+        if parted == 0 || batch % 5 != 0 {
+            continue;
+        }
+        if batch % 3 == 0 {
+            purged += 11;
+            ground.lists.purge(Time(purged), usize::MAX).unwrap();
+        }
+        let image = ground.checkpoint();
+        if batch % 2 == 0 {
+            ground.reopen(&layout, image);
+        }
+        for slice in (0..slices as i64).step_by(3) {
+            let count = if slice < purged { 0 } else { rounds[slice as usize] };
+            assert!(ground.fold(slice).into_iter().eq((0..count).map(|n| [n; 4])), "{slice}");
+        }
+    }
+    assert!(deepest > 0 && purged > 0, "{deepest} merges in parts, {purged}");
+    let total: u64 = rounds[purged as usize..].iter().sum();
+    assert_eq!(ground.lists.len(), total);
 }

@@ -44,6 +44,7 @@ impl Levels {
             removed.extend(level.runs.extract_if(.., |run| is_over(run.info())));
         }
         self.levels.retain(|level| !level.runs.is_empty());
+        self.forget_parted();
         // What cannot be removed is left over until the next open.
         let _ = self.remove(removed);
     }

@@ -63,10 +63,10 @@ impl Levels {
             return Ok(Helped::Waiting);
         }
         if self.merging.is_none() {
-            let Some((count, work, memory)) = self.prepare(runs, read_bytes) else {
+            let Some((due, work, memory)) = self.prepare(runs, read_bytes) else {
                 return Ok(Helped::Nothing);
             };
-            let mut merging = self.merging_of(count, Worker::Gone, memory);
+            let mut merging = self.merging_of(due, Worker::Gone, memory);
             merging.worker = Worker::Here(work, Some(judge_of(merging.is_last)));
             self.merging = Some(merging);
             self.hand_over();

@@ -3,8 +3,11 @@
 //! What it keeps true: levels that are merged stay until all of the merge is there; one that fails, or is given up,
 //! changes nothing.
 
+use std::ops::Range;
+
 use alluvium_pagestore::{Error, MemoryKind, Result};
 
+use super::parts::Due;
 use super::work::{Work, Worker};
 use super::{Level, Levels};
 use crate::runs::directory::RunInfo;
@@ -29,6 +32,11 @@ pub fn due(records: &[u64]) -> Option<usize> {
     if above.iter().sum::<u64>() as f64 > SHARE * *oldest as f64 {
         return Some(records.len().min(MERGED_MAX));
     }
+    due_above(above)
+}
+
+/// How many of the newest of some levels are to be merged, whatever is below them. None: there are few.
+pub(super) fn due_above(above: &[u64]) -> Option<usize> {
     if above.len() < ABOVE_MAX {
         return None;
     }
@@ -49,6 +57,8 @@ pub(super) struct Merging {
     pub(super) numbers: Vec<u64>,
     /// Whether the oldest level is one of them.
     pub(super) is_last: bool,
+    /// The first hash of the part. Not the lowest: others are over.
+    pub(super) from: u64,
     /// Bytes of the files that are merged, and those that are read.
     bytes: u64,
     pub(super) read_bytes: u64,
@@ -68,7 +78,7 @@ impl Levels {
     /// meanwhile. None if there is none, or one goes on.
     pub fn due_bytes(&self, runs: RunSizes, read_bytes: usize) -> u64 {
         match self.due().filter(|_| self.merging.is_none()) {
-            Some(count) => self.sizes_of(count, runs, read_bytes).1 + self.longest_read(),
+            Some(due) => self.sizes_of(due.range, runs, read_bytes).1 + self.longest_read(),
             None => 0,
         }
     }
@@ -83,7 +93,7 @@ impl Levels {
         if let Some(merging) = &self.merging {
             return merging.bytes.saturating_sub(merging.read_bytes);
         }
-        self.due().map_or(0, |count| self.levels[..count].iter().map(Level::bytes).sum())
+        self.due().map_or(0, |due| self.levels[due.range].iter().map(Level::bytes).sum())
     }
 
     /// Bytes that are booked for the merge which goes on.
@@ -94,11 +104,6 @@ impl Levels {
     /// Whether levels are to be merged, or are being merged.
     pub fn is_behind(&self) -> bool {
         self.merging.is_some() || self.due().is_some()
-    }
-
-    fn due(&self) -> Option<usize> {
-        let records: Vec<u64> = self.levels.iter().map(Level::records).collect();
-        due(&records)
     }
 
     /// Merges for about `fuel` bytes of records; begins the merge that is due if there is none, and memory has room for
@@ -150,34 +155,37 @@ impl Levels {
 
     /// Begins the merge that is due. Says whether there is one and memory for it.
     fn begin(&mut self, runs: RunSizes, read_bytes: usize) -> Result<bool> {
-        let Some((count, mut work, memory)) = self.prepare(runs, read_bytes) else {
+        let Some((due, mut work, memory)) = self.prepare(runs, read_bytes) else {
             return Ok(false);
         };
         work.open()?;
-        self.merging = Some(self.merging_of(count, Worker::Here(work, None), memory));
+        self.merging = Some(self.merging_of(due, Worker::Here(work, None), memory));
         Ok(true)
     }
 
-    /// What the merge that is due works with, how many levels it merges, and its memory, if there is room for it.
+    /// What the merge that is due works with, which levels it merges, and its memory, if there is room for it.
     pub(super) fn prepare(
         &mut self,
         runs: RunSizes,
         read_bytes: usize,
-    ) -> Option<(usize, Box<Work>, Booked)> {
-        let count = self.due()?;
-        let (sizes, bytes) = self.sizes_of(count, runs, read_bytes);
+    ) -> Option<(Due, Box<Work>, Booked)> {
+        let due = self.due()?;
+        let (sizes, bytes) = self.sizes_of(due.range.clone(), runs, read_bytes);
         let memory = self.book(bytes)?;
-        let merged: Vec<Vec<RunInfo>> = self.infos().drain(..count).collect();
-        let work = Work::new(self.store.clone(), self.state, merged, sizes);
-        Some((count, Box::new(work), memory))
+        let merged = self.infos_of(due.range.clone());
+        let part = (due.from, self.part_bytes);
+        let work = Work::new(self.store.clone(), self.state, merged, sizes, part);
+        Some((due, Box::new(work), memory))
     }
 
-    pub(super) fn merging_of(&self, count: usize, worker: Worker, memory: Booked) -> Merging {
+    pub(super) fn merging_of(&self, due: Due, worker: Worker, memory: Booked) -> Merging {
+        let merged = &self.levels[due.range.clone()];
         Merging {
             worker,
-            numbers: self.levels[..count].iter().map(|level| level.number).collect(),
-            is_last: count == self.levels.len(),
-            bytes: self.levels[..count].iter().map(Level::bytes).sum(),
+            numbers: merged.iter().map(|level| level.number).collect(),
+            is_last: due.range.end == self.levels.len(),
+            from: due.from,
+            bytes: merged.iter().map(Level::bytes).sum(),
             read_bytes: 0,
             cuts: Vec::new(),
             failed: 0,
@@ -185,13 +193,23 @@ impl Levels {
         }
     }
 
-    /// The sizes of a merge of the newest levels, and what it takes.
-    fn sizes_of(&self, count: usize, runs: RunSizes, read_bytes: usize) -> (MergeSizes, u64) {
-        let merged: Vec<Vec<RunInfo>> = self.infos().drain(..count).collect();
+    fn infos_of(&self, range: Range<usize>) -> Vec<Vec<RunInfo>> {
+        self.infos().drain(range).collect()
+    }
+
+    /// The sizes of a merge of levels, and what it takes.
+    fn sizes_of(
+        &self,
+        range: Range<usize>,
+        runs: RunSizes,
+        read_bytes: usize,
+    ) -> (MergeSizes, u64) {
+        let is_last = range.end == self.levels.len();
+        let merged = self.infos_of(range);
         let infos: Vec<&[RunInfo]> = merged.iter().map(Vec::as_slice).collect();
         let records = merged.iter().flatten().map(|info| info.records).sum();
         // What stays longest has the short filters: they are most of what filters take.
-        let is_wide = runs.is_wide && count < self.levels.len();
+        let is_wide = runs.is_wide && !is_last;
         let runs = RunSizes { syncs: self.syncs, is_wide, ..runs.expecting(records) };
         let sizes = MergeSizes::of(runs, read_bytes, &infos);
         (sizes, sizes.memory_bytes(&infos))
@@ -217,10 +235,11 @@ impl Levels {
         done
     }
 
-    /// The merge is over: what it wrote stands where the levels stood that it merged.
+    /// The merge, or a part of it, is over: what it wrote stands where the levels stood that it merged, or above them.
     fn install(&mut self) -> Result<bool> {
         let merging = self.merging.as_ref().expect("a merge was begun");
         let Worker::Here(work, _) = &merging.worker else { panic!("a helper has the merge") };
+        let next = work.next_hash();
         let mut level = match self.open(&work.sealed.clone()) {
             Ok(level) => level,
             Err(error) => {
@@ -240,13 +259,22 @@ impl Levels {
         self.done.merged_bytes += level.runs.iter().map(|run| run.info().bytes).sum::<u64>();
         let at = self.levels.iter().position(|level| level.number == merging.numbers[0]);
         let at = at.expect("levels stay while they are merged");
-        let merged: Vec<Level> = self.levels.drain(at..at + merging.numbers.len()).collect();
-        level.latest = merged.iter().map(|level| level.latest).max().unwrap_or(level.latest);
-        if !level.runs.is_empty() {
-            self.levels.insert(at, level);
-        }
-        let removed = self.remove(merged.into_iter().flat_map(|level| level.runs));
+        let merged = at..at + merging.numbers.len();
+        let latest = self.levels[merged.clone()].iter().map(|level| level.latest).max();
+        level.latest = latest.unwrap_or(level.latest);
+        let removed = match next {
+            Some(next) => {
+                self.install_part(level, (merging, at), next);
+                Ok(())
+            }
+            None => {
+                let merged: Vec<Level> = self.levels.drain(merged).collect();
+                self.install_last(level, (merging, at));
+                self.remove(merged.into_iter().flat_map(|level| level.runs))
+            }
+        };
         self.remove_what_is_cut();
+        self.forget_parted();
         self.cut_memory.adjust_to(self.cut_bytes());
         removed.map(|()| true)
     }

@@ -30,6 +30,8 @@ pub(super) struct Work {
     state: u64,
     levels: Vec<Vec<RunInfo>>,
     sizes: MergeSizes,
+    /// The first hash of the part, and its bytes.
+    part: (u64, u64),
     /// None before it is opened.
     merge: Option<Merge>,
     pub sealed: Vec<RunInfo>,
@@ -37,15 +39,17 @@ pub(super) struct Work {
 }
 
 impl Work {
-    /// What merges levels, the newest first. It takes no memory before it is opened.
+    /// What merges levels, the newest first: a part of them, from a hash on, of about so many bytes. It takes no memory
+    /// before it is opened.
     pub fn new(
         store: SegmentStore,
         state: u64,
         levels: Vec<Vec<RunInfo>>,
         sizes: MergeSizes,
+        part: (u64, u64),
     ) -> Self {
         let (sealed, unsynced) = (Vec::new(), Vec::new());
-        Self { store, state, levels, sizes, merge: None, sealed, unsynced }
+        Self { store, state, levels, sizes, part, merge: None, sealed, unsynced }
     }
 
     /// Opens the levels. Reads the beginning of each.
@@ -59,7 +63,8 @@ impl Work {
     fn opened(&mut self) -> Result<&mut Merge> {
         if self.merge.is_none() {
             let infos: Vec<&[RunInfo]> = self.levels.iter().map(Vec::as_slice).collect();
-            self.merge = Some(Merge::new(&self.store, self.state, &infos, self.sizes)?);
+            let owner = (&self.store, self.state);
+            self.merge = Some(Merge::of_part(owner, &infos, self.sizes, self.part)?);
             self.levels = Vec::new();
         }
         Ok(self.merge.as_mut().expect("it was just opened"))
@@ -81,6 +86,11 @@ impl Work {
     /// Whether a step that has failed can be tried again.
     pub fn can_go_on(&self) -> bool {
         self.merge.as_ref().is_none_or(Merge::can_go_on)
+    }
+
+    /// The first hash that is not merged, if the part is over and there are more.
+    pub fn next_hash(&self) -> Option<u64> {
+        self.merge.as_ref().and_then(Merge::next_hash)
     }
 
     /// Bytes read so far.
