@@ -322,7 +322,6 @@ impl RawTable {
 
     /// Finds the first slot with the tag of a hash whose entry `is` it, window by window. Compiled once: a look-up that
     /// comes here makes an indirect call per entry with the tag.
-    #[cold]
     #[inline(never)]
     fn search(&self, hash: u64, is: &mut dyn FnMut(NonNull<u8>) -> bool) -> Option<FoundSlot> {
         let index = self.index_of(hash);

@@ -4,13 +4,13 @@
 //! What it keeps true: each place in the tree points to a value of the map's type, which the map owns and nothing else
 //! points to.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, btree_map};
 use std::fmt;
 use std::marker::PhantomData;
 use std::ops::Bound;
 use std::ptr::NonNull;
 
-use alluvium_pagestore::Time;
+use alluvium_pagestore::{Result, Time};
 
 use super::first_panic::FirstPanic;
 use super::out_of_line_unsafe::{DroppedHere, drop_here};
@@ -18,7 +18,7 @@ use super::out_of_line_unsafe::{DroppedHere, drop_here};
 /// Memory of a time beside its value: an entry of a B-tree at its worst fill, and what an allocator adds to a value.
 const PLACE_BYTES: u64 = 72;
 
-/// Values by time. A look-up costs O(log n), a visit of all O(n log n).
+/// Values by time. A look-up costs O(log n), a visit of all O(n).
 pub struct ByTime<T> {
     places: DroppedHere<Places>,
     values: PhantomData<Box<T>>,
@@ -51,12 +51,27 @@ impl Places {
     }
 
     #[inline(never)]
+    fn walk(&self, range: (Bound<Time>, Bound<Time>)) -> Walk<'_> {
+        Walk(self.0.range(range))
+    }
+
+    #[inline(never)]
     fn times(&self) -> Vec<Time> {
         self.0.keys().copied().collect()
     }
 
     fn len(&self) -> usize {
         self.0.len()
+    }
+}
+
+/// Places in order.
+struct Walk<'a>(btree_map::Range<'a, Time, NonNull<u8>>);
+
+impl Walk<'_> {
+    #[inline(never)]
+    fn next(&mut self) -> Option<(Time, NonNull<u8>)> {
+        self.0.next().map(|(time, value)| (*time, *value))
     }
 }
 
@@ -117,6 +132,20 @@ impl<T> ByTime<T> {
         unsafe { value.as_mut() }
     }
 
+    /// Returns the value of a time, which is made if there is none. One look-up if there is.
+    #[inline]
+    pub fn get_or_insert(
+        &mut self,
+        time: Time,
+        make: impl FnOnce() -> Result<T>,
+    ) -> Result<&mut T> {
+        match self.places.get(time) {
+            // SAFETY: as said above.
+            Some(value) => Ok(unsafe { value.cast::<T>().as_mut() }),
+            None => Ok(self.insert(time, make()?)),
+        }
+    }
+
     /// Removes the value of a time.
     pub fn remove(&mut self, time: Time) -> Option<T> {
         let value = self.places.remove(time)?;
@@ -148,10 +177,9 @@ impl<T> ByTime<T> {
 
     /// Iterates over the values of some times, in order.
     pub fn range(&self, range: (Bound<Time>, Bound<Time>)) -> impl Iterator<Item = (Time, &T)> {
-        let mut left = range;
+        let mut walk = self.places.walk(range);
         std::iter::from_fn(move || {
-            let (time, value) = self.places.next(left)?;
-            left.0 = Bound::Excluded(time);
+            let (time, value) = walk.next()?;
             // SAFETY: as said above.
             Some((time, unsafe { value.cast::<T>().as_ref() }))
         })
@@ -174,11 +202,11 @@ impl<T> ByTime<T> {
 
     /// Shows the values after a time, in order; all if there is none.
     pub fn for_each_after(&mut self, time: Option<Time>, see: &mut dyn FnMut(&mut T)) {
-        let mut left = (time.map_or(Bound::Unbounded, Bound::Excluded), Bound::Unbounded);
-        while let Some((time, value)) = self.places.next(left) {
+        let after = time.map_or(Bound::Unbounded, Bound::Excluded);
+        let mut walk = self.places.walk((after, Bound::Unbounded));
+        while let Some((_, value)) = walk.next() {
             // SAFETY: as said above; nobody has another reference to the value.
             see(unsafe { value.cast::<T>().as_mut() });
-            left.0 = Bound::Excluded(time);
         }
     }
 }
@@ -233,9 +261,13 @@ mod tests {
             let time = Time(TIMES[next(TIMES.len())]);
             match next(5) {
                 0 | 1 => {
-                    if !map.has(time) {
+                    if !map.has(time) && step % 2 == 0 {
                         *map.insert(time, vec![step]) = vec![step, 1];
                         model.insert(time, vec![step, 1]);
+                    } else {
+                        let made = map.get_or_insert(time, || Ok(vec![step]));
+                        made.unwrap().push(2);
+                        model.entry(time).or_insert_with(|| vec![step]).push(2);
                     }
                 }
                 2 => assert_eq!(map.remove(time), model.remove(&time)),

@@ -183,16 +183,15 @@ impl<K: Key, E: State> HeapLists<K, E> {
             false => self.kept + self.buckets.len() as u64 * BUCKET_BYTES,
         };
         let account = &self.context.account;
-        if !self.buckets.has(time) {
+        let bucket = self.buckets.get_or_insert(time, || {
             account.reserve(MemoryKind::Tables, BUCKET_BYTES, "a bucket")?;
             let lists = EntryTable::new(account.clone(), self.range);
             let lists = match self.context.movable {
                 true => lists.expect_few_of(self.context.key_groups),
                 false => lists,
             };
-            self.buckets.insert(time, Bucket { lists, elements: 0, values: 0, captured: None });
-        }
-        let bucket = self.buckets.get_mut(time).expect("made above");
+            Ok(Bucket { lists, elements: 0, values: 0, captured: None })
+        })?;
         let Bucket { lists, elements, values, .. } = bucket;
         if lists.find(hash, |list| key.is(&list.key)).is_none() {
             let key = key.to_owned();

@@ -73,11 +73,10 @@ impl<K: Key> PaneKeys<K> {
             }
         }
         self.make_room(heap + SLICE_BYTES, table)?;
-        if !self.slices.has(slice) {
+        let keys = self.slices.get_or_insert(slice, || {
             self.account.charge(MemoryKind::Tables, SLICE_BYTES);
-            self.slices.insert(slice, EntryTable::new(self.account.clone(), self.range));
-        }
-        let keys = self.slices.get_mut(slice).expect("made above");
+            Ok(EntryTable::new(self.account.clone(), self.range))
+        })?;
         // Booked before the set grows into it.
         self.account.charge(MemoryKind::Values, heap);
         let mut inserted = keys.insert(hash, || (key.clone(), ())).map(drop);

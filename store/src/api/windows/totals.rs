@@ -275,6 +275,25 @@ impl<K: Key, A: State, P: Panes<K, Total<A>>> Totals<K, A, P> {
         done
     }
 
+    /// Changes the totals of the keys that have moved, in one batch. Compiled once for all aggregates of one type.
+    fn apply_moved(
+        &mut self,
+        init: &dyn Fn() -> Total<A>,
+        change: &dyn Fn(&A, &mut Total<A>),
+    ) -> Result<()> {
+        let Self { panes, moved, .. } = self;
+        if moved.is_empty() {
+            return Ok(());
+        }
+        let done = panes.run(moved.len(), |totals| {
+            let change = |(_, acc): &(K, A), total: &mut _| change(acc, total);
+            totals.update_batch(moved, |(key, _)| (SLICE, key), |_| init(), change)
+        })?;
+        done.map_err(|error| error.leave_rest(moved))?;
+        moved.clear();
+        Ok(())
+    }
+
     fn try_step<E>(
         &mut self,
         aggregate: &impl Aggregate<E, Acc = A>,
@@ -286,20 +305,8 @@ impl<K: Key, A: State, P: Panes<K, Total<A>>> Totals<K, A, P> {
         let init = || (aggregate.init(), 0);
         loop {
             // What an error has left.
+            self.apply_moved(&init, &change)?;
             let Self { panes, moved, .. } = self;
-            if !moved.is_empty() {
-                let mut applied = 0;
-                let done: Result<()> = panes.run(moved.len(), |totals| {
-                    moved.iter().try_for_each(|(key, acc)| {
-                        let change = &mut |total: &mut _| change(acc, total);
-                        update_rarely(totals, (SLICE, key), &mut || init(), change)?;
-                        applied += 1;
-                        Ok(())
-                    })
-                })?;
-                moved.drain(..applied);
-                done?;
-            }
             if cursor.done || *fuel == 0 {
                 return Ok(cursor.done);
             }
