@@ -9,7 +9,7 @@ use crate::event::{Events, write_uuid};
 use crate::job::{Ad, Figures, Job, Placement, Remote, run, slot_ends};
 use crate::oracle::{difference, recount};
 use crate::proxy::Proxy;
-use crate::server::{Listen, Options, Server, connection};
+use crate::server::{Listen, Options, PATIENCE, Server, connection};
 use crate::{Error, Result, sink};
 
 /// The key that says that a server's table is loaded.
@@ -212,7 +212,10 @@ impl Cell {
     }
 
     fn placement(&self, tables: &[Table]) -> Result<Placement> {
-        let asked = |config: RedisConfig| config.pipeline(self.pipeline).requires(LOADED);
+        // No server is paused here. What a busy machine answers late is not asked twice.
+        let asked = |config: RedisConfig| {
+            config.pipeline(self.pipeline).requires(LOADED).within(PATIENCE, PATIENCE)
+        };
         let configs = match self.place {
             Place::Shared => return Ok(Placement::Shared),
             Place::Partitioned => return Ok(Placement::Partitioned),
@@ -231,7 +234,7 @@ impl Cell {
             tables: configs,
             cache: (self.cache_bytes > 0).then_some((self.cache_bytes, ttl)),
             asked_max: 256.max(self.pipeline),
-            patience: Some(Duration::from_secs(10)),
+            patience: Some(Duration::from_secs(60)),
         }))
     }
 
@@ -334,7 +337,7 @@ fn take_slots(server: &Server, begin: u16, end: u16) -> Result<()> {
 /// # Errors
 /// Those of Redis.
 pub fn load(server: &Server, events: &Events, slots: std::ops::Range<u16>) -> Result<()> {
-    let mut connection = connection(server.url())?;
+    let mut connection = connection(server.url(), PATIENCE)?;
     let text = |id| {
         let mut text = Vec::new();
         write_uuid(id, &mut text);

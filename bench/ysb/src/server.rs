@@ -83,7 +83,7 @@ rm -rf "$directory"
 "#;
 
 /// How long a server may take to answer first.
-const START_WITHIN: Duration = Duration::from_secs(10);
+const START_WITHIN: Duration = Duration::from_secs(60);
 
 /// The version of the server that is installed, if one is.
 pub fn installed() -> Option<String> {
@@ -171,7 +171,7 @@ impl Server {
     /// # Errors
     /// Those of Redis.
     pub fn query<T: redis::FromRedisValue>(&self, command: &redis::Cmd) -> Result<T> {
-        Ok(command.query(&mut connection(&self.url)?)?)
+        Ok(command.query(&mut connection(&self.url, PATIENCE)?)?)
     }
 
     /// GETs that it has answered since its start: found and not found.
@@ -229,18 +229,19 @@ impl Drop for Server {
     }
 }
 
-/// A connection that fails soon.
+/// A connection whose calls fail after `within`.
 ///
 /// # Errors
 /// Those of Redis.
-pub fn connection(url: &str) -> Result<redis::Connection> {
-    let connection = redis::Client::open(url)?.get_connection_with_timeout(PATIENCE)?;
-    connection.set_read_timeout(Some(PATIENCE))?;
-    connection.set_write_timeout(Some(PATIENCE))?;
+pub fn connection(url: &str, within: Duration) -> Result<redis::Connection> {
+    let connection = redis::Client::open(url)?.get_connection_with_timeout(within)?;
+    connection.set_read_timeout(Some(within))?;
+    connection.set_write_timeout(Some(within))?;
     Ok(connection)
 }
 
-const PATIENCE: Duration = Duration::from_secs(2);
+/// For what is not repeated if it fails: longer than a slow disk needs for a sync.
+pub const PATIENCE: Duration = Duration::from_secs(20);
 
 /// A free port; of a cluster's node, the one 10,000 above has to be free too.
 fn free_port(is_cluster: bool) -> Result<u16> {

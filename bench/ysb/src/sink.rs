@@ -15,6 +15,9 @@ use redis::{Cmd, FromRedisValue, Pipeline};
 use crate::oracle::Answers;
 use crate::server;
 
+/// A server that does not answer for so long is asked again.
+const ANSWER_WITHIN: Duration = Duration::from_secs(2);
+
 /// A campaign's views in the window that begins at a time.
 pub type Row = (u128, i64, i64);
 
@@ -150,7 +153,7 @@ impl Redis {
     ) -> Result<T> {
         let begin = Instant::now();
         loop {
-            let connected = server::connection(&self.url);
+            let connected = server::connection(&self.url, ANSWER_WITHIN);
             let (words, passes) = match connected {
                 Err(error) => (error.to_string(), true),
                 Ok(mut connection) => match request(&mut connection) {
@@ -177,7 +180,7 @@ fn is_passing(error: &redis::RedisError) -> bool {
 /// # Errors
 /// Those of Redis, or names that are none of ours.
 pub fn answers(url: &str) -> crate::Result<Answers> {
-    let mut connection = server::connection(url)?;
+    let mut connection = server::connection(url, server::PATIENCE)?;
     let names: Vec<String> = redis::cmd("KEYS").arg(format!("{RESULT}*")).query(&mut connection)?;
     let mut answers = Answers::new();
     for name in names {

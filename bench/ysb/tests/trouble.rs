@@ -11,7 +11,7 @@ use alluvium_ysb::event::{Events, write_uuid};
 use alluvium_ysb::job::{Figures, Job, Placement, Remote, run};
 use alluvium_ysb::oracle::{Answers, difference, recount};
 use alluvium_ysb::proxy::Proxy;
-use alluvium_ysb::server::{Listen, Options, Server, connection, installed};
+use alluvium_ysb::server::{Listen, Options, PATIENCE, Server, connection, installed};
 use alluvium_ysb::{Result, sink};
 
 const EVENTS: Events =
@@ -34,6 +34,9 @@ struct Setup {
     results: Server,
     directory: tempfile::TempDir,
     patience: Duration,
+    /// To connect, and to answer.
+    within: Duration,
+    nap: Duration,
     /// Instead of the table's own address.
     url: Option<String>,
 }
@@ -44,13 +47,15 @@ impl Setup {
         load(&table, &EVENTS, 0..16384).unwrap();
         let results = Server::start(Options::durable(Listen::Socket)).unwrap();
         let directory = tempfile::tempdir().unwrap();
-        Self { table, results, directory, patience: Duration::from_secs(20), url: None }
+        let (patience, within) = (Duration::from_secs(20), Duration::from_millis(300));
+        let nap = Duration::from_millis(20);
+        Self { table, results, directory, patience, within, nap, url: None }
     }
 
     fn job(&self) -> Job {
         let url = self.url.clone().unwrap_or_else(|| self.table.url().to_owned());
-        let within = Duration::from_millis(300);
-        let config = RedisConfig::new(url).pipeline(16).requires(LOADED).within(within, within);
+        let config = RedisConfig::new(url).pipeline(16).requires(LOADED);
+        let config = config.within(self.within, self.within);
         Job {
             events: EVENTS,
             placement: Placement::Redis(Remote {
@@ -66,7 +71,7 @@ impl Setup {
             checkpoint_every: 4_000,
             batch: 500,
             under_way: 4,
-            nap: Duration::from_millis(20),
+            nap: self.nap,
             moves_every: 0,
         }
     }
@@ -173,20 +178,29 @@ fn what_does_not_pass_ends_the_run_in_words() {
     let words = |failed: Result<Figures>| failed.expect_err("it fails").to_string();
     // Nobody is there.
     let mut setup = Setup::new(Options::volatile(Listen::Loopback));
-    setup.patience = Duration::from_millis(400);
+    setup.patience = Duration::from_secs(5);
+    // Else a busy machine's words would be those of a server that does not answer.
+    setup.within = Duration::from_secs(2);
     setup.table.kill().unwrap();
     let begin = Instant::now();
     let failed = words(run(&setup.job()));
-    assert!(failed.contains("refused") && begin.elapsed() < Duration::from_secs(10), "{failed}");
+    assert!(failed.contains("refused") && begin.elapsed() < Duration::from_secs(60), "{failed}");
     // It has restarted empty, and stays so.
     setup.table.restart().unwrap();
     let failed = words(run(&setup.job()));
     assert!(failed.contains("the table is not loaded"), "{failed}");
     // It hangs.
     load(&setup.table, &EVENTS, 0..16384).unwrap();
+    setup.patience = Duration::from_millis(400);
+    setup.within = Duration::from_millis(300);
+    // The job takes 4 s at the least, so that the server hangs before it ends.
+    setup.nap = Duration::from_millis(100);
     let failed = words(setup.run_with(|setup| setup.table.pause(true).unwrap()));
     assert!(failed.contains("has not answered") || failed.contains("Redis"), "{failed}");
     setup.table.pause(false).unwrap();
+    setup.patience = Duration::from_secs(20);
+    setup.within = Duration::from_secs(2);
+    setup.nap = Duration::from_millis(20);
     // A key is a list.
     let mut name = Vec::new();
     write_uuid(EVENTS.ad(17), &mut name);
@@ -241,9 +255,9 @@ fn nothing_is_left_behind_also_by_a_run_that_is_killed() {
     }
     let server = Server::start(Options::volatile(Listen::Loopback)).unwrap();
     let (directory, url) = (server.directory().to_owned(), server.url().to_owned());
-    assert!(directory.exists() && connection(&url).is_ok());
+    assert!(directory.exists() && connection(&url, PATIENCE).is_ok());
     drop(server);
-    assert!(!directory.exists() && connection(&url).is_err());
+    assert!(!directory.exists() && connection(&url, PATIENCE).is_err());
     let cell = ["cell", "--place", "delayed", "--delay-us", "1000", "--events", "1000000"];
     let out = tempfile::tempdir().unwrap();
     let suite = ["suite", "--rounds", "9", "--out", out.path().to_str().unwrap()];
