@@ -113,9 +113,6 @@ impl<'d> HotRecords<'d> {
 fn keep_lowest(found: &mut Vec<Hot>, most: usize) -> u64 {
     let (_, at, _) = found.select_nth_unstable(most);
     let beyond = at.hash;
-    if beyond == 0 {
-        return 0;
-    }
     let lowest = found.iter().map(|hot| hot.hash).min().unwrap_or(beyond);
     // At least one hash stays, however many records it has.
     let last = if lowest == beyond { beyond } else { beyond - 1 };
