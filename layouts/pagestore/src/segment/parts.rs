@@ -5,6 +5,7 @@
 //!
 //! Invariants: no two parts name the same segment, and a part's lists name only its own segments.
 
+use std::borrow::Cow;
 use std::collections::HashSet;
 
 use serde::{Deserialize, Serialize};
@@ -189,11 +190,15 @@ impl StateImage {
 
     /// Returns the image without its sorted runs, and the parts that have these. For a layout that
     /// takes what is in runs into memory.
-    pub fn split_runs(&self) -> (StateImage, Vec<ImagePart>) {
+    pub fn split_runs(&self) -> (Cow<'_, StateImage>, Vec<ImagePart>) {
+        if self.parts.iter().all(|part| part.layout != RUNS) {
+            return (Cow::Borrowed(self), Vec::new());
+        }
         let (runs, parts): (Vec<_>, Vec<_>) =
             self.parts.iter().cloned().partition(|part| part.layout == RUNS);
         let keys = runs.iter().map(|part| part.level_keys).sum();
-        (Self { entries: self.entries.saturating_sub(keys), parts }, runs)
+        let hot = Self { entries: self.entries.saturating_sub(keys), parts };
+        (Cow::Owned(hot), runs)
     }
 
     /// Adds a part, unless it names nothing.

@@ -106,8 +106,8 @@ impl Left {
         if self.untold > 0 {
             let count = self.untold;
             let what = format!(
-                "{count} records of sorted runs are not exported: others have the same hash, and \
-                 only a program with the key's type can tell whether the keys are equal"
+                "{count} records of sorted runs are not exported: others have the same hash, or they may \
+                 have expired, and only a program with the state's types can tell"
             );
             return Err(Error::new(ErrorKind::Unsupported, what));
         }
@@ -132,10 +132,15 @@ impl Judge<'_> {
         visit: VisitPayload<'_>,
     ) -> Result<bool> {
         for (nth, one) in group.iter().enumerate() {
-            if one.record.mark == TOMBSTONE || self.has_expired(one.record.payload) {
+            let has_expired = self.has_expired(one.record.payload);
+            if one.record.mark == TOMBSTONE || has_expired == Some(true) {
                 continue;
             }
-            match self.fate(&group[..nth], one)? {
+            let mut fate = self.fate(&group[..nth], one)?;
+            if has_expired.is_none() {
+                fate = fate.or(Fate::Untold);
+            }
+            match fate {
                 Fate::Live => {
                     if visit(one.record.payload)? {
                         return Ok(true);
@@ -191,18 +196,19 @@ impl Judge<'_> {
         (follows(&one) && follows(&other)).then_some(false)
     }
 
-    /// Whether a record has expired. Of one that cannot be decoded that is not known.
-    fn has_expired(&self, payload: &[u8]) -> bool {
-        let Some(touched) = &self.part.touched else { return false };
+    /// Whether a record has expired; `None` if that is not known, as it cannot be decoded.
+    fn has_expired(&self, payload: &[u8]) -> Option<bool> {
+        let Some(touched) = &self.part.touched else { return Some(false) };
         let Ok([_, Value::Fields(fields)]) = pair(self.types.types, self.types.record, payload)
         else {
-            return false;
+            return None;
         };
         match fields.first() {
             Some((name, Value::Number(at))) if name == "touched" => {
-                at.parse().is_ok_and(|at: i64| at < touched.expired_before.0)
+                let at: i64 = at.parse().ok()?;
+                Some(at < touched.expired_before.0)
             }
-            _ => false,
+            _ => None,
         }
     }
 }

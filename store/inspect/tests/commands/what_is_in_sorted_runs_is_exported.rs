@@ -9,6 +9,7 @@ use std::fs;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
+use alluvium::config::Helpers;
 use alluvium::time::nanos;
 use alluvium::types::hash_word;
 use alluvium::{
@@ -26,7 +27,9 @@ fn with_runs() -> AnyLayout {
 }
 
 fn open(place: &Path) -> Store {
-    Store::builder(place).memory(4 * MIB).max_value(4 * KIB).retain(1).open().unwrap()
+    // Merges are in steps: the files are the same each time.
+    let store = Store::builder(place).memory(4 * MIB).max_value(4 * KIB).retain(1);
+    store.helpers(Helpers::Inline).open().unwrap()
 }
 
 fn put<K: Key, V: State>(map: &mut Map<K, V>, key: K, value: V) {
