@@ -1,7 +1,7 @@
 //! The entry table against a map: entries of all sizes and alignments, equal hashes, drop glue, panics.
 
 use std::cell::Cell;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
@@ -67,6 +67,37 @@ fn walked<V: Made>(table: &EntryTable<Item<V>>) -> Vec<u64> {
     }
     all.sort_unstable();
     all
+}
+
+/// A fold over the lists of one hash goes on where it was after the table has grown.
+#[test]
+fn entries_of_one_hash_keep_their_order_while_the_table_grows() {
+    let account = Account::root(1 << 30);
+    for alike in [2, 5, 30, 70] {
+        ALIKE.set(alike);
+        let mut table = table::<Item<u64>>(&account);
+        let order_of = |table: &EntryTable<Item<u64>>, hash| -> Vec<u64> {
+            table.of_hash(hash).map(|item| item.n).collect()
+        };
+        let (mut hashes, mut moved) = (BTreeSet::new(), 0);
+        for step in 0..3_000u64 {
+            // The same hashes come again and again, between others.
+            let n = (step * 7919) % 3_000;
+            let grows = !table.table.has_room(hash_of(n));
+            let seen = hashes.iter().filter(|_| grows);
+            let before: Vec<_> = seen.map(|hash| (*hash, order_of(&table, *hash))).collect();
+            table.insert(hash_of(n), || item(n)).map(drop).unwrap();
+            hashes.insert(hash_of(n));
+            moved += u64::from(grows);
+            for (hash, before) in before {
+                let mut after = order_of(&table, hash);
+                after.retain(|found| *found != n);
+                assert_eq!(after, before, "{alike} alike, step {step}");
+            }
+        }
+        assert!(moved > 5, "{moved}");
+    }
+    ALIKE.set(1);
 }
 
 /// Seeded calls against a map.

@@ -167,19 +167,18 @@ impl RawTable {
     /// Moves the entries of the only block to a block of twice as many slots.
     fn double(&mut self) -> Result<()> {
         debug_assert!(self.blocks == 1, "only the first block grows");
-        let (old, slots, groups) = (self.directory[0], self.block_slots(), self.groups());
+        let (old, slots) = (self.directory[0], self.block_slots());
         // SAFETY: as said above.
         let (has_places, depth) = unsafe { (old.has_places(), old.head().depth.into()) };
         let places = if has_places { Shape::places_bytes((2 * slots).div_ceil(SLOTS)) } else { 0 };
         let bytes = self.shape.block_bytes(2 * slots) + places;
         self.account().ensure(bytes, "a hash table")?;
         let hashes = self.hashes_of(old);
+        let moving = self.moving_of(old, &hashes, &|_| true);
         self.set_slots(2 * slots);
         let new = self.new_blocks(1, depth, has_places);
-        for group in 0..groups {
-            for slot in slots_of(self.occupied_in(old, group)).map(|slot| group * SLOTS + slot) {
-                self.move_entry((old, slot), new, hashes[slot]);
-            }
+        for (slot, hash) in moving {
+            self.move_entry((old, slot), new, hash);
         }
         self.moved += 1;
         self.directory.fill(new);
@@ -227,19 +226,25 @@ impl RawTable {
         Ok((hashes, booked))
     }
 
-    /// Iterates over the slots of a block whose entries are `upper`, with their hashes.
-    fn upper_of<'a>(
+    /// Iterates over the slots of a block whose entries are to move, with their hashes. Those of one hash come in the
+    /// order of a look-up, and stay in it where they move to: a walk over them may go on after a table has grown. So
+    /// what was put before its first window, as nothing was free behind it, comes last.
+    fn moving_of<'a>(
         &self,
         block: Block,
         hashes: &'a Hashes,
-        is_upper: &'a dyn Fn(u64) -> bool,
+        moves: &'a dyn Fn(u64) -> bool,
     ) -> impl Iterator<Item = (usize, u64)> + use<'a> {
-        (0..=self.mask()).flat_map(move |group| {
+        let (mask, last) = (self.mask(), self.last());
+        let of_group = move |group, is_before: bool| {
             // SAFETY: as said above.
             let slots = slots_of(unsafe { block.occupied(group) });
             let all = slots.map(move |slot| (group * SLOTS + slot, hashes[group * SLOTS + slot]));
-            all.filter(move |(_, hash)| is_upper(*hash))
-        })
+            let is_now = move |slot, hash| (slot < hash as usize & last) == is_before;
+            all.filter(move |(slot, hash)| is_now(*slot, *hash) && moves(*hash))
+        };
+        let of = move |is_before| (0..=mask).flat_map(move |group| of_group(group, is_before));
+        of(false).chain(of(true))
     }
 
     /// Splits a chain of blocks by one more bit of their hashes.
@@ -248,7 +253,7 @@ impl RawTable {
         let is_upper = |hash: u64| range.place(hash) << (depth - 1) >> 63 == 1;
         let (first, (behind, _booked)) = (self.hashes_of(lower), self.hashes_behind(lower)?);
         let hashed = self.hanging(lower).zip(std::iter::once(&first).chain(&behind));
-        let count = |(block, hashes)| self.upper_of(block, hashes, &is_upper).count();
+        let count = |(block, hashes)| self.moving_of(block, hashes, &is_upper).count();
         let upper_len: usize = hashed.clone().map(count).sum();
         let blocks = upper_len.div_ceil(self.entries_max()).max(1);
         let has_places = self.hanging_places(lower);
@@ -260,7 +265,7 @@ impl RawTable {
         self.blocks += 1;
         let index = self.index_of(hash);
         for (block, hashes) in hashed {
-            for (slot, hash) in self.upper_of(block, hashes, &is_upper) {
+            for (slot, hash) in self.moving_of(block, hashes, &is_upper) {
                 self.move_entry((block, slot), upper, hash);
                 self.vacate(index, (block, slot), hash);
             }

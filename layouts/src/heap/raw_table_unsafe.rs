@@ -754,7 +754,7 @@ impl RawTable {
 
     /// Returns the number of slots of a block less one.
     #[inline(always)]
-    fn last(&self) -> usize {
+    pub(super) fn last(&self) -> usize {
         self.last as usize
     }
 
