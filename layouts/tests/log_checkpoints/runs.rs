@@ -291,7 +291,7 @@ fn a_log_goes_on_from_its_runs() {
 }
 
 #[test]
-fn layouts_that_know_no_runs_say_so() {
+fn a_heap_reads_runs_and_a_log_whose_groups_move_says_that_it_does_not() {
     use alluvium_layouts::{Heap, Layout, StateContext};
     use alluvium_pagestore::{Account, Helper};
     let mut run = Run::new();
@@ -307,8 +307,13 @@ fn layouts_that_know_no_runs_say_so() {
         movable,
         restored: Some((image.clone(), BlobReader::new(run.segments.shared_device()))),
     };
-    let refused = Layout::<u64, u64>::open(&Heap::new(), context(64 << 20, false)).err().unwrap();
-    assert_eq!(refused.kind(), ErrorKind::Unsupported, "{refused}");
+    let mut heap = Layout::<u64, u64>::open(&Heap::new(), context(64 << 20, false)).unwrap();
+    assert_eq!(heap.len(), run.model.len() as u64);
+    for (key, value) in &run.model {
+        assert_eq!(heap.get(key).unwrap().copied(), Some(*value), "{key}");
+    }
+    let refused = Layout::<u64, u64>::open(&Heap::new(), context(1 << 20, false)).err().unwrap();
+    assert_eq!(refused.kind(), ErrorKind::OverBudget, "{refused}");
     let log = HybridLog::new();
     let refused = Layout::<u64, u64>::open(&log, context(64 << 20, true)).err().unwrap();
     assert_eq!(refused.kind(), ErrorKind::Unsupported, "{refused}");
