@@ -19,9 +19,9 @@ pub const WINDOW_NS: i64 = 10_000_000_000;
 /// events are after that too.
 pub const BEGIN_NS: i64 = 7 * WINDOW_NS;
 
-/// How early or late events are at most, if times are skewed; and some of them.
+/// How early or late events are at most, if times are skewed.
 const SKEW_MS: u64 = 50;
-/// See [`SKEW_MS`].
+/// How late some events are, if times are skewed.
 pub const LATE_MS: u64 = 60_000;
 /// One event in so many is late.
 const LATE_ONE_IN: u64 = 100_000;
