@@ -179,7 +179,7 @@ fn what_does_not_pass_ends_the_run_in_words() {
     // Nobody is there.
     let mut setup = Setup::new(Options::volatile(Listen::Loopback));
     setup.patience = Duration::from_secs(5);
-    // Else a busy machine's words would be those of a server that does not answer.
+    // With less, a slow machine would be told that the server does not answer.
     setup.within = Duration::from_secs(2);
     setup.table.kill().unwrap();
     let begin = Instant::now();
