@@ -51,6 +51,8 @@ pub use support::by_time_unsafe::ByTime;
 #[doc(hidden)]
 pub use support::out_of_line_unsafe::{DroppedHere, OutOfLine};
 pub use support::oversize::Oversize;
+#[doc(hidden)]
+pub use support::tree_bytes::tree_bytes;
 pub use window_segments::{IMAGE_BYTES_MAX, IMAGE_BYTES_MIN, SegmentPanes, WindowSegments};
 
 /// Verifies a sorted run from its first byte to its last: checksums, the order of its records, and

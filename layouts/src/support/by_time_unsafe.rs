@@ -10,13 +10,11 @@ use std::marker::PhantomData;
 use std::ops::Bound;
 use std::ptr::NonNull;
 
-use alluvium_pagestore::{Result, Time};
+use alluvium_pagestore::{Result, Time, rounded};
 
 use super::first_panic::FirstPanic;
 use super::out_of_line_unsafe::{DroppedHere, drop_here};
-
-/// Memory of a time beside its value: an entry of a B-tree at its worst fill, and what an allocator adds to a value.
-const PLACE_BYTES: u64 = 72;
+use super::tree_bytes::tree_bytes;
 
 /// Values by time. A look-up costs O(log n), a visit of all O(n).
 pub struct ByTime<T> {
@@ -42,7 +40,12 @@ impl Places {
 
     #[inline(never)]
     fn remove(&mut self, time: Time) -> Option<NonNull<u8>> {
-        self.0.remove(&time)
+        let removed = self.0.remove(&time);
+        if self.0.is_empty() {
+            // It keeps a node otherwise.
+            self.0 = BTreeMap::new();
+        }
+        removed
     }
 
     #[inline(never)]
@@ -83,8 +86,23 @@ fn from(time: Time) -> (Bound<Time>, Bound<Time>) {
 // SAFETY: in all of these a place points to a value that `insert` has boxed, and that is in the map until its place is
 // removed. A value is borrowed as long as the map is.
 impl<T> ByTime<T> {
-    /// Memory of an entry, without what the value owns.
-    pub const ENTRY_BYTES: u64 = size_of::<T>() as u64 + PLACE_BYTES;
+    /// Returns the most that so many entries take, without what the values own.
+    pub const fn memory_bytes(len: usize) -> u64 {
+        tree_bytes::<Time, NonNull<u8>>(len) + (len * rounded(size_of::<T>())) as u64
+    }
+
+    /// Returns whether so many bytes for each entry are always enough.
+    pub(crate) const fn fits_in(entry_bytes: u64) -> bool {
+        // The first one takes a whole node; from eleven on there are several, that may be half full.
+        let mut len = 1;
+        while len <= 100 {
+            if Self::memory_bytes(len) > len as u64 * entry_bytes {
+                return false;
+            }
+            len += 1;
+        }
+        true
+    }
 
     /// Makes an empty map, which takes no memory.
     pub fn new() -> Self {

@@ -13,3 +13,4 @@ pub(crate) mod prefetch_unsafe;
 pub(crate) mod record_type_unsafe;
 pub(crate) mod system_page;
 pub(crate) mod trace;
+pub(crate) mod tree_bytes;

@@ -10,6 +10,7 @@ use super::capture::SLICE_SHARE_BYTES;
 use super::core::SegmentsCore;
 use super::slice::Slice;
 use super::tables::ToldTables;
+use crate::support::tree_bytes::tree_bytes;
 
 /// Slices whose places are remembered, beside the tree of all: a power of two.
 pub(super) const RECENT: usize = 256;
@@ -17,8 +18,8 @@ pub(super) const RECENT: usize = 256;
 const EXPECTED_MAX: u64 = 12_288;
 /// A slice is made for more than one entry if so many times that memory is free.
 const EXPECTED_SHARE: u64 = 8;
-/// Bytes of an entry of the tree of slices at its worst fill.
-const TREE_BYTES: u64 = 64;
+/// Bytes of an entry of the tree of slices: the first one takes a whole node.
+const TREE_BYTES: u64 = tree_bytes::<Time, u32>(1);
 
 impl SegmentsCore {
     /// Where a slice is, if it is there.
@@ -75,6 +76,10 @@ impl SegmentsCore {
         let slot = match self.vacant.pop() {
             Some(slot) => slot,
             None => {
+                if self.slots.len() == self.slots.capacity() {
+                    // A vector takes four at first otherwise.
+                    self.slots.reserve_exact(self.slots.len().max(1));
+                }
                 self.slots.push(None);
                 self.slots.len() as u32 - 1
             }

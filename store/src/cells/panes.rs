@@ -29,14 +29,14 @@ pub(crate) fn update_rarely<K: Key, A: State, P: Panes<K, A>>(
     panes.update(slice, key, init, change)
 }
 
-/// Puts an accumulator where there is none. Compiled once, as [`update_rarely`].
+/// Puts an accumulator where there is none. `make` is called once there is room for it. Compiled
+/// once, as [`update_rarely`].
 pub(crate) fn put_anew<K: Key, A: State, P: Panes<K, A>>(
     panes: &mut P,
     place: (Time, &K),
-    acc: A,
+    make: &mut dyn FnMut() -> A,
 ) -> Result<()> {
-    let mut acc = Some(acc);
-    update_rarely(panes, place, &mut || acc.take().expect("made once"), &mut |_| ())
+    update_rarely(panes, place, make, &mut |_| ())
 }
 
 /// How accumulators are merged.
@@ -163,7 +163,8 @@ impl<K: Key, A: State, P: Panes<K, A>> Contents for Kept<P, WaysOfPanes<K, A>> {
         if arriving.is_anew {
             self.inner.layout.remove(slice, &key)?;
         }
-        put_anew(&mut self.inner.layout, (slice, &key), acc)
+        let mut acc = Some(acc);
+        put_anew(&mut self.inner.layout, (slice, &key), &mut || acc.take().expect("made once"))
     }
 
     fn import_all(cell: &StateCell<Self>, entries: &mut dyn Entries) -> Result<()> {

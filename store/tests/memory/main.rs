@@ -13,4 +13,5 @@ mod the_least_memory_is_a_number;
 mod the_record_path_allocates_nothing_and_works_in_bounds;
 mod values_above_max_value_are_visited_rewritten_and_moved;
 mod values_are_as_large_as_max_value_says;
+mod values_by_time_take_what_is_said;
 mod what_is_accepted_is_there_again_in_the_same_memory;

@@ -11,5 +11,6 @@ pub(crate) mod rolling;
 pub(crate) mod shared_table;
 pub(crate) mod shell;
 pub(crate) mod spec;
+pub(crate) mod split;
 pub(crate) mod stateful;
 pub(crate) mod windows;

@@ -16,21 +16,18 @@ use alluvium::{
 };
 use timely::ExchangeData;
 use timely::dataflow::StreamVec;
-use timely::dataflow::channels::pact::Pipeline;
 use timely::dataflow::operators::Capability;
 use timely::dataflow::operators::core::{Concat, OkErr};
-use timely::dataflow::operators::generic::OutputBuilder;
-use timely::dataflow::operators::generic::builder_rc::OperatorBuilder;
 use timely::dataflow::operators::vec::Map;
-use timely::progress::operate::FrontierInterest;
 
 use crate::Changes;
 use crate::event_time::EventTime;
 use crate::intake::{Intake, Right, Work};
-use crate::operators::key_by::{Builder, KeyBy, Keyed};
+use crate::operators::key_by::{KeyBy, Keyed};
 use crate::operators::placing::{Fixed, Placing};
 use crate::operators::shell::{Body, Now, Output, advance_under};
 use crate::operators::spec::{OperatorState, Spec};
+use crate::operators::split::split;
 
 /// Keys that are looked at each time the operator is scheduled, when windows fire.
 const FUEL: usize = 8192;
@@ -321,35 +318,6 @@ where
 /// Opens windowed state.
 type OpenFires<'o, K, D, R, L> =
     Box<dyn FnOnce(&OperatorState<'_, L>) -> Result<Box<dyn Fires<K, D, R>>> + 'o>;
-
-/// Splits what windows have told from rows that were late, batch by batch. `ok_err` of Timely sorts batches by time
-/// first; that is compiled for each type of row, and again for each caller.
-fn split<'scope, T: EventTime, R: 'static, L: 'static>(
-    told: StreamVec<'scope, T, std::result::Result<R, L>>,
-) -> (StreamVec<'scope, T, R>, StreamVec<'scope, T, L>) {
-    let mut builder = OperatorBuilder::new("Split".to_owned(), told.scope());
-    let mut told = builder.new_input(told, Pipeline);
-    builder.set_notify_for(0, FrontierInterest::Never);
-    let (results, result_stream) = builder.new_output();
-    let (late, late_stream) = builder.new_output();
-    let mut results = OutputBuilder::<_, Builder<R>>::from(results);
-    let mut late = OutputBuilder::<_, Builder<L>>::from(late);
-    builder.build(move |_| {
-        move |_frontiers| {
-            let (mut results, mut late) = (results.activate(), late.activate());
-            told.for_each(|right, batch| {
-                let (mut results, mut late) = (results.session(&right), late.session(&right));
-                for row in batch.drain(..) {
-                    match row {
-                        Ok(result) => results.give(result),
-                        Err(row) => late.give(row),
-                    }
-                }
-            });
-        }
-    });
-    (result_stream, late_stream)
-}
 
 /// Windowed state, whatever its kind.
 trait Fires<K, D, R>: 'static {

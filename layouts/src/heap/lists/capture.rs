@@ -21,8 +21,11 @@ use crate::heap::segment_bytes;
 use crate::restore::full_image::{kept_free, pace};
 use crate::support::by_time_unsafe::ByTime;
 
-/// Bytes booked for a bucket at the barrier.
+/// Bytes booked for a bucket at the barrier: what is to be read of it, and its time.
 const BUCKET_BYTES: u64 = 336;
+const _: () = assert!(
+    (rounded(size_of::<Captured<(), ()>>()) + 2 * size_of::<Time>()) as u64 <= BUCKET_BYTES
+);
 
 impl<K: Key, E: State> InSteps for HeapLists<K, E> {
     fn pause(&mut self) -> Result<()> {

@@ -36,9 +36,9 @@ use crate::support::oversize::Oversize;
 
 /// Elements of a list's first vector.
 const CAPACITY_FIRST: usize = 4;
-/// Bytes booked for a bucket without lists.
-const BUCKET_BYTES: u64 = 336;
-const _: () = assert!(ByTime::<Bucket<(), ()>>::ENTRY_BYTES <= BUCKET_BYTES);
+/// Bytes booked for a bucket without lists: with a node of the tree of times, which the first bucket takes.
+const BUCKET_BYTES: u64 = ByTime::<Bucket<(), ()>>::memory_bytes(1);
+const _: () = assert!(ByTime::<Bucket<(), ()>>::fits_in(BUCKET_BYTES));
 
 /// Open lists of [`Heap`].
 #[derive(Debug)]

@@ -16,9 +16,9 @@ use crate::heap::hash_range::HashRange;
 use crate::heap::{GROUP, NEAR_BYTES};
 use crate::support::by_time_unsafe::ByTime;
 
-/// Bytes of a slice beside its keys.
-const SLICE_BYTES: u64 = 288;
-const _: () = assert!(ByTime::<Keys<()>>::ENTRY_BYTES <= SLICE_BYTES);
+/// Bytes of a slice beside its keys: a table, and a node of the tree of times, which the first slice takes.
+const SLICE_BYTES: u64 = ByTime::<Keys<()>>::memory_bytes(1);
+const _: () = assert!(ByTime::<Keys<()>>::fits_in(SLICE_BYTES));
 
 /// The keys of a slice.
 type Keys<K> = EntryTable<(K, ())>;

@@ -313,7 +313,7 @@ where
             if old != new {
                 // Put anew, not changed: a part of the old may be on storage.
                 told.remove(window.end, key)?;
-                put_anew(&mut *told, (window.end, key), acc.clone())?;
+                put_anew(&mut *told, (window.end, key), &mut || acc.clone())?;
                 old.into_iter().for_each(|row| out(key, window, row, -1));
                 new.into_iter().for_each(|row| out(key, window, row, 1));
             }

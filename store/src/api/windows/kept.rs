@@ -101,7 +101,9 @@ where
         // Put anew, not changed: a part of the old may be on storage.
         let mut told = told.enter()?;
         told.remove(window.end, key)?;
-        put_anew(&mut *told, (window.end, key), counts)?;
+        let mut counts = Some(counts);
+        let made = &mut || counts.take().expect("made once");
+        put_anew(&mut *told, (window.end, key), made)?;
         rows.into_iter().for_each(|(row, diff)| out(key, window, row, diff));
         Ok(())
     }

@@ -13,7 +13,7 @@ use std::collections::BTreeMap;
 use std::ops::Bound;
 use std::rc::Rc;
 
-use alluvium_layouts::ByTime;
+use alluvium_layouts::{ByTime, tree_bytes};
 use alluvium_pagestore::{Account, Key, MemoryKind, Result, Time};
 
 use super::sessions::Rules;
@@ -42,14 +42,13 @@ impl<K: Key + Ord> Reach<K> {
 
     /// Notes an answer. Fails if there is no memory for that.
     pub(crate) fn set(&mut self, key: &K, sent: Time, start: Option<Time>) -> Result<()> {
-        let time = if self.known.has(sent) { 0 } else { ByTime::<Starts<K>>::ENTRY_BYTES };
-        self.account.reserve(MemoryKind::Buffers, bytes(key) + time, "late events")?;
-        if time > 0 {
-            self.known.insert(sent, BTreeMap::new());
-        }
-        let starts = self.known.get_mut(sent).expect("made above");
+        let (times, known) = (self.known.len(), self.known.get(sent));
+        let time = if known.is_some() { 0 } else { time_bytes::<K>(times) };
+        let entry = entry_bytes(key, known.map_or(0, BTreeMap::len));
+        self.account.reserve(MemoryKind::Buffers, entry + time, "late events")?;
+        let starts = self.known.get_or_insert(sent, || Ok(BTreeMap::new()))?;
         if starts.insert(key.clone(), start).is_some() {
-            self.account.release(MemoryKind::Buffers, bytes(key));
+            self.account.release(MemoryKind::Buffers, entry);
         }
         Ok(())
     }
@@ -64,7 +63,11 @@ impl<K: Key + Ord> Reach<K> {
         let account = &self.account;
         self.known.for_each_after(Some(sent), &mut |starts| {
             if starts.remove(key).is_some() {
-                account.release(MemoryKind::Buffers, bytes(key));
+                account.release(MemoryKind::Buffers, entry_bytes(key, starts.len()));
+            }
+            if starts.is_empty() {
+                // It keeps a node otherwise.
+                *starts = BTreeMap::new();
             }
         });
     }
@@ -77,8 +80,10 @@ impl<K: Key + Ord> Reach<K> {
     }
 
     fn forget(&self, starts: Starts<K>) {
-        let keys = starts.keys().map(bytes).sum::<u64>();
-        self.account.release(MemoryKind::Buffers, keys + ByTime::<Starts<K>>::ENTRY_BYTES);
+        let keys = starts.keys().map(|key| key.heap_bytes() as u64).sum::<u64>();
+        let bytes = keys + tree_bytes::<K, Option<Time>>(starts.len());
+        drop(starts);
+        self.account.release(MemoryKind::Buffers, bytes + time_bytes::<K>(self.known.len()));
     }
 }
 
@@ -90,9 +95,15 @@ impl<K: Key + Ord> Drop for Reach<K> {
     }
 }
 
-/// An entry, in a tree that is half full.
-fn bytes<K: Key>(key: &K) -> u64 {
-    (2 * size_of::<(K, Option<Time>)>() + key.heap_bytes()) as u64
+/// What a time takes more than the `times` that are there, without its keys.
+fn time_bytes<K>(times: usize) -> u64 {
+    ByTime::<Starts<K>>::memory_bytes(times + 1) - ByTime::<Starts<K>>::memory_bytes(times)
+}
+
+/// What a key takes more than the `others` of its time.
+fn entry_bytes<K: Key>(key: &K, others: usize) -> u64 {
+    let tree = tree_bytes::<K, Option<Time>>;
+    tree(others + 1) - tree(others) + key.heap_bytes() as u64
 }
 
 /// Lets late events of one key, in the order of the times they were sent with, into its sessions; says

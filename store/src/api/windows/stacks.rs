@@ -448,7 +448,7 @@ impl<K: Key, A: State, P: Panes<K, Sum<A>>> Stacks<K, A, P> {
             let mut panes = self.panes.enter()?;
             panes.remove(*place, key)?;
             if let Some(sum) = sum {
-                put_anew(&mut *panes, (*place, key), sum.clone())?;
+                put_anew(&mut *panes, (*place, key), &mut || sum.clone())?;
             }
             drop(panes);
             self.changes.pop_front();
