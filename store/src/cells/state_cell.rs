@@ -14,7 +14,7 @@ mod hooks;
 
 use std::cell::{Cell, Ref, RefCell, RefMut};
 use std::fmt;
-use std::ops::Deref;
+use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 
 use alluvium_layouts::OutOfLine;
@@ -75,6 +75,37 @@ impl Drop for Mark<'_> {
     }
 }
 
+/// A state's layout, lent for a call that runs user code: if that panics, the state is poisoned. The
+/// borrower ends it by [`end`](Entered::end), also after an error.
+pub(crate) struct Entered<'a, T> {
+    layout: RefMut<'a, T>,
+    mark: Mark<'a>,
+}
+
+impl<T> Entered<'_, T> {
+    /// Ends the call: no user code has panicked.
+    #[inline]
+    pub(crate) fn end(self) {
+        std::mem::forget(self.mark);
+    }
+}
+
+impl<T> Deref for Entered<'_, T> {
+    type Target = T;
+
+    #[inline]
+    fn deref(&self) -> &T {
+        &self.layout
+    }
+}
+
+impl<T> DerefMut for Entered<'_, T> {
+    #[inline]
+    fn deref_mut(&mut self) -> &mut T {
+        &mut self.layout
+    }
+}
+
 impl<T, W> StateCell<Kept<T, W>> {
     pub(crate) fn new(core: OutOfLine<Core>, layout: T, ways: W, lock: Option<Lock>) -> Self {
         let inner = OutOfLine::new(Locked { layout, _lock: lock });
@@ -118,6 +149,12 @@ impl<T, W> StateCell<Kept<T, W>> {
         Ok(inner)
     }
 
+    /// Lends the layout for a call on so many keys that runs user code. Compaction gets nothing.
+    #[inline]
+    pub(crate) fn enter_to_run(&self, keys: usize) -> Result<Entered<'_, T>> {
+        Ok(Entered { layout: self.enter_for(keys)?, mark: Mark(&self.core.poisoned) })
+    }
+
     /// Runs a call on so many keys that runs user code; a panic in it poisons the state. Compaction gets
     /// nothing.
     #[inline]
@@ -133,10 +170,10 @@ impl<T, W> StateCell<Kept<T, W>> {
         record: impl FnOnce(&Recorder),
         call: impl FnOnce(&mut T) -> R,
     ) -> Result<R> {
-        let mut inner = self.enter_to_read(keys, record)?;
-        let mark = Mark(&self.core.poisoned);
-        let result = call(&mut inner);
-        std::mem::forget(mark);
+        let layout = self.enter_to_read(keys, record)?;
+        let mut entered = Entered { layout, mark: Mark(&self.core.poisoned) };
+        let result = call(&mut entered);
+        entered.end();
         Ok(result)
     }
 
@@ -189,10 +226,10 @@ where
         writes: usize,
         call: impl FnOnce(&mut T) -> R,
     ) -> Result<R> {
-        let mut inner = self.enter_to_write(writes)?;
-        let mark = Mark(&self.core.poisoned);
-        let result = call(&mut inner);
-        std::mem::forget(mark);
+        let layout = self.enter_to_write(writes)?;
+        let mut entered = Entered { layout, mark: Mark(&self.core.poisoned) };
+        let result = call(&mut entered);
+        entered.end();
         Ok(result)
     }
 }

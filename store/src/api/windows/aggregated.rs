@@ -8,7 +8,7 @@ use alluvium_layouts::{Merge, PanesLayout, WindowSegments};
 use alluvium_pagestore::{Key, Result, Time};
 
 use super::aligned::Aligned;
-use super::contents::Out;
+use super::contents::{Contents, Out};
 use super::folded::{Folded, Running};
 use super::late::LateEvents;
 use super::session_contents::FoldedSessions;
@@ -29,7 +29,6 @@ type ShapedOf<K, E, A, L> = Shaped<
     K,
     Folded<K, E, A, PanesOf<K, <A as Aggregate<E>>::Acc, L>, TotalsOf<K, <A as Aggregate<E>>::Acc>>,
     FoldedSessions<E, A>,
-    <L as WindowLayout<K, <A as Aggregate<E>>::Acc>>::Sessions,
 >;
 
 /// Windows of fewer slices are folded anew each time.
@@ -153,6 +152,7 @@ where
                 let sets = store.map::<K, SessionSet<A::Acc>>(&name).layout(layout.sessions());
                 let sets = sets.maybe_moved_by(mover).open()?;
                 let timers = store.open_timers(&format!("{name}/timers"), mover)?;
+                let sets = Box::new(sets);
                 let sessions = Sessions::new(gap, &windows, contents, sets, timers, late, progress);
                 Shaped::Sessions(Box::new(sessions))
             }
@@ -224,7 +224,11 @@ where
         late: &mut dyn FnMut(Late<K, E>),
         out: Out<'_, K, A::Out>,
     ) -> Result<()> {
-        self.shape.add_batch(&self.name, sent, batch, late, out)
+        let (sent, in_time) = self.shape.look_at(&self.name, sent, batch, late)?;
+        match &mut self.shape {
+            Shaped::Aligned(windows) if in_time => windows.contents.add_batch(&windows.grid, batch),
+            shape => shape.add_others((sent, in_time), batch, late, out),
+        }
     }
 
     /// Advances the watermark: no event before it is still to come. An earlier watermark than the

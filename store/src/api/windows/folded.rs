@@ -195,14 +195,14 @@ where
         if let Some(recorder) = self.panes.recorder() {
             return self.add_recorded(recorder, &slices, batch);
         }
-        let done = self.panes.run(batch.len(), |panes| {
-            panes.update_batch(
-                batch,
-                |(key, at, _)| (slices.slice_of(*at), key),
-                |_| aggregate.init(),
-                |(_, _, element), acc| aggregate.add(acc, element),
-            )
-        })?;
+        let mut panes = self.panes.enter_to_run(batch.len())?;
+        let done = panes.update_batch(
+            batch,
+            |(key, at, _)| (slices.slice_of(*at), key),
+            |_| aggregate.init(),
+            |(_, _, element), acc| aggregate.add(acc, element),
+        );
+        panes.end();
         done.map_err(|error| error.leave_rest(batch))?;
         batch.clear();
         Ok(())

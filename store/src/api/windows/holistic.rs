@@ -8,7 +8,7 @@ use alluvium_layouts::{Elements, Lists, ListsLayout, WindowSegments};
 use alluvium_pagestore::{Key, Result, State, Time};
 
 use super::aligned::Aligned;
-use super::contents::Out;
+use super::contents::{Contents, Out};
 use super::kept::{Counts, Kept};
 use super::late::LateEvents;
 use super::session_contents::{KeptSessions, Places};
@@ -102,12 +102,8 @@ where
 }
 
 type ListsOf<K, E, L> = <<L as HolisticLayout<K, E>>::Lists as ListsLayout<K, E>>::Lists;
-type ShapedOf<K, E, F, L> = Shaped<
-    K,
-    Kept<K, E, F, ListsOf<K, E, L>>,
-    KeptSessions<K, E, F, ListsOf<K, E, L>>,
-    <L as HolisticLayout<K, E>>::Sessions,
->;
+type ShapedOf<K, E, F, L> =
+    Shaped<K, Kept<K, E, F, ListsOf<K, E, L>>, KeptSessions<K, E, F, ListsOf<K, E, L>>>;
 
 /// Type parameter of a [`StateBuilder`](crate::states::StateBuilder) for [`Holistic`] windows.
 #[derive(Debug)]
@@ -233,6 +229,7 @@ where
                 let sets = store.map::<K, SessionSet<u64>>(&format!("{name}/sessions"));
                 let sets = sets.layout(layout.sessions()).maybe_moved_by(mover).open()?;
                 let timers = store.open_timers(&format!("{name}/timers"), mover)?;
+                let sets = Box::new(sets);
                 let sessions = Sessions::new(gap, &windows, contents, sets, timers, late, progress);
                 Shaped::Sessions(Box::new(sessions))
             }
@@ -270,7 +267,11 @@ where
         late: &mut dyn FnMut(Late<K, E>),
         out: Out<'_, K, F::Row>,
     ) -> Result<()> {
-        self.shape.add_batch(&self.name, sent, batch, late, out)
+        let (sent, in_time) = self.shape.look_at(&self.name, sent, batch, late)?;
+        match &mut self.shape {
+            Shaped::Aligned(windows) if in_time => windows.contents.add_batch(&windows.grid, batch),
+            shape => shape.add_others((sent, in_time), batch, late, out),
+        }
     }
 
     /// Advances the watermark as [`Aggregated::advance`](super::Aggregated::advance) does, and

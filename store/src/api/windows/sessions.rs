@@ -16,8 +16,8 @@ mod entering;
 mod firing;
 mod rest;
 mod rules;
+mod sets;
 
-use alluvium_layouts::Layout;
 use alluvium_pagestore::{Error, Key, Result, Time};
 
 use super::contents::Out;
@@ -27,7 +27,6 @@ use super::reach::{self, Reach, Span};
 use super::session_contents::SessionContents;
 use super::session_set::SessionSet;
 use super::{Late, Windows, clipped};
-use crate::api::map::Map;
 use crate::api::timers::Timers;
 use crate::cells::held::Held;
 use entering::Entering;
@@ -35,16 +34,20 @@ use rest::Rest;
 use rules::Joined;
 
 pub(crate) use rules::Rules;
+pub(crate) use sets::SessionSets;
 
-pub(crate) struct Sessions<K, C, L>
+/// The sets of sessions with these contents.
+type SetsOf<K, C> =
+    dyn SessionSets<K, <C as SessionContents<K>>::Part, <C as SessionContents<K>>::Element>;
+
+pub(crate) struct Sessions<K, C>
 where
     K: Key + Ord,
     C: SessionContents<K>,
-    L: Layout<K, SessionSet<C::Part>>,
 {
     rules: Rules,
     contents: C,
-    sets: Map<K, SessionSet<C::Part>, L>,
+    sets: Box<SetsOf<K, C>>,
     timers: Timers<K>,
     late: LateEvents<K, C::Item>,
     reach: Reach<K>,
@@ -54,11 +57,10 @@ where
     rest: Rest<K, C::Part>,
 }
 
-impl<K, C, L> Drop for Sessions<K, C, L>
+impl<K, C> Drop for Sessions<K, C>
 where
     K: Key + Ord,
     C: SessionContents<K>,
-    L: Layout<K, SessionSet<C::Part>>,
 {
     /// The next handle tells alike what came before the events of the watermark.
     fn drop(&mut self) {
@@ -67,17 +69,16 @@ where
     }
 }
 
-impl<K, C, L> Sessions<K, C, L>
+impl<K, C> Sessions<K, C>
 where
     K: Key + Ord,
     C: SessionContents<K>,
-    L: Layout<K, SessionSet<C::Part>>,
 {
     pub(crate) fn new(
         gap: i64,
         windows: &Windows,
         contents: C,
-        sets: Map<K, SessionSet<C::Part>, L>,
+        sets: Box<SetsOf<K, C>>,
         timers: Timers<K>,
         late: LateEvents<K, C::Item>,
         progress: Held<ProgressCell>,
@@ -201,11 +202,12 @@ where
     fn first_open(&mut self, key: &K, sent: Time) -> Result<Option<Time>> {
         let rules = self.rules;
         let latest = i128::from(sent.0) - i128::from(rules.lateness);
-        let spans = self.sets.read(key, |set| {
+        let mut spans: Vec<Span> = Vec::new();
+        self.sets.read(key, &mut |set| {
             // In order, and those that are over are gone: as many as gaps are from the watermark to `sent`.
             let set = set.into_iter().flat_map(SessionSet::iter);
             let set = set.map(|session| (session.0, session.1));
-            set.take_while(|(first, _)| i128::from(first.0) < latest).collect::<Vec<Span>>()
+            spans.extend(set.take_while(|(first, _)| i128::from(first.0) < latest));
         })?;
         let waiting = self.late.of_key(key, sent)?;
         Ok(reach::first_open(&rules, spans, waiting, sent))
@@ -229,18 +231,12 @@ where
     ) -> Result<()> {
         let Self { rules, contents, sets, timers, rest, .. } = self;
         let of = (&*contents, self.progress.watermark.get());
-        let done = sets.update_batch(
-            batch,
-            |(key, ..)| key,
-            |_| SessionSet::new(),
-            |(key, at, element), set| {
-                let (joined, add) =
-                    (rules.joined(set, *at), |part: &mut _| of.0.add(part, element));
-                if let Some(joined) = rules.join(of, (key, *at), set, joined, add) {
-                    rest.follow(timers, joined);
-                }
-            },
-        );
+        let done = sets.update_batch(batch, &mut |(key, at, element), set| {
+            let (joined, add) = (rules.joined(set, *at), |part: &mut _| of.0.add(part, element));
+            if let Some(joined) = rules.join(of, (key, *at), set, joined, add) {
+                rest.follow(timers, joined);
+            }
+        });
         let done = done.map_err(|error| error.leave_rest(batch));
         if done.is_ok() {
             batch.clear();
@@ -256,26 +252,27 @@ where
         }
         let Self { rules, contents, sets, progress, .. } = self;
         let of = (*rules, &*contents, progress.watermark.get());
-        let joined = let_into(of, sets, (key, at), &|part| contents.put(part, item))?;
+        let joined = let_into(of, &mut **sets, (key, at), &|part| contents.put(part, item))?;
         joined.into_iter().for_each(|joined| self.rest.follow(&mut self.timers, joined));
         Ok(())
     }
 }
 
 /// Lets an event of a key into its session, where `add` adds it. Returns what that entails.
-fn let_into<K, C, L>(
+fn let_into<K, C>(
     (rules, contents, watermark): (Rules, &C, Time),
-    sets: &mut Map<K, SessionSet<C::Part>, L>,
+    sets: &mut SetsOf<K, C>,
     (key, at): (&K, Time),
     add: &dyn Fn(&mut C::Part),
 ) -> Result<Option<Joined<K, C::Part>>>
 where
     K: Key + Ord,
     C: SessionContents<K>,
-    L: Layout<K, SessionSet<C::Part>>,
 {
-    sets.update(key, SessionSet::new, |set| {
+    let mut entails = None;
+    sets.update(key, &mut |set| {
         let joined = rules.joined(set, at);
-        rules.join((contents, watermark), (key, at), set, joined, add)
-    })
+        entails = rules.join((contents, watermark), (key, at), set, joined, add);
+    })?;
+    Ok(entails)
 }

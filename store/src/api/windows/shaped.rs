@@ -1,33 +1,30 @@
 //! Windows of either shape over their contents: aligned, or sessions.
 
-use alluvium_layouts::Layout;
 use alluvium_pagestore::{Key, Result, Time};
 
 use super::aligned::Aligned;
 use super::contents::{Contents, Out};
 use super::session_contents::SessionContents;
 use super::sessions::Sessions;
-use super::{Advanced, Late, ProgressCell, SessionSet, clipped};
+use super::{Advanced, Late, ProgressCell, clipped};
 use crate::cells::held::Held;
 
-/// Windows whose contents are `C` if they are aligned, and `S` if they are sessions, with sets in `L`.
-pub(crate) enum Shaped<K, C, S, L>
+/// Windows whose contents are `C` if they are aligned, and `S` if they are sessions.
+pub(crate) enum Shaped<K, C, S>
 where
     K: Key + Ord,
     C: Contents<K>,
     S: SessionContents<K, Element = C::Element, Item = C::Item, Row = C::Row>,
-    L: Layout<K, SessionSet<S::Part>>,
 {
     Aligned(Box<Aligned<K, C>>),
-    Sessions(Box<Sessions<K, S, L>>),
+    Sessions(Box<Sessions<K, S>>),
 }
 
-impl<K, C, S, L> Shaped<K, C, S, L>
+impl<K, C, S> Shaped<K, C, S>
 where
     K: Key + Ord,
     C: Contents<K>,
     S: SessionContents<K, Element = C::Element, Item = C::Item, Row = C::Row>,
-    L: Layout<K, SessionSet<S::Part>>,
 {
     pub(crate) fn progress(&self) -> &Held<ProgressCell> {
         match self {
@@ -36,15 +33,15 @@ where
         }
     }
 
-    /// Adds events to the windows `name`.
-    pub(crate) fn add_batch(
-        &mut self,
+    /// Looks at events that come to the windows `name`. Returns the time with which they count as
+    /// sent, and whether all are in time.
+    pub(crate) fn look_at(
+        &self,
         name: &str,
         sent: Time,
         batch: &mut Vec<(K, Time, C::Element)>,
         late: &mut dyn FnMut(Late<K, C::Element>),
-        out: Out<'_, K, C::Row>,
-    ) -> Result<()> {
+    ) -> Result<(Time, bool)> {
         self.progress().check_events(name, self.progress().own(), batch)?;
         let sent = sent.max(self.progress().watermark.get());
         // The only look at each event before it is folded in: nearly always all are in time.
@@ -52,8 +49,18 @@ where
         if !in_time {
             drop_timeless(sent, batch, late);
         }
+        Ok((sent, in_time))
+    }
+
+    /// Adds events to sessions, or events of which some are not in time.
+    pub(crate) fn add_others(
+        &mut self,
+        (sent, in_time): (Time, bool),
+        batch: &mut Vec<(K, Time, C::Element)>,
+        late: &mut dyn FnMut(Late<K, C::Element>),
+        out: Out<'_, K, C::Row>,
+    ) -> Result<()> {
         match self {
-            Shaped::Aligned(windows) if in_time => windows.contents.add_batch(&windows.grid, batch),
             Shaped::Aligned(windows) => windows.add_one_by_one(sent, batch, late, out),
             Shaped::Sessions(windows) if in_time => windows.add_in_time(sent, batch, out),
             Shaped::Sessions(windows) => windows.add_one_by_one(sent, batch, late, out),

@@ -6,7 +6,7 @@
 
 use std::ops::Range;
 
-use alluvium_layouts::{BatchError, Layout};
+use alluvium_layouts::BatchError;
 use alluvium_pagestore::{Error, Key, Result, Time};
 use smallvec::SmallVec;
 
@@ -62,11 +62,10 @@ fn stays<K: Key, C: SessionContents<K>>(
     (contents.place_of(span) == place).then_some((place, span))
 }
 
-impl<K, C, L> Sessions<K, C, L>
+impl<K, C> Sessions<K, C>
 where
     K: Key + Ord,
     C: SessionContents<K>,
-    L: Layout<K, SessionSet<C::Part>>,
 {
     /// Keeps events that are not late, one after the other.
     pub(super) fn keep_batch(
@@ -96,20 +95,23 @@ where
         let (rules, watermark) = (self.rules, self.progress.watermark.get());
         let (contents, mut item) = (&mut self.contents, Some(item));
         // Not only read: what refuses to be changed refuses it before anything is kept.
-        let looked = self.sets.modify(key, |set| {
+        let mut looked = None;
+        self.sets.modify(key, &mut |set| {
             let joined = rules.joined(set, at);
             let Some((place, span)) = stays(contents, set, &joined, at) else {
                 let joined = set.iter_from(joined.start).take(joined.len());
-                return Looked::Joins(joined.cloned().collect());
+                looked = Some(Looked::Joins(joined.cloned().collect()));
+                return;
             };
-            match item.take().map_or(Ok(()), |item| contents.keep(key, place, item)) {
+            let kept = item.take().map_or(Ok(()), |item| contents.keep(key, place, item));
+            looked = Some(match kept {
                 Ok(()) => {
                     let count = |part: &mut C::Part| contents.count(part, span);
                     let (of, event) = ((&*contents, watermark), (key, at));
                     Looked::IsIn(rules.join(of, event, set, joined, count))
                 }
                 Err(error) => Looked::Failed(error),
-            }
+            });
         })?;
         let joined = match looked {
             Some(Looked::IsIn(joined)) => {
@@ -169,7 +171,7 @@ where
         contents.move_before(key, entering.kept, contents.place_of(span))?;
         let of = (rules, &*contents, self.progress.watermark.get());
         let count = &|part: &mut C::Part| of.1.count(part, span);
-        let joined = let_into(of, &mut self.sets, (key, at), count)?;
+        let joined = let_into(of, &mut *self.sets, (key, at), count)?;
         if let Some(Entering { key, old_rows, .. }) = self.entering.take() {
             old_rows.into_iter().for_each(|(window, row, diff)| out(&key, window, row, diff));
         }

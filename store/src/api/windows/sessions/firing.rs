@@ -3,21 +3,18 @@
 //! A timer that comes too early, because its session was extended, is set again. Events that wait come in
 //! when all sessions have closed that were closed for them.
 
-use alluvium_layouts::Layout;
 use alluvium_pagestore::{Key, Result, Time};
 
 use super::super::contents::Out;
 use super::super::session_contents::SessionContents;
-use super::super::session_set::SessionSet;
 use super::super::{Advanced, Emit, clipped};
 use super::Sessions;
 use super::rest::Tell;
 
-impl<K, C, L> Sessions<K, C, L>
+impl<K, C> Sessions<K, C>
 where
     K: Key + Ord,
     C: SessionContents<K>,
-    L: Layout<K, SessionSet<C::Part>>,
 {
     /// As [`Aligned::advance`](super::super::aligned::Aligned::advance).
     pub(crate) fn advance(
@@ -91,7 +88,8 @@ where
         };
         let Some((at, key)) = next else { return Ok(false) };
         let (rules, rest) = (self.rules, &mut self.rest);
-        let looked_at = self.sets.modify(&key, |set| {
+        let mut is_emptied = false;
+        let looked_at = self.sets.modify(&key, &mut |set| {
             // Several sessions may have had this timer; each gets the next of its own.
             let mut removed = 0;
             for n in rules.armed(set, at).into_iter().flatten() {
@@ -120,11 +118,11 @@ where
                     rest.unset.push((close, key.clone()));
                 }
             }
-            set.is_empty()
+            is_emptied = set.is_empty();
         });
         match looked_at {
-            Ok(Some(true)) => self.rest.emptied.push(key),
-            Ok(_) => {}
+            Ok(()) if is_emptied => self.rest.emptied.push(key),
+            Ok(()) => {}
             Err(error) => {
                 self.rest.unset.push((at, key));
                 return Err(error);

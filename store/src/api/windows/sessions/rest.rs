@@ -4,13 +4,11 @@
 
 use std::collections::VecDeque;
 
-use alluvium_layouts::Layout;
 use alluvium_pagestore::{Key, Result, Time};
 
 use super::super::contents::Out;
 use super::super::reach::Span;
 use super::super::session_contents::SessionContents;
-use super::super::session_set::SessionSet;
 use super::Sessions;
 use super::rules::Joined;
 use crate::api::timers::Timers;
@@ -57,11 +55,10 @@ impl<K: Key + Ord, P> Rest<K, P> {
     }
 }
 
-impl<K, C, L> Sessions<K, C, L>
+impl<K, C> Sessions<K, C>
 where
     K: Key + Ord,
     C: SessionContents<K>,
-    L: Layout<K, SessionSet<C::Part>>,
 {
     /// Does what the calls before had to leave: lets an event in that is kept already, sets timers, tells
     /// what is to be told.

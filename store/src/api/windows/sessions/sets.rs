@@ -1,0 +1,70 @@
+//! The sets of sessions by key: a map in any layout. Sessions call it through a `dyn`, so they are
+//! compiled once, whatever the layout is; where it is chosen at run time, no call is compiled for
+//! each.
+
+use alluvium_layouts::{BatchError, Layout};
+use alluvium_pagestore::{Key, Result, Time};
+
+use super::super::session_set::SessionSet;
+use crate::api::map::Map;
+
+/// The sets of sessions by key. One indirect call for each batch or single event, and one more for
+/// each event.
+pub(crate) trait SessionSets<K, P, E> {
+    /// Shows the set of a key, if it has one.
+    fn read(&mut self, key: &K, read: &mut dyn FnMut(Option<&SessionSet<P>>)) -> Result<()>;
+
+    /// Changes the set of a key, which is made if it has none.
+    fn update(&mut self, key: &K, change: &mut dyn FnMut(&mut SessionSet<P>)) -> Result<()>;
+
+    /// Changes the set of a key, if it has one.
+    fn modify(&mut self, key: &K, change: &mut dyn FnMut(&mut SessionSet<P>)) -> Result<()>;
+
+    /// Changes the sets of the keys of a batch, as [`Map::update_batch`] does.
+    fn update_batch(
+        &mut self,
+        batch: &[(K, Time, E)],
+        change: &mut dyn FnMut(&(K, Time, E), &mut SessionSet<P>),
+    ) -> std::result::Result<(), BatchError>;
+
+    /// Takes the set of a key out.
+    fn take(&mut self, key: &K) -> Result<Option<SessionSet<P>>>;
+
+    /// As [`Map::clear_poison`].
+    fn clear_poison(&mut self);
+}
+
+impl<K, P, E, L> SessionSets<K, P, E> for Map<K, SessionSet<P>, L>
+where
+    K: Key,
+    P: 'static,
+    L: Layout<K, SessionSet<P>>,
+{
+    fn read(&mut self, key: &K, read: &mut dyn FnMut(Option<&SessionSet<P>>)) -> Result<()> {
+        Map::read(self, key, read)
+    }
+
+    fn update(&mut self, key: &K, change: &mut dyn FnMut(&mut SessionSet<P>)) -> Result<()> {
+        Map::update(self, key, SessionSet::new, change)
+    }
+
+    fn modify(&mut self, key: &K, change: &mut dyn FnMut(&mut SessionSet<P>)) -> Result<()> {
+        Map::modify(self, key, change).map(drop)
+    }
+
+    fn update_batch(
+        &mut self,
+        batch: &[(K, Time, E)],
+        change: &mut dyn FnMut(&(K, Time, E), &mut SessionSet<P>),
+    ) -> std::result::Result<(), BatchError> {
+        Map::update_batch(self, batch, |(key, ..)| key, |_| SessionSet::new(), change)
+    }
+
+    fn take(&mut self, key: &K) -> Result<Option<SessionSet<P>>> {
+        Map::take(self, key)
+    }
+
+    fn clear_poison(&mut self) {
+        Map::clear_poison(self);
+    }
+}
