@@ -42,7 +42,10 @@ impl<K: Key, A: State, T: Table<(Time, K), A>> TablePanes<K, A, T> {
             ((slice, key.to_owned()), nth)
         };
         entries.extend(items.iter().enumerate().map(owned));
-        let updated = self.update_entries(&entries, items, init, change);
+        let updated =
+            self.update_entries(&entries, &mut |nth| init(&items[nth]), &mut |nth, acc| {
+                change(&items[nth], acc);
+            });
         entries.clear();
         self.keys.group = entries;
         updated
@@ -64,12 +67,14 @@ impl<K: Key, A: State, T: Table<(Time, K), A>> TablePanes<K, A, T> {
         Ok(())
     }
 
-    fn update_entries<U>(
+    /// Updates the accumulators of these entries, which are items of the group by their numbers. Compiled once for all
+    /// items: it makes an indirect call for each.
+    #[inline(never)]
+    fn update_entries(
         &mut self,
         entries: &[Item<K>],
-        items: &[U],
-        init: &mut impl FnMut(&U) -> A,
-        change: &mut impl FnMut(&U, &mut A),
+        init: &mut dyn FnMut(usize) -> A,
+        change: &mut dyn FnMut(usize, &mut A),
     ) -> std::result::Result<(), BatchError> {
         self.keys.look_ahead(entries.iter().map(|(entry, _)| entry));
         // Bits of those whose keys are new in their sets.
@@ -89,9 +94,9 @@ impl<K: Key, A: State, T: Table<(Time, K), A>> TablePanes<K, A, T> {
             self.table.update_batch(
                 &entries[..known],
                 entry_of,
-                |entry| init(&items[entry.1]),
+                |entry| init(entry.1),
                 |entry, acc| {
-                    change(&items[entry.1], acc);
+                    change(entry.1, acc);
                     applied = entry.1 + 1;
                 },
             )
