@@ -33,7 +33,7 @@ enum Command {
 dead for the newest checkpoint.")]
     Inspect {
         #[command(flatten)]
-        place: Place,
+        place: DirectoryArgs,
         /// Print JSON instead of a table
         #[arg(long)]
         json: bool,
@@ -45,7 +45,7 @@ dead for the newest checkpoint.")]
 Tells each damaged place, with file and offset, not only the first.")]
     Verify {
         #[command(flatten)]
-        place: Place,
+        place: DirectoryArgs,
     },
     /// Write the live records of a checkpoint, by default the newest, as one line of JSON each
     #[command(after_help = "Examples:
@@ -57,7 +57,7 @@ Lines are {\"state\":…,\"key\":…,\"value\":…}. Types that cannot be decode
 {\"type\":…,\"hex\":…}. Lists and windows come in pieces: see the chapter on errors in the book.")]
     Export {
         #[command(flatten)]
-        place: Place,
+        place: DirectoryArgs,
         /// Export this checkpoint instead of the newest
         #[arg(long, value_name = "NUMBER")]
         checkpoint: Option<u64>,
@@ -75,7 +75,7 @@ Lines are {\"state\":…,\"key\":…,\"value\":…}. Types that cannot be decode
 }
 
 #[derive(Args)]
-struct Place {
+struct DirectoryArgs {
     /// The store's directory
     #[arg(value_name = "DIR")]
     directory: PathBuf,

@@ -49,12 +49,12 @@ use crate::store::definition;
 /// ```
 #[derive(Clone, Debug)]
 pub struct Source {
-    place: Place,
+    place: Location,
     checkpoint: Option<u64>,
 }
 
 #[derive(Clone, Debug)]
-enum Place {
+enum Location {
     Directory(PathBuf),
     Device(Arc<dyn Device>),
 }
@@ -63,12 +63,12 @@ impl Source {
     /// Takes the checkpoint that an open of this directory would restore: the last that was
     /// confirmed, or the last [restored](crate::StoreBuilder::restore) by its number.
     pub fn directory(path: impl Into<PathBuf>) -> Self {
-        Self { place: Place::Directory(path.into()), checkpoint: None }
+        Self { place: Location::Directory(path.into()), checkpoint: None }
     }
 
     /// Takes the same of the store on this device.
     pub fn device(device: Arc<dyn Device>) -> Self {
-        Self { place: Place::Device(device), checkpoint: None }
+        Self { place: Location::Device(device), checkpoint: None }
     }
 
     /// Takes this checkpoint instead: one that is retained, or was completely sealed.
@@ -81,15 +81,15 @@ impl Source {
     /// What messages call it, the `nth` of several.
     fn name(&self, nth: usize) -> String {
         match &self.place {
-            Place::Directory(path) => path.display().to_string(),
-            Place::Device(_) => format!("device {nth}"),
+            Location::Directory(path) => path.display().to_string(),
+            Location::Device(_) => format!("device {nth}"),
         }
     }
 }
 
 impl<P: Into<PathBuf>> From<(P, Option<u64>)> for Source {
     fn from((path, checkpoint): (P, Option<u64>)) -> Self {
-        Self { place: Place::Directory(path.into()), checkpoint }
+        Self { place: Location::Directory(path.into()), checkpoint }
     }
 }
 
@@ -125,8 +125,8 @@ impl Opened {
     fn open(source: &Source, nth: usize, io: &IoOptions, patience: Duration) -> Result<Self> {
         let name = source.name(nth);
         let device: Arc<dyn Device> = match &source.place {
-            Place::Directory(path) => open_device_to_read(path, io)?,
-            Place::Device(device) => Arc::new(ReadOnly::new(device.clone())),
+            Location::Directory(path) => open_device_to_read(path, io)?,
+            Location::Device(device) => Arc::new(ReadOnly::new(device.clone())),
         };
         let device: Arc<dyn Device> = Arc::new(Patient::new(device, patience));
         let lock = device.lock_to_read()?;

@@ -19,7 +19,7 @@ const NONE: u32 = u32::MAX;
 
 /// Items that wait, by key.
 pub(super) struct Waiting<K, I> {
-    places: Vec<Option<Place<I>>>,
+    places: Vec<Option<WaitingItem<I>>>,
     vacant: Vec<u32>,
     queues: HashTable<(K, Queue)>,
     /// Keys to be asked for.
@@ -29,7 +29,7 @@ pub(super) struct Waiting<K, I> {
     peak: usize,
 }
 
-struct Place<I> {
+struct WaitingItem<I> {
     item: I,
     /// Changes that were told before it came.
     changes: u64,
@@ -78,7 +78,7 @@ impl<K: Key, I> Waiting<K, I> {
 
     /// Memory for each item that may wait: its place, its key's queue and its key.
     pub(super) fn bytes_each() -> usize {
-        let place = size_of::<Option<Place<I>>>() + size_of::<u32>();
+        let place = size_of::<Option<WaitingItem<I>>>() + size_of::<u32>();
         place + 5 * (size_of::<(K, Queue)>() + 1) + size_of::<K>()
     }
 
@@ -114,7 +114,8 @@ impl<K: Key, I> Waiting<K, I> {
             self.due.push_back(key.clone());
         }
         let queue = queue_of(&mut self.queues, key).expect("just made sure of");
-        self.places[place as usize] = Some(Place { item, changes: queue.changes, next: NONE });
+        self.places[place as usize] =
+            Some(WaitingItem { item, changes: queue.changes, next: NONE });
         match queue.last {
             NONE => queue.first = place,
             last => self.places[last as usize].as_mut().expect("a queued item").next = place,
@@ -167,7 +168,7 @@ impl<K: Key, I> Waiting<K, I> {
         if self.places.get(first as usize)?.as_ref()?.changes > changes {
             return None;
         }
-        let Place { item, next, .. } = self.places[first as usize].take()?;
+        let WaitingItem { item, next, .. } = self.places[first as usize].take()?;
         queue.first = next;
         if next == NONE {
             queue.last = NONE;

@@ -18,7 +18,7 @@ use crate::job::node::Node;
 use crate::job::worker::WorkerOverrides;
 
 /// Where a worker's store is to be opened.
-pub(crate) struct Place {
+pub(crate) struct StoreLocation {
     pub(crate) node: Arc<Node>,
     pub(crate) overrides: WorkerOverrides,
     pub(crate) index: usize,
@@ -37,7 +37,7 @@ pub(crate) struct Home {
     pub(crate) division: u64,
 }
 
-impl Place {
+impl StoreLocation {
     /// The place of a worker that was not told of another: `worker-N`.
     pub(crate) fn new(worker: &Worker, mut overrides: WorkerOverrides) -> Result<Self> {
         // The store and the job's record may share it: a sync that fails concerns both.
@@ -213,9 +213,9 @@ impl Place {
     }
 }
 
-impl fmt::Debug for Place {
+impl fmt::Debug for StoreLocation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Place({} of {}, {:?})", self.index, self.peers, self.home.directory)
+        write!(f, "StoreLocation({} of {}, {:?})", self.index, self.peers, self.home.directory)
     }
 }
 

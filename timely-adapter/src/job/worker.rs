@@ -17,7 +17,7 @@ use crate::intake::fault::Fault;
 use crate::job::checkpoints::{COMMITTED, JobCheckpoint, WorkerCheckpoint, restore};
 use crate::job::group::Group;
 use crate::job::node::Node;
-use crate::job::place::Place;
+use crate::job::place::StoreLocation;
 use crate::job::sink::Sealed;
 use crate::job::stats_log::StatsLog;
 use crate::migration::Barrier;
@@ -91,7 +91,7 @@ struct Inner {
     index: usize,
     peers: usize,
     node: Arc<Node>,
-    place: Place,
+    place: StoreLocation,
     /// All workers were started together.
     in_group: bool,
     restored: Option<JobCheckpoint>,
@@ -133,7 +133,7 @@ impl WorkerState {
     /// [`execute`](crate::execute()) resumes. Those of
     /// [`StoreBuilder::open`](alluvium::StoreBuilder::open).
     pub fn new(worker: &Worker, overrides: WorkerOverrides) -> Result<Self> {
-        let place = Place::new(worker, overrides)?;
+        let place = StoreLocation::new(worker, overrides)?;
         if worker.index() == 0 {
             restore::refuse_job(&place.record()?)?;
         }
@@ -144,7 +144,7 @@ impl WorkerState {
     /// [`new`](WorkerState::new) for a worker that is started together with all others: restores
     /// what the job has committed last.
     pub(crate) fn in_group(worker: &Worker, overrides: WorkerOverrides) -> Result<Self> {
-        let mut place = Place::new(worker, overrides)?;
+        let mut place = StoreLocation::new(worker, overrides)?;
         let restore::Begin { checkpoint, recorded, home, basis } = restore::agree(&place, 0)?;
         place.home = home;
         let store = place.open(basis, true)?;
@@ -179,7 +179,12 @@ impl WorkerState {
     }
 
     /// The state of a worker that has been at so many meetings.
-    fn of(place: Place, store: Store, restored: Option<JobCheckpoint>, meetings: u64) -> Self {
+    fn of(
+        place: StoreLocation,
+        store: Store,
+        restored: Option<JobCheckpoint>,
+        meetings: u64,
+    ) -> Self {
         let config = &place.node.config;
         let is_unrecorded = restored.is_none() && store.restored_position().is_some();
         Self(Rc::new(Inner {
@@ -233,7 +238,7 @@ impl WorkerState {
     }
 
     /// Where the store is.
-    pub(crate) fn place(&self) -> &Place {
+    pub(crate) fn place(&self) -> &StoreLocation {
         &self.0.place
     }
 

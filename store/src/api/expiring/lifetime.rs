@@ -21,7 +21,7 @@ use alluvium_pagestore::{
 use super::ttl::{Clock, Ttl};
 use crate::cells::state_cell::{Durable, Hooks, Movable, Portable};
 use crate::durability::export::{Entry, Visit};
-use crate::durability::moving::{Arriving, Place};
+use crate::durability::moving::{Arriving, GroupCursor};
 
 /// The greatest time that was seen, and the first.
 pub(crate) type Record = (Time, Time);
@@ -296,7 +296,13 @@ impl Movable for Lifetime {
         Ok(())
     }
 
-    fn extract(&self, group: KeyGroup, at: &mut Place, _: usize, visit: Visit<'_>) -> Result<()> {
+    fn extract(
+        &self,
+        group: KeyGroup,
+        at: &mut GroupCursor,
+        _: usize,
+        visit: Visit<'_>,
+    ) -> Result<()> {
         let mut encoded = Encoded::default();
         let record = self.record();
         encoded.set(&(), &(record, self.over.get()))?;
@@ -307,7 +313,7 @@ impl Movable for Lifetime {
         Ok(())
     }
 
-    fn forget(&self, _: KeyGroup, at: &mut Place, _: usize) -> Result<()> {
+    fn forget(&self, _: KeyGroup, at: &mut GroupCursor, _: usize) -> Result<()> {
         at.cursor.done = true;
         Ok(())
     }

@@ -8,8 +8,8 @@ use alluvium_layouts::{Merge, PanesLayout, WindowSegments};
 use alluvium_pagestore::{Key, Result, Time};
 
 use super::aligned::Aligned;
-use super::contents::{Contents, Out};
-use super::folded::{Folded, Running};
+use super::contents::{Out, SliceContents};
+use super::folded::{FoldedSlices, Running};
 use super::late::LateEvents;
 use super::session_contents::FoldedSessions;
 use super::sessions::Sessions;
@@ -27,7 +27,13 @@ type TotalsOf<K, A> = <WindowSegments as PanesLayout<K, Total<A>>>::Panes;
 type RunningOf<K, A> = Running<K, A, TotalsOf<K, A>>;
 type ShapedOf<K, E, A, L> = Shaped<
     K,
-    Folded<K, E, A, PanesOf<K, <A as Aggregate<E>>::Acc, L>, TotalsOf<K, <A as Aggregate<E>>::Acc>>,
+    FoldedSlices<
+        K,
+        E,
+        A,
+        PanesOf<K, <A as Aggregate<E>>::Acc, L>,
+        TotalsOf<K, <A as Aggregate<E>>::Acc>,
+    >,
     FoldedSessions<E, A>,
 >;
 
@@ -135,7 +141,7 @@ where
                         running((store, mover), &name, &aggregate, grid.slices())?
                     }
                 };
-                let contents = Folded {
+                let contents = FoldedSlices {
                     aggregate,
                     panes,
                     told,

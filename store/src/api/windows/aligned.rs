@@ -8,13 +8,13 @@
 use alluvium_layouts::Cursor;
 use alluvium_pagestore::{Error, Key, Result, Time};
 
-use super::contents::{Contents, Out};
+use super::contents::{Out, SliceContents};
 use super::late::LateEvents;
 use super::progress::ProgressCell;
 use super::{Advanced, Emit, Grid, Late, Window, Windows, clipped, has_come};
 use crate::cells::held::Held;
 
-pub(crate) struct Aligned<K: Key, C: Contents<K>> {
+pub(crate) struct Aligned<K: Key, C: SliceContents<K>> {
     pub(super) grid: Grid,
     lateness: i128,
     emit: Emit,
@@ -62,14 +62,14 @@ fn last_early(emit: Emit, watermark: Time) -> Option<Time> {
 }
 
 /// What to do next.
-enum Step {
+enum NextStep {
     Fire(i128),
     FireEarly(i128),
     Unload(Time),
     Nothing,
 }
 
-impl<K: Key, C: Contents<K>> Aligned<K, C> {
+impl<K: Key, C: SliceContents<K>> Aligned<K, C> {
     pub(crate) fn new(
         grid: Grid,
         windows: &Windows,
@@ -217,17 +217,17 @@ impl<K: Key, C: Contents<K>> Aligned<K, C> {
                 self.fire(firing, fuel, out)?
             } else {
                 match self.next_step(watermark)? {
-                    Step::Fire(end) => {
+                    NextStep::Fire(end) => {
                         self.contents.begin_window()?;
                         self.firing = Some(Firing::of(end, false));
                     }
-                    Step::FireEarly(end) => self.firing = Some(Firing::of(end, true)),
-                    Step::Unload(sent) => {
+                    NextStep::FireEarly(end) => self.firing = Some(Firing::of(end, true)),
+                    NextStep::Unload(sent) => {
                         // All windows that were closed then are over, also the empty ones.
                         progress.settled.set(sent.max(progress.settled.get()));
                         self.late.begin(sent);
                     }
-                    Step::Nothing => return self.settle(watermark, fuel),
+                    NextStep::Nothing => return self.settle(watermark, fuel),
                 }
                 0
             };
@@ -238,28 +238,28 @@ impl<K: Key, C: Contents<K>> Aligned<K, C> {
 
     /// What the watermark lets happen next: windows fire in order of their ends, and events that
     /// wait come in when all windows that were closed for them have fired.
-    fn next_step(&mut self, watermark: Time) -> Result<Step> {
+    fn next_step(&mut self, watermark: Time) -> Result<NextStep> {
         let due = self.next_due()?;
         if let Some(sent) = self.late.first()?.filter(|sent| *sent <= watermark)
             && !due.is_some_and(|end| has_come(self.close_of(end), sent))
         {
-            return Ok(Step::Unload(sent));
+            return Ok(NextStep::Unload(sent));
         }
         match due {
-            Some(end) if has_come(self.fire_of(end), watermark) => Ok(Step::Fire(end)),
+            Some(end) if has_come(self.fire_of(end), watermark) => Ok(NextStep::Fire(end)),
             Some(end) => self.next_early(end, watermark),
             None => {
                 // Nothing was there to be told early.
                 self.early = self.early.max(last_early(self.emit, watermark).unwrap_or(Time::MIN));
-                Ok(Step::Nothing)
+                Ok(NextStep::Nothing)
             }
         }
     }
 
     /// The next window of which an early result is due; `due` is the first that has not fired.
-    fn next_early(&mut self, due: i128, watermark: Time) -> Result<Step> {
+    fn next_early(&mut self, due: i128, watermark: Time) -> Result<NextStep> {
         let passed = last_early(self.emit, watermark).filter(|passed| *passed > self.early);
-        let Some(passed) = passed else { return Ok(Step::Nothing) };
+        let Some(passed) = passed else { return Ok(NextStep::Nothing) };
         let next = match self.early_fired {
             Some(fired) => due.max(self.grid.next_end(fired)),
             None => due,
@@ -268,10 +268,10 @@ impl<K: Key, C: Contents<K>> Aligned<K, C> {
         let next = slice.map(|slice| next.max(self.grid.first_end(slice)));
         // Windows that begin later have had no time yet.
         match next.filter(|end| self.grid.window(*end).start < watermark && is_in_time(*end)) {
-            Some(end) => Ok(Step::FireEarly(end)),
+            Some(end) => Ok(NextStep::FireEarly(end)),
             None => {
                 (self.early, self.early_fired) = (passed, None);
-                Ok(Step::Nothing)
+                Ok(NextStep::Nothing)
             }
         }
     }

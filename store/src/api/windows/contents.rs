@@ -12,7 +12,7 @@ use super::{Grid, Window};
 pub type Out<'a, K, O> = &'a mut dyn FnMut(&K, Window, O, i64);
 
 /// The contents of slices, by key.
-pub(crate) trait Contents<K: Key>: 'static {
+pub(crate) trait SliceContents<K: Key>: 'static {
     /// What comes in.
     type Element: 'static;
     /// An event that has to wait before it may come in.

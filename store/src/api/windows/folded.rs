@@ -8,7 +8,7 @@ use std::rc::Rc;
 use alluvium_layouts::{BatchError, Cursor, Panes};
 use alluvium_pagestore::{ErrorKind, HeapSize, Key, Rejected, Result, State, Time};
 
-use super::contents::{Contents, Out, SliceCache, Was};
+use super::contents::{Out, SliceCache, SliceContents, Was};
 use super::stacks::Stacks;
 use super::totals::{Total, Totals};
 use super::{Grid, Window};
@@ -18,7 +18,7 @@ use crate::cells::recording::{Access, Recorder};
 use crate::cells::{PanesCell, put_anew, update_rarely};
 
 /// An accumulator per slice and key.
-pub(crate) struct Folded<K, E, A: Aggregate<E>, P, S> {
+pub(crate) struct FoldedSlices<K, E, A: Aggregate<E>, P, S> {
     pub(crate) aggregate: Rc<A>,
     pub(crate) panes: Held<PanesCell<K, A::Acc, P>>,
     /// What was told of windows, by their ends, if it may be told before they end.
@@ -54,7 +54,7 @@ impl<K: Key, A: State, S: Panes<K, Total<A>>> Running<K, A, S> {
     }
 }
 
-impl<K, E, A, P, S> Folded<K, E, A, P, S>
+impl<K, E, A, P, S> FoldedSlices<K, E, A, P, S>
 where
     K: Key,
     E: 'static,
@@ -171,7 +171,7 @@ where
     }
 }
 
-impl<K, E, A, P, S> Contents<K> for Folded<K, E, A, P, S>
+impl<K, E, A, P, S> SliceContents<K> for FoldedSlices<K, E, A, P, S>
 where
     K: Key,
     E: 'static,

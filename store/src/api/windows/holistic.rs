@@ -8,8 +8,8 @@ use alluvium_layouts::{Elements, Lists, ListsLayout, WindowSegments};
 use alluvium_pagestore::{Key, Result, State, Time};
 
 use super::aligned::Aligned;
-use super::contents::{Contents, Out};
-use super::kept::{Counts, Kept};
+use super::contents::{Out, SliceContents};
+use super::kept::{Counts, KeptSlices};
 use super::late::LateEvents;
 use super::session_contents::{KeptSessions, Places};
 use super::sessions::Sessions;
@@ -103,7 +103,7 @@ where
 
 type ListsOf<K, E, L> = <<L as HolisticLayout<K, E>>::Lists as ListsLayout<K, E>>::Lists;
 type ShapedOf<K, E, F, L> =
-    Shaped<K, Kept<K, E, F, ListsOf<K, E, L>>, KeptSessions<K, E, F, ListsOf<K, E, L>>>;
+    Shaped<K, KeptSlices<K, E, F, ListsOf<K, E, L>>, KeptSessions<K, E, F, ListsOf<K, E, L>>>;
 
 /// Type parameter of a [`StateBuilder`](crate::states::StateBuilder) for [`Holistic`] windows.
 #[derive(Debug)]
@@ -214,7 +214,7 @@ where
                 };
                 let grid = Grid::new(length, slide, offset);
                 lists.enter()?.fold_at_once(grid.length());
-                let contents = Kept {
+                let contents = KeptSlices {
                     process,
                     lists,
                     told,

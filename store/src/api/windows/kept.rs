@@ -9,7 +9,7 @@ use std::ops::Range;
 use alluvium_layouts::{Cursor, Elements, Lists, Panes, PanesLayout, WindowSegments};
 use alluvium_pagestore::{Key, Rejected, Result, State, Time};
 
-use super::contents::{Contents, Out, SliceCache, Was};
+use super::contents::{Out, SliceCache, SliceContents, Was};
 use super::holistic::Process;
 use super::{Grid, Window};
 use crate::cells::held::Held;
@@ -22,7 +22,7 @@ pub(crate) type Counts = Vec<(Time, u64)>;
 pub(crate) type CountsPanes<K> = <WindowSegments as PanesLayout<K, Counts>>::Panes;
 
 /// The events themselves.
-pub(crate) struct Kept<K: Key, E, F, L> {
+pub(crate) struct KeptSlices<K: Key, E, F, L> {
     pub(crate) process: F,
     pub(crate) lists: Held<ListsCell<K, E, L>>,
     /// What windows were told from, by their ends, if they may be told before they end.
@@ -45,7 +45,7 @@ impl<E> Elements<E> for Collected<'_, E> {
     }
 }
 
-impl<K, E, F, L> Kept<K, E, F, L>
+impl<K, E, F, L> KeptSlices<K, E, F, L>
 where
     K: Key,
     E: State,
@@ -144,7 +144,7 @@ fn first_of<'a, E>(
     }))
 }
 
-impl<K, E, F, L> Contents<K> for Kept<K, E, F, L>
+impl<K, E, F, L> SliceContents<K> for KeptSlices<K, E, F, L>
 where
     K: Key,
     E: State,

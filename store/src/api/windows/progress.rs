@@ -15,7 +15,7 @@ use super::Windows;
 use crate::api::own_keys::OwnKeys;
 use crate::cells::state_cell::{Durable, Hooks, Movable, Portable};
 use crate::durability::export::{Entry, Visit};
-use crate::durability::moving::{Arriving, Groups, Place};
+use crate::durability::moving::{Arriving, GroupCursor, Groups};
 use crate::store::definition;
 
 /// What has been done: the watermark; the watermark for which all was done; the end of the last
@@ -256,7 +256,13 @@ impl Portable for ProgressCell {
 }
 
 impl Movable for ProgressCell {
-    fn extract(&self, group: KeyGroup, at: &mut Place, _: usize, visit: Visit<'_>) -> Result<()> {
+    fn extract(
+        &self,
+        group: KeyGroup,
+        at: &mut GroupCursor,
+        _: usize,
+        visit: Visit<'_>,
+    ) -> Result<()> {
         let mut encoded = Encoded::default();
         let windows =
             definition::of_windows(&self.windows.get()).map(|windows| windows.to_string());
@@ -268,7 +274,7 @@ impl Movable for ProgressCell {
         Ok(())
     }
 
-    fn forget(&self, _: KeyGroup, at: &mut Place, _: usize) -> Result<()> {
+    fn forget(&self, _: KeyGroup, at: &mut GroupCursor, _: usize) -> Result<()> {
         at.cursor.done = true;
         Ok(())
     }

@@ -20,10 +20,10 @@ const CHUNK_MAX: usize = 256;
 
 /// The open sessions of a key, in order of time.
 #[derive(Clone, Debug)]
-pub struct SessionSet<P>(Sessions<P>);
+pub struct SessionSet<P>(Chunks<P>);
 
 #[derive(Clone, Debug)]
-enum Sessions<P> {
+enum Chunks<P> {
     Few(SmallVec<[Session<P>; 1]>),
     /// None of the chunks is empty.
     Many(Vec<Vec<Session<P>>>),
@@ -31,21 +31,21 @@ enum Sessions<P> {
 
 impl<P> SessionSet<P> {
     pub(crate) fn new() -> Self {
-        Self(Sessions::Few(SmallVec::new()))
+        Self(Chunks::Few(SmallVec::new()))
     }
 
     pub(crate) fn is_empty(&self) -> bool {
         match &self.0 {
-            Sessions::Few(all) => all.is_empty(),
-            Sessions::Many(_) => false,
+            Chunks::Few(all) => all.is_empty(),
+            Chunks::Many(_) => false,
         }
     }
 
     /// All of them, in order.
     pub(crate) fn iter(&self) -> Iter<'_, P> {
         let (now, chunks) = match &self.0 {
-            Sessions::Few(all) => (&all[..], &[][..]),
-            Sessions::Many(chunks) => (&[][..], &chunks[..]),
+            Chunks::Few(all) => (&all[..], &[][..]),
+            Chunks::Many(chunks) => (&[][..], &chunks[..]),
         };
         let left = now.len() + chunks.iter().map(Vec::len).sum::<usize>();
         Iter { chunks: chunks.iter(), now: now.iter(), left }
@@ -54,8 +54,8 @@ impl<P> SessionSet<P> {
     /// Those from the `first` on, in order.
     pub(crate) fn iter_from(&self, first: usize) -> impl Iterator<Item = &Session<P>> {
         let (now, rest) = match &self.0 {
-            Sessions::Few(all) => (all.get(first..), &[][..]),
-            Sessions::Many(chunks) => {
+            Chunks::Few(all) => (all.get(first..), &[][..]),
+            Chunks::Many(chunks) => {
                 let (chunk, at) = place(chunks, first);
                 (
                     chunks.get(chunk).and_then(|now| now.get(at..)),
@@ -70,8 +70,8 @@ impl<P> SessionSet<P> {
     /// Cost: O(log n), and a look at the length of each chunk.
     pub(crate) fn partition_point(&self, is_before: impl Fn(&Session<P>) -> bool) -> usize {
         let chunks = match &self.0 {
-            Sessions::Few(all) => return all.partition_point(is_before),
-            Sessions::Many(chunks) => chunks,
+            Chunks::Few(all) => return all.partition_point(is_before),
+            Chunks::Many(chunks) => chunks,
         };
         let whole = |chunk: &Vec<Session<P>>| chunk.last().is_some_and(&is_before);
         let chunk = chunks.partition_point(whole);
@@ -81,8 +81,8 @@ impl<P> SessionSet<P> {
 
     pub(crate) fn get_mut(&mut self, n: usize) -> Option<&mut Session<P>> {
         match &mut self.0 {
-            Sessions::Few(all) => all.get_mut(n),
-            Sessions::Many(chunks) => {
+            Chunks::Few(all) => all.get_mut(n),
+            Chunks::Many(chunks) => {
                 let (chunk, at) = place(chunks, n);
                 chunks.get_mut(chunk)?.get_mut(at)
             }
@@ -92,15 +92,15 @@ impl<P> SessionSet<P> {
     /// Puts a session in as the `n`th.
     pub(crate) fn insert(&mut self, n: usize, session: Session<P>) {
         match &mut self.0 {
-            Sessions::Few(all) => {
+            Chunks::Few(all) => {
                 all.insert(n.min(all.len()), session);
                 if all.len() > CHUNK_MAX {
                     let mut chunks = vec![std::mem::take(all).into_vec()];
                     split(&mut chunks, 0, n);
-                    self.0 = Sessions::Many(chunks);
+                    self.0 = Chunks::Many(chunks);
                 }
             }
-            Sessions::Many(chunks) => {
+            Chunks::Many(chunks) => {
                 let (mut chunk, mut at) = place(chunks, n);
                 if chunk == chunks.len() {
                     // After the last.
@@ -118,8 +118,8 @@ impl<P> SessionSet<P> {
     /// Takes the `n`th out.
     pub(crate) fn remove(&mut self, n: usize) -> Option<Session<P>> {
         let chunks = match &mut self.0 {
-            Sessions::Few(all) => return (n < all.len()).then(|| all.remove(n)),
-            Sessions::Many(chunks) => chunks,
+            Chunks::Few(all) => return (n < all.len()).then(|| all.remove(n)),
+            Chunks::Many(chunks) => chunks,
         };
         let (chunk, at) = place(chunks, n);
         let sessions = chunks.get_mut(chunk).filter(|sessions| at < sessions.len())?;
@@ -128,7 +128,7 @@ impl<P> SessionSet<P> {
             chunks.remove(chunk);
         }
         if chunks.len() == 1 {
-            self.0 = Sessions::Few(chunks.pop().unwrap_or_default().into());
+            self.0 = Chunks::Few(chunks.pop().unwrap_or_default().into());
         }
         Some(session)
     }
@@ -167,8 +167,8 @@ impl<P> FromIterator<Session<P>> for SessionSet<P> {
             chunks.push(chunk);
         }
         match chunks.len() {
-            0 | 1 => Self(Sessions::Few(chunks.pop().unwrap_or_default().into())),
-            _ => Self(Sessions::Many(chunks)),
+            0 | 1 => Self(Chunks::Few(chunks.pop().unwrap_or_default().into())),
+            _ => Self(Chunks::Many(chunks)),
         }
     }
 }
@@ -213,7 +213,7 @@ impl<P: HeapSize> HeapSize for SessionSet<P> {
     #[inline]
     fn heap_bytes(&self) -> usize {
         match &self.0 {
-            Sessions::Few(all) => {
+            Chunks::Few(all) => {
                 let bytes =
                     if all.spilled() { all.capacity() * size_of::<Session<P>>() } else { 0 };
                 let owned = if P::NO_HEAP {
@@ -223,7 +223,7 @@ impl<P: HeapSize> HeapSize for SessionSet<P> {
                 };
                 rounded(bytes) + owned
             }
-            Sessions::Many(chunks) => chunks.heap_bytes(),
+            Chunks::Many(chunks) => chunks.heap_bytes(),
         }
     }
 }

@@ -3,7 +3,7 @@
 use alluvium_pagestore::{Key, Result, Time};
 
 use super::aligned::Aligned;
-use super::contents::{Contents, Out};
+use super::contents::{Out, SliceContents};
 use super::session_contents::SessionContents;
 use super::sessions::Sessions;
 use super::{Advanced, Late, ProgressCell, clipped};
@@ -13,7 +13,7 @@ use crate::cells::held::Held;
 pub(crate) enum Shaped<K, C, S>
 where
     K: Key + Ord,
-    C: Contents<K>,
+    C: SliceContents<K>,
     S: SessionContents<K, Element = C::Element, Item = C::Item, Row = C::Row>,
 {
     Aligned(Box<Aligned<K, C>>),
@@ -23,7 +23,7 @@ where
 impl<K, C, S> Shaped<K, C, S>
 where
     K: Key + Ord,
-    C: Contents<K>,
+    C: SliceContents<K>,
     S: SessionContents<K, Element = C::Element, Item = C::Item, Row = C::Row>,
 {
     pub(crate) fn progress(&self) -> &Held<ProgressCell> {

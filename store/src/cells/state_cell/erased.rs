@@ -11,7 +11,7 @@ use super::{Contents, Kind, Mark, Outgoing, StateCell};
 use crate::api::expiring::Sweeping;
 use crate::cells::pacing::Stream;
 use crate::durability::export::{Entry, Parts, Visit};
-use crate::durability::moving::{Arriving, Groups, Place};
+use crate::durability::moving::{Arriving, GroupCursor, Groups};
 
 /// Slices of which a range of hashes of a few thousand accumulators has more than a hundred each.
 const SLICES_IN_PARTS: usize = 32;
@@ -192,7 +192,7 @@ impl AnyCell {
     pub(super) fn extract(
         &self,
         group: KeyGroup,
-        at: &mut Place,
+        at: &mut GroupCursor,
         fuel: usize,
         visit: Visit<'_>,
     ) -> Result<()> {
@@ -212,7 +212,7 @@ impl AnyCell {
         })
     }
 
-    pub(super) fn forget(&self, group: KeyGroup, at: &mut Place, fuel: usize) -> Result<()> {
+    pub(super) fn forget(&self, group: KeyGroup, at: &mut GroupCursor, fuel: usize) -> Result<()> {
         let hashes = Groups::hashes_of(self.core.groups(), group);
         let mut contents = self.enter()?;
         if let Some(contents) = contents.in_groups() {
@@ -227,7 +227,7 @@ impl AnyCell {
     /// Does a step of what a key group has here.
     fn each_of_group(
         &self,
-        at: &mut Place,
+        at: &mut GroupCursor,
         fuel: usize,
         contents: &mut dyn Contents,
         step: Step<'_>,
@@ -271,7 +271,7 @@ type Step<'s> = &'s mut dyn FnMut(&mut dyn Contents, Time, &mut Cursor, usize) -
 
 /// Steps through one slice or bucket after the other, from a place on.
 fn part_by_part(
-    at: &mut Place,
+    at: &mut GroupCursor,
     fuel: usize,
     contents: &mut dyn Contents,
     step: Step<'_>,

@@ -8,7 +8,7 @@ use super::erased::AnyCell;
 use super::{Contents, StateCell};
 use crate::cells::pacing::Stream;
 use crate::durability::export::{Entries, Entry, Parts, Visit, each};
-use crate::durability::moving::{Arriving, Place};
+use crate::durability::moving::{Arriving, GroupCursor};
 use crate::store::not_encoded;
 
 /// What the store does with a state, whatever its types are, beside what the three other traits say: memory, work
@@ -91,7 +91,7 @@ pub(crate) trait Portable: Durable {
 /// Key groups of a state that come and go.
 pub(crate) trait Movable: Portable {
     /// Gives about `fuel` entries of a key group from a place on, encoded.
-    fn extract(&self, _: KeyGroup, _: &mut Place, _: usize, _: Visit<'_>) -> Result<()> {
+    fn extract(&self, _: KeyGroup, _: &mut GroupCursor, _: usize, _: Visit<'_>) -> Result<()> {
         Err(not_encoded("moved by key groups"))
     }
     /// Puts one entry that another store has extracted of a key group which is not here yet. After an
@@ -109,7 +109,7 @@ pub(crate) trait Movable: Portable {
         Ok(())
     }
     /// Removes about `fuel` entries of a key group from a place on.
-    fn forget(&self, _: KeyGroup, _: &mut Place, _: usize) -> Result<()> {
+    fn forget(&self, _: KeyGroup, _: &mut GroupCursor, _: usize) -> Result<()> {
         Err(not_encoded("moved by key groups"))
     }
     /// Timers of the key group may fire, or may not.
@@ -208,7 +208,7 @@ impl<C: Contents> Movable for StateCell<C> {
     fn extract(
         &self,
         group: KeyGroup,
-        at: &mut Place,
+        at: &mut GroupCursor,
         fuel: usize,
         visit: Visit<'_>,
     ) -> Result<()> {
@@ -219,7 +219,7 @@ impl<C: Contents> Movable for StateCell<C> {
         self.erased().install(entry, arriving)
     }
 
-    fn forget(&self, group: KeyGroup, at: &mut Place, fuel: usize) -> Result<()> {
+    fn forget(&self, group: KeyGroup, at: &mut GroupCursor, fuel: usize) -> Result<()> {
         self.erased().forget(group, at, fuel)
     }
 

@@ -26,7 +26,7 @@ const AT_ONCE_MAX: u64 = 4096;
 pub(super) const HEADER_BYTES: usize = 16;
 
 /// An entry in memory: its hash, and where its bytes begin.
-type Place = (u64, usize);
+type EntryPlace = (u64, usize);
 
 /// Collects entries, then gives them sorted.
 pub(super) struct Sorter {
@@ -35,7 +35,7 @@ pub(super) struct Sorter {
     segments: Option<SegmentStore>,
     sizes: Sizes,
     bytes: Vec<u8>,
-    places: Vec<Place>,
+    places: Vec<EntryPlace>,
     /// Bytes of entries that a run begins after.
     room: usize,
     entries: u64,
@@ -68,7 +68,7 @@ impl Sorter {
         // A run is written while its entries are in memory.
         let sizes = Sizes::of(memory);
         let rest = memory - if segments.is_some() { sizes.writing_bytes() } else { 0 };
-        let places = rest / PLACES_SHARE / size_of::<Place>() as u64;
+        let places = rest / PLACES_SHARE / size_of::<EntryPlace>() as u64;
         let room = (rest - rest / PLACES_SHARE) as usize;
         Ok(Self {
             account,
@@ -204,7 +204,7 @@ impl Drop for Sorter {
 }
 
 /// Gives entries in memory in the order of their places.
-fn give(bytes: &[u8], places: &[Place], visit: Visit<'_>) -> Result<()> {
+fn give(bytes: &[u8], places: &[EntryPlace], visit: Visit<'_>) -> Result<()> {
     let mut near = 0u8;
     for places in places.chunks(NEAR) {
         for (_, at) in places {

@@ -107,14 +107,14 @@ struct Inner {
     root: Rc<Account>,
     max_value_bytes: u64,
     /// How far groups are removed: the state, and the place in it.
-    going: RefCell<BTreeMap<u16, (usize, Place)>>,
+    going: RefCell<BTreeMap<u16, (usize, GroupCursor)>>,
     /// Chunks that are installed in part, by their groups.
     half: RefCell<BTreeMap<u16, Half>>,
 }
 
 /// How far a state's entries of a group were visited.
 #[derive(Clone, Default)]
-pub(crate) struct Place {
+pub(crate) struct GroupCursor {
     pub(crate) cursor: Cursor,
     /// The slice or bucket that the cursor is in, for states that have such.
     pub(crate) within: Option<Time>,
@@ -140,7 +140,7 @@ pub struct Extraction {
     group: KeyGroup,
     by: Move,
     state: usize,
-    place: Place,
+    place: GroupCursor,
     number: u32,
     ended: bool,
     /// Bytes of an entry, as far as was seen.
@@ -293,7 +293,7 @@ impl Mover {
         };
         groups.set(group, Part::Leaving(by));
         self.wake(group, false);
-        let (place, entry_bytes) = (Place::default(), 0);
+        let (place, entry_bytes) = (GroupCursor::default(), 0);
         Ok(Extraction { group, by, state: 0, place, number: 0, ended: false, entry_bytes })
     }
 
@@ -355,7 +355,7 @@ impl Mover {
             });
             rest.entry_bytes = writer.entry_bytes().unwrap_or(rest.entry_bytes);
             match step {
-                Ok(()) if place.cursor.done => (state, place) = (state + 1, Place::default()),
+                Ok(()) if place.cursor.done => (state, place) = (state + 1, GroupCursor::default()),
                 Ok(()) => {}
                 // A long list goes on where it was left, instead of being read again.
                 Err(_) if is_full && place.is_exact && writer.mark().entries() > 0 => break,
@@ -444,7 +444,7 @@ impl Mover {
             let name = &names.borrow()[*state];
             hooks.forget(group, place, fuel).map_err(|error| error.with("state", name))?;
             if place.cursor.done {
-                (*state, *place) = (*state + 1, Place::default());
+                (*state, *place) = (*state + 1, GroupCursor::default());
             }
         }
         if *state < states.len() {

@@ -25,7 +25,7 @@ use serde::{Deserialize, Serialize};
 
 use super::directories::{Removal, along, leftovers, name_of, names_of, remove, way};
 use super::record::{COMMITTED, JobCheckpoint, Record, WorkerCheckpoint};
-use crate::job::place::{Home, Place, owned_groups};
+use crate::job::place::{Home, StoreLocation, owned_groups};
 
 /// Where a part of a worker's state comes from: a checkpoint of one store.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -136,7 +136,7 @@ pub(crate) fn record_device(directory: &Path) -> Result<Arc<dyn Device>> {
 
 /// Agrees with all other workers on the checkpoint that the run goes on from, and makes room for what
 /// follows it. Takes two meetings, the first being `meeting`.
-pub(crate) fn agree(place: &Place, meeting: u64) -> Result<Begin> {
+pub(crate) fn agree(place: &StoreLocation, meeting: u64) -> Result<Begin> {
     let (group, index, workers) = (&place.node.group, place.index, place.peers);
     let own = place.process_directory()?;
     let mut shortened = None;
@@ -226,13 +226,13 @@ pub(crate) fn agree(place: &Place, meeting: u64) -> Result<Begin> {
 
 /// Whether a process that is not the first has a record: then its directory is another job's, and
 /// nothing in it is left over.
-fn has_record_of_its_own(place: &Place, own: &Path) -> bool {
+fn has_record_of_its_own(place: &StoreLocation, own: &Path) -> bool {
     place.index != 0 && place.is_first_of_process() && own.join(COMMITTED).exists()
 }
 
 /// Removes what no checkpoint of the job knows: what was made by a run that came to none of its own,
 /// and what one has not come to remove. Fails if a helper of such a run goes on there.
-fn make_room(place: &Place, own: Option<&Path>, begin: &Begin) -> Result<()> {
+fn make_room(place: &StoreLocation, own: Option<&Path>, begin: &Begin) -> Result<()> {
     let (Some(own), Some(checkpoint)) = (own, &begin.checkpoint) else { return Ok(()) };
     if matches!(begin.basis, Basis::Others(_)) && !begin.home.directory.is_empty() {
         remove(&own.join(&begin.home.directory))?;
@@ -248,7 +248,11 @@ fn make_room(place: &Place, own: Option<&Path>, begin: &Begin) -> Result<()> {
 /// What goes once a run which has begun anew has committed its first checkpoint: the directories
 /// before it in this process's, and those of processes that have no part in the run any more, as far
 /// as the first worker sees them.
-pub(crate) fn superseded(place: &Place, before: &JobCheckpoint, now: &JobCheckpoint) -> Removal {
+pub(crate) fn superseded(
+    place: &StoreLocation,
+    before: &JobCheckpoint,
+    now: &JobCheckpoint,
+) -> Removal {
     let own = place.process_directory().ok().flatten().filter(|_| place.is_first_of_process());
     let Some(own) = own else { return Removal::default() };
     let keep = names_of(place.of_process(), now.division);
@@ -310,7 +314,7 @@ impl Search<'_> {
     }
 
     /// The worker's directory after so many divisions.
-    fn home(&self, place: &Place, division: u64) -> Home {
+    fn home(&self, place: &StoreLocation, division: u64) -> Home {
         let process = match (&self.first, self.own) {
             (Some(first), Some(own)) => way(first, own).unwrap_or_default(),
             _ => String::new(),
