@@ -2,7 +2,6 @@
 
 use timely::dataflow::StreamVec;
 use timely::dataflow::channels::pact::Pipeline;
-use timely::dataflow::operators::InputCapability;
 use timely::dataflow::operators::generic::OutputBuilder;
 use timely::dataflow::operators::generic::builder_rc::OperatorBuilder;
 use timely::progress::operate::FrontierInterest;
@@ -24,7 +23,7 @@ pub(super) fn split<'scope, T: EventTime, R: 'static, L: 'static>(
     let mut results = OutputBuilder::<_, Builder<R>>::from(results);
     let mut late = OutputBuilder::<_, Builder<L>>::from(late);
     builder.build(move |_| {
-        let mut batches: Vec<(InputCapability<T>, Vec<Result<R, L>>)> = Vec::new();
+        let mut batches = Vec::new();
         move |_frontiers| {
             let (mut results, mut late) = (results.activate(), late.activate());
             told.for_each(|right, batch| batches.push((right, std::mem::take(batch))));
@@ -60,7 +59,8 @@ mod tests {
     use super::*;
 
     type Row = Result<u64, &'static str>;
-    type Messages<D> = Rc<RefCell<Vec<(i64, Vec<D>)>>>;
+    type Sent<D> = Vec<(i64, Vec<D>)>;
+    type Messages<D> = Rc<RefCell<Sent<D>>>;
 
     /// Notes each message of a stream, with its time.
     fn noted<'scope, D: Clone + 'static>(
@@ -78,9 +78,7 @@ mod tests {
     }
 
     /// Sends batches, all in one schedule, and returns the messages of both streams.
-    fn split_of(
-        batches: Vec<(i64, Vec<Row>)>,
-    ) -> (Vec<(i64, Vec<u64>)>, Vec<(i64, Vec<&'static str>)>) {
+    fn split_of(batches: Sent<Row>) -> (Sent<u64>, Sent<&'static str>) {
         timely::execute_directly(move |worker| {
             let (results, late) = (Messages::default(), Messages::default());
             let mut input = InputHandle::new();

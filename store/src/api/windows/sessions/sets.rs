@@ -8,6 +8,9 @@ use alluvium_pagestore::{Key, Result, Time};
 use super::super::session_set::SessionSet;
 use crate::api::map::Map;
 
+/// Changes the set of an event's key.
+type Change<'c, K, P, E> = &'c mut dyn FnMut(&(K, Time, E), &mut SessionSet<P>);
+
 /// The sets of sessions by key. One indirect call for each batch or single event, and one more for
 /// each event.
 pub(crate) trait SessionSets<K, P, E> {
@@ -24,7 +27,7 @@ pub(crate) trait SessionSets<K, P, E> {
     fn update_batch(
         &mut self,
         batch: &[(K, Time, E)],
-        change: &mut dyn FnMut(&(K, Time, E), &mut SessionSet<P>),
+        change: Change<'_, K, P, E>,
     ) -> std::result::Result<(), BatchError>;
 
     /// Takes the set of a key out.
@@ -55,7 +58,7 @@ where
     fn update_batch(
         &mut self,
         batch: &[(K, Time, E)],
-        change: &mut dyn FnMut(&(K, Time, E), &mut SessionSet<P>),
+        change: Change<'_, K, P, E>,
     ) -> std::result::Result<(), BatchError> {
         Map::update_batch(self, batch, |(key, ..)| key, |_| SessionSet::new(), change)
     }
