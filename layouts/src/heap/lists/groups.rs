@@ -13,15 +13,6 @@ use crate::contract::table::Cursor;
 use crate::heap::lists::reading::record_elements;
 use crate::heap::lists::{HeapLists, List};
 
-/// More lists than a block has: those of one hash, which are not told apart before they are looked at. A call that has
-/// looked at more does so much with them, whatever its fuel: else many calls would do it again and again.
-const ALIKE_MIN: usize = 128;
-
-/// What a call may do that had to look at so many lists.
-fn fuel_after(looked_at: usize, fuel: usize) -> usize {
-    if looked_at > ALIKE_MIN { fuel.max(looked_at) } else { fuel }
-}
-
 impl<K: Key, E: State> ByHash<K, E, Time> for HeapLists<K, E> {
     /// Visits lists in runs of as many elements as a value may have bytes, or one.
     fn visit_hashes(
@@ -58,9 +49,9 @@ impl<K: Key, E: State> ByHash<K, E, Time> for HeapLists<K, E> {
         let mut removed = 0;
         while !cursor.done && removed < fuel.max(1) {
             let (found, next, memory) = self.lists_at(bucket, hashes, cursor);
-            let (mut is_all, fuel) = (true, fuel_after(found.len(), fuel.max(1)));
+            let mut is_all = true;
             for hash in &found {
-                if removed >= fuel {
+                if removed >= fuel.max(1) {
                     cursor.position = self.range.place(*hash);
                     is_all = false;
                     break;
@@ -96,7 +87,6 @@ impl<K: Key, E: State> HeapLists<K, E> {
     ) -> Result<bool> {
         let Some(bucket) = self.buckets.get(bucket) else { return Ok(true) };
         let run_bytes = usize::try_from(self.context.max_value_bytes).unwrap_or(usize::MAX);
-        let fuel = fuel_after(found.len(), fuel);
         for hash in found.chunk_by(|a, b| a == b).map(|same| same[0]) {
             let place = self.range.place(hash);
             if place != cursor.position {
