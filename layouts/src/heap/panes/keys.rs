@@ -34,7 +34,8 @@ pub(super) struct Placed<K> {
 #[derive(Debug)]
 struct Dying<K> {
     slice: Time,
-    keys: Keys<K>,
+    /// In a box: what is booked for a slice has room for its place in the queue then.
+    keys: Box<Keys<K>>,
     /// Keys taken out of the set.
     part: Vec<K>,
 }
@@ -158,6 +159,10 @@ impl<K: Key> PaneKeys<K> {
                 dying.part.extend(part.map(|(key, ())| key));
             } else {
                 self.dying.remove(i);
+                if self.dying.is_empty() {
+                    // It keeps its places otherwise.
+                    self.dying = VecDeque::new();
+                }
                 self.account.release(MemoryKind::Tables, SLICE_BYTES);
             }
         }
@@ -192,7 +197,7 @@ impl<K: Key> PaneKeys<K> {
     /// Has the slices before `before` removed.
     pub fn purge(&mut self, before: Time) {
         while let Some((slice, keys)) = self.slices.pop_before(before) {
-            self.dying.push_back(Dying { slice, keys, part: Vec::new() });
+            self.dying.push_back(Dying { slice, keys: Box::new(keys), part: Vec::new() });
         }
     }
 
