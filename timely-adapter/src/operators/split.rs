@@ -2,12 +2,16 @@
 
 use timely::dataflow::StreamVec;
 use timely::dataflow::channels::pact::Pipeline;
+use timely::dataflow::operators::InputCapability;
 use timely::dataflow::operators::generic::OutputBuilder;
 use timely::dataflow::operators::generic::builder_rc::OperatorBuilder;
 use timely::progress::operate::FrontierInterest;
 
 use crate::event_time::EventTime;
 use crate::operators::key_by::Builder;
+
+/// Rows that wait for more of their time, before the batch that makes them so many.
+const ROWS_MAX: usize = 4096;
 
 /// Splits results from rows that were late. Batches that follow each other with one time leave as
 /// one. `ok_err` of Timely sorts batches by time first; that is compiled for each type of row, and
@@ -23,24 +27,30 @@ pub(super) fn split<'scope, T: EventTime, R: 'static, L: 'static>(
     let mut results = OutputBuilder::<_, Builder<R>>::from(results);
     let mut late = OutputBuilder::<_, Builder<L>>::from(late);
     builder.build(move |_| {
-        let mut batches = Vec::new();
         move |_frontiers| {
             let (mut results, mut late) = (results.activate(), late.activate());
-            told.for_each(|right, batch| batches.push((right, std::mem::take(batch))));
-            let mut batches = batches.drain(..).peekable();
-            while let Some((right, mut batch)) = batches.next() {
-                let (mut results, mut late) = (results.session(&right), late.session(&right));
-                loop {
-                    for row in batch {
-                        match row {
-                            Ok(result) => results.give(result),
-                            Err(row) => late.give(row),
-                        }
+            let mut send = |right: &InputCapability<T>, rows: &mut Vec<Result<R, L>>| {
+                let (mut results, mut late) = (results.session(right), late.session(right));
+                for row in rows.drain(..) {
+                    match row {
+                        Ok(result) => results.give(result),
+                        Err(row) => late.give(row),
                     }
-                    let next = batches.next_if(|(next, _)| next.time() == right.time());
-                    let Some((_, rows)) = next else { break };
-                    batch = rows;
                 }
+            };
+            // Rows of the time that came last, a message of them at the most.
+            let (mut rows, mut of) = (Vec::new(), None);
+            told.for_each(|right, batch| {
+                if let Some(before) = of.take_if(|of: &mut InputCapability<T>| {
+                    of.time() != right.time() || rows.len() >= ROWS_MAX
+                }) {
+                    send(&before, &mut rows);
+                }
+                rows.append(batch);
+                of.get_or_insert(right);
+            });
+            if let Some(of) = of {
+                send(&of, &mut rows);
             }
         }
     });
