@@ -2,6 +2,8 @@
 
 use alluvium_pagestore::rounded;
 
+// Nodes are private to the standard library. `values_by_time_take_what_is_said`, a test of the store,
+// compares what an allocator counts: it fails if a node of a newer compiler takes more.
 /// Most entries of a node, and the fewest of one that is not the root.
 const ENTRIES_MAX: usize = 11;
 const ENTRIES_MIN: usize = 5;

@@ -77,6 +77,7 @@ impl Drop for Mark<'_> {
 
 /// A state's layout, lent for a call that runs user code: if that panics, the state is poisoned. The
 /// borrower ends it by [`end`](Entered::end), also after an error.
+#[must_use]
 pub(crate) struct Entered<'a, T> {
     layout: RefMut<'a, T>,
     mark: Mark<'a>,

@@ -64,10 +64,10 @@ impl<K: Key + Ord> Reach<K> {
         self.known.for_each_after(Some(sent), &mut |starts| {
             if starts.remove(key).is_some() {
                 account.release(MemoryKind::Buffers, entry_bytes(key, starts.len()));
-            }
-            if starts.is_empty() {
-                // It keeps a node otherwise.
-                *starts = BTreeMap::new();
+                if starts.is_empty() {
+                    // It keeps a node otherwise.
+                    *starts = BTreeMap::new();
+                }
             }
         });
     }
