@@ -31,8 +31,7 @@ use super::key_unsafe::OwnedKey;
 use super::notes::Note;
 use super::packed::{PackedAtBarrier, is_plain};
 use super::run::{RUN_BYTES, StoredRun};
-use crate::checkpoint::InSteps;
-use crate::checkpoint::{BATCH_BYTES_MAX, Pace, Paced};
+use crate::checkpoint::{BATCH_BYTES_MAX, InSteps, Pace, Paced, files_of, files_of_image};
 use crate::contract::table::CheckpointOutcome;
 use crate::heap::entry_table_unsafe::FrozenTable;
 use crate::heap::snapshot::Snapshot;
@@ -195,7 +194,7 @@ impl ListsCore {
         }
         let waiting = all.iter().enumerate().filter(|(_, run)| run.stored.is_none());
         let waiting = waiting.map(|(at, run)| (run.name, at)).collect();
-        self.files.name_all();
+        self.files.take_used();
         self.buckets.values_mut().for_each(|bucket| bucket.begin_snapshot());
         self.failed = None;
         self.capture = Some(Box::new(Capture {
@@ -288,7 +287,7 @@ impl ListsCore {
         capture.runs[at].stored = Some(stored.clone());
         capture.booked += stored.memory_bytes();
         self.account.charge(MemoryKind::Buffers, stored.memory_bytes());
-        self.files.name(stored);
+        self.files.name(files_of(&stored.files));
         self.forget_orphan(name);
     }
 
@@ -497,7 +496,7 @@ impl ListsCore {
         if let Some(packed) = capture.packed.as_mut().and_then(PackedAtBarrier::part) {
             image = image.with(packed);
         }
-        self.files.take(&sealed, image.segments().map(|segment| segment.id));
+        self.files.take(files_of_image(&image));
         self.forget_captured(capture);
         image
     }
@@ -549,7 +548,7 @@ impl ListsCore {
         }
         let useless = self.files.decide(outcome);
         if !useless.is_empty() {
-            self.jobs.remove(useless);
+            self.jobs.remove(useless.into_iter().map(|(id, _)| id).collect());
         }
         self.look_at_cut();
     }

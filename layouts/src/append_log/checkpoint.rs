@@ -2,12 +2,11 @@
 //! segments of its own, that says what runs there are and what is noted of keys; and restoring one.
 //! `docs/format.md` has its bytes.
 
-use std::collections::{BTreeMap, HashMap};
-use std::rc::Rc;
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use alluvium_pagestore::{
-    Account, Error, ErrorKind, FooterEntry, KeyHash, MemoryKind, Result, SegmentId, SegmentImage,
+    Error, ErrorKind, FooterEntry, KeyHash, MemoryKind, Result, SegmentId, SegmentImage,
     SegmentInfo, SegmentReader, StateImage, Time, codec,
 };
 
@@ -16,93 +15,12 @@ use super::core::ListsCore;
 use super::notes::{Import, Note};
 use super::packed::page_of;
 use super::run::{BlockAt, RUN_BYTES, Run, StoredRun};
-use crate::checkpoint::NamedFiles;
-use crate::contract::table::{CheckpointOutcome, TableStats};
+use crate::checkpoint::{files_of, files_of_image};
 use crate::support::gaps::Gap;
 use crate::trace_event;
 
-/// Bytes booked for a file.
-const FILE_BYTES: u64 = 320;
-
-/// The files of one state's runs and catalogs.
-#[derive(Debug)]
-pub struct Files {
-    account: Rc<Account>,
-    /// Each with how many runs are in it.
-    all: BTreeMap<SegmentId, (SegmentInfo, u64)>,
-    named: NamedFiles,
-}
-
-impl Files {
-    /// None.
-    pub fn new(account: Rc<Account>) -> Self {
-        Self { account, all: BTreeMap::new(), named: NamedFiles::default() }
-    }
-
-    fn add_file(&mut self, info: &SegmentInfo, runs: u64) {
-        let entry = self.all.entry(info.id).or_insert_with(|| {
-            self.account.charge(MemoryKind::Tables, FILE_BYTES);
-            (info.clone(), 0)
-        });
-        entry.1 += runs;
-    }
-
-    /// A run is there.
-    pub fn add(&mut self, run: &StoredRun) {
-        run.files.iter().for_each(|info| self.add_file(info, 1));
-    }
-
-    /// A run is gone: tells the files that nobody needs any more.
-    pub fn release(&mut self, run: &StoredRun) -> Vec<SegmentId> {
-        for info in &run.files {
-            self.all.get_mut(&info.id).expect("a run's file").1 -= 1;
-        }
-        self.take_useless(run.files.iter().map(|info| info.id).collect())
-    }
-
-    /// Of some files those that nobody needs any more.
-    fn take_useless(&mut self, mut ids: Vec<SegmentId>) -> Vec<SegmentId> {
-        ids.retain(|id| {
-            !self.named.has(*id) && self.all.get(id).is_some_and(|(_, runs)| *runs == 0)
-        });
-        for id in &ids {
-            self.all.remove(id);
-            self.account.release(MemoryKind::Tables, FILE_BYTES);
-        }
-        ids
-    }
-
-    /// A checkpoint that is being taken names all files of runs.
-    pub fn name_all(&mut self) {
-        let named = self.all.iter().filter(|(_, (_, runs))| *runs > 0);
-        self.named.take(named.map(|(id, _)| *id));
-    }
-
-    /// It names those of this run too.
-    pub fn name(&mut self, run: &StoredRun) {
-        self.named.add(run.files.iter().map(|info| info.id));
-    }
-
-    /// It is taken: it has this catalog, and names these files.
-    pub fn take(&mut self, catalog: &[SegmentInfo], all: impl Iterator<Item = SegmentId>) {
-        catalog.iter().for_each(|info| self.add_file(info, 0));
-        self.named.take(all);
-    }
-
-    /// What became of the checkpoint: tells the files that nobody needs any more.
-    pub fn decide(&mut self, outcome: CheckpointOutcome) -> Vec<SegmentId> {
-        self.named.decide(outcome);
-        self.take_useless(self.all.keys().copied().collect())
-    }
-
-    /// Adds the files to a table's statistics.
-    pub fn describe(&self, stats: &mut TableStats) {
-        for (info, runs) in self.all.values() {
-            stats.disk_bytes += info.bytes;
-            stats.live_disk_bytes += if *runs > 0 { info.bytes } else { 0 };
-        }
-    }
-}
+/// Bytes booked for a file of runs, or of a catalog.
+pub const FILE_BYTES: u64 = 320;
 
 /// Newest run, and how many records of runs and gaps and of notes follow.
 pub type CatalogHead = (u64, u64, u64);
@@ -141,7 +59,7 @@ impl ListsCore {
         }
         let span = self.span;
         self.packed.iter_mut().for_each(|packed| packed.count_loaded(span));
-        self.files.named.restored(image.segments().map(|segment| segment.id));
+        self.files.restored(files_of_image(image));
         let (state, runs) = (self.context.name.as_str(), image.segments().count());
         trace_event!(DEBUG, "lists restored", state = state, files = runs);
         Ok(())
@@ -160,7 +78,6 @@ impl ListsCore {
                 return Err(Error::new(ErrorKind::Corrupt, "the catalog of runs is not complete"));
             };
             let info = segment.open(&store)?;
-            self.files.add_file(&info, 0);
             reader.for_each(&info, None, |_, record| {
                 match head {
                     None => head = Some(codec::decode::<(), CatalogHead>(record.payload)?.1),
@@ -257,7 +174,7 @@ impl ListsCore {
         let stored = StoredRun { files, blocks };
         let what = "the index of runs";
         self.account.reserve(MemoryKind::Tables, stored.memory_bytes() + RUN_BYTES, what)?;
-        self.files.add(&stored);
+        self.files.add(files_of(&stored.files));
         let keys = elements.min(stored.blocks.len() as u64);
         let stored = Some(Arc::new(stored));
         let run = Run {

@@ -17,7 +17,7 @@ use super::arena_unsafe::{ArenaKind, LINE_BYTES, PIECE_BYTES_MAX, SharedPool};
 use super::block::{ListType, Told};
 use super::bucket::Bucket;
 use super::capture::Capture;
-use super::checkpoint::Files;
+use super::checkpoint::FILE_BYTES;
 use super::config::{AppendLog, Sizes};
 use super::fold::{Resume, Visit};
 use super::jobs::ListJobs;
@@ -25,7 +25,7 @@ use super::kept::Kept;
 use super::key_unsafe::KeyRef;
 use super::packed::Packed;
 use super::run::{Run, RunCursor, Source};
-use crate::checkpoint::at_once;
+use crate::checkpoint::{Files, at_once};
 use crate::contract::table::{CheckpointOutcome, Cursor, StateContext, TableStats};
 use crate::contract::upkeep::Upkeep;
 use crate::heap::hash_range::HashRange;
@@ -154,7 +154,7 @@ impl ListsCore {
             jobs: ListJobs::new(context.helper.clone(), store.clone(), writer),
             source: store.map(|store| Source { store, state, range, list_type }),
             reads,
-            files: Files::new(context.account.clone()),
+            files: Files::booked(context.account.clone(), FILE_BYTES),
             resume: None,
             stats: TableStats::default(),
             merging: false,

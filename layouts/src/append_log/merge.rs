@@ -20,6 +20,7 @@ use super::frozen::{rank_of, sooner};
 use super::jobs::{ENTRY_BYTES, Merge, MergeName, MergedRun, Merging, Output, Pages, resolve};
 use super::key_unsafe::{OwnedKey, has};
 use super::run::{Prepaid, RUN_BYTES, Run, RunCursor, StoredRun, is_long};
+use crate::checkpoint::files_of;
 use crate::heap::hash_range::HashRange;
 use crate::support::gaps::Gaps;
 use crate::trace_event;
@@ -218,7 +219,7 @@ impl ListsCore {
                 // What it took is free before the table of its run is booked, beside those of the runs that it replaces.
                 drop(merge);
                 self.account.release(MemoryKind::Buffers, std::mem::take(&mut name.bytes));
-                self.files.add(&merged.stored);
+                self.files.add(files_of(&merged.stored.files));
                 if gone {
                     self.remove_files(&merged.stored);
                 } else {

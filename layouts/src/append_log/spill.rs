@@ -19,6 +19,7 @@ use super::frozen::{Booked, Frozen};
 use super::jobs::Answer;
 use super::packed::{PACKED, is_plain};
 use super::run::{Cached, RUN_BYTES, Run, StoredRun, window_bytes_min};
+use crate::checkpoint::files_of;
 use crate::contract::table::TableStats;
 use crate::trace_event;
 
@@ -47,7 +48,7 @@ impl ListsCore {
             Answer::Written { runs, result: Ok(stored) } => {
                 self.writing -= 1;
                 // All, before any is looked for: a file is of several, of which the first may be gone.
-                stored.iter().for_each(|run| self.files.add(run));
+                stored.iter().for_each(|run| self.files.add(files_of(&run.files)));
                 for ((time, number), stored) in runs.into_iter().zip(stored) {
                     self.stats.pages_flushed += 1;
                     self.stats.codec_calls += stored.blocks.len() as u64;
@@ -104,9 +105,9 @@ impl ListsCore {
 
     /// Forgets a stored run, and has its files removed if nobody else needs them.
     pub(super) fn remove_files(&mut self, stored: &StoredRun) {
-        let useless = self.files.release(stored);
+        let useless = self.files.release(files_of(&stored.files));
         if !useless.is_empty() {
-            self.jobs.remove(useless);
+            self.jobs.remove(useless.into_iter().map(|(id, _)| id).collect());
         }
     }
 
@@ -577,7 +578,9 @@ impl ListsCore {
             live_bytes: in_memory + stored.sum::<u64>(),
             ..self.stats
         };
-        self.files.describe(&mut stats);
+        let (all, used) = self.files.bytes();
+        stats.disk_bytes += all;
+        stats.live_disk_bytes += used;
         if let Some(packed) = &self.packed {
             packed.describe(&mut stats);
         }

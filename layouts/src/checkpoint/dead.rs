@@ -1,5 +1,16 @@
 //! Records that have died: a list in parts, so that noting one moves no others.
 
+use std::rc::Rc;
+
+use alluvium_pagestore::{Account, MemoryKind};
+
+use crate::heap::place::Place;
+use crate::support::booked::Booked;
+
+/// Records in the first part of a list of places, and in the longest.
+const DEAD_MIN: usize = 256;
+const DEAD_MAX: usize = 64 << 10;
+
 /// Where a record stands in a [`DeadList`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Nth {
@@ -100,6 +111,82 @@ impl<T: Copy> DeadList<T> {
     pub fn clear(&mut self) -> impl Iterator<Item = Vec<T>> + '_ {
         self.0.iter_mut().for_each(Vec::clear);
         self.0.drain(1.min(self.0.len())..)
+    }
+}
+
+/// Places of records that are dead. All booked.
+#[derive(Debug)]
+pub(crate) struct DeadPlaces {
+    list: DeadList<Place>,
+    booked: Booked,
+}
+
+impl DeadPlaces {
+    pub fn new(account: Rc<Account>) -> Self {
+        let booked = Booked::none(account, MemoryKind::Tables);
+        Self { list: DeadList::default(), booked }
+    }
+
+    /// None, and room for so many.
+    pub fn with_room(account: Rc<Account>, count: u64) -> Option<Self> {
+        let mut dead = Self::new(account);
+        (count == 0 || dead.add_part(count as usize)).then_some(dead)
+    }
+
+    fn add_part(&mut self, count: usize) -> bool {
+        let bytes = (count * size_of::<Place>() + 64) as u64;
+        let is_booked = self.booked.try_reserve_more(bytes);
+        if is_booked {
+            self.list.add(Vec::with_capacity(count));
+        }
+        is_booked
+    }
+
+    /// Adds one; says whether there was room.
+    #[inline]
+    pub fn push(&mut self, place: Place) -> bool {
+        self.list.push(place) || self.push_in_new(place)
+    }
+
+    #[cold]
+    fn push_in_new(&mut self, place: Place) -> bool {
+        let count = self.list.last_capacity().map_or(0, |capacity| 2 * capacity);
+        self.add_part(count.clamp(DEAD_MIN, DEAD_MAX)) && self.list.push(place)
+    }
+
+    pub fn len(&self) -> u64 {
+        self.list.len()
+    }
+
+    /// How many more there is room for.
+    pub fn room(&self) -> usize {
+        self.list.room()
+    }
+
+    /// Behind all of them.
+    pub fn end(&self) -> Nth {
+        self.list.end()
+    }
+
+    /// [Some](DeadList::some) of them.
+    pub fn some(&self, from: Nth, to: Nth, most: usize) -> (&[Place], Nth) {
+        self.list.some(from, to, most)
+    }
+
+    /// Takes the parts out to have them written; what they take stays booked while this lives.
+    pub fn lend(&mut self) -> Vec<Vec<Place>> {
+        self.list.take_parts()
+    }
+
+    /// Takes parts back that were lent.
+    pub fn give_back(&mut self, parts: Vec<Vec<Place>>) {
+        self.list.give_back(parts);
+    }
+
+    /// Puts others behind these.
+    pub fn append(&mut self, other: Self) {
+        self.booked.append(other.booked);
+        self.list.append(other.list);
     }
 }
 

@@ -14,11 +14,12 @@
 use std::rc::Rc;
 
 use alluvium_pagestore::{
-    Account, BlobRef, ImagePart, LiveSet, MemoryKind, RECORDS, SegmentId, SegmentImage,
-    SegmentInfo, StateImage,
+    Account, BlobRef, ImagePart, MemoryKind, RECORDS, SegmentId, SegmentImage, SegmentInfo,
+    StateImage,
 };
 
-use super::dead::{DeadList, Nth};
+use super::counts::Counts;
+use super::dead::{DeadPlaces, Nth};
 use super::live_sets::LiveSets;
 use crate::heap::place::Place;
 use crate::support::booked::Booked;
@@ -36,9 +37,6 @@ const LISTS_MAX: usize = 32;
 const LISTED_MIN: u64 = 256;
 /// Slots that are booked at a time.
 const SLOTS: usize = 16;
-/// Records in the first part of a list of the dead, and in the longest.
-const DEAD_MIN: usize = 256;
-const DEAD_MAX: usize = 64 << 10;
 /// The dead that are added to sets at a time.
 pub(crate) const ADDED: usize = 4096;
 
@@ -58,8 +56,7 @@ enum Slot {
 #[derive(Debug)]
 struct Stored {
     image: SegmentImage,
-    /// How many of its records have died since the last barrier.
-    noted: u64,
+    counts: Counts,
     /// What is live there is written anew, by each checkpoint until one is confirmed. Which of its records are dead is not
     /// noted any more.
     goes: bool,
@@ -75,6 +72,8 @@ pub(crate) struct HeapFiles {
     lists: Vec<BlobRef>,
     /// Since the last barrier.
     dead: DeadPlaces,
+    /// How many barriers there were.
+    epoch: u32,
     /// Whether one was not noted, or has no slot: the next checkpoint is full.
     is_broken: bool,
     /// Entries that checkpoints have written which were given up, at most. They are to be written again, and count as
@@ -95,21 +94,6 @@ pub(crate) struct Plan {
     pub makes_sets: bool,
     /// Whether all is written anew. Then no deaths are noted.
     pub is_full: bool,
-}
-
-/// Records that are dead in a checkpoint: they died before its barrier, or it has written newer ones.
-#[derive(Debug)]
-pub(crate) struct Dead {
-    pub places: DeadPlaces,
-    /// How many of each slot.
-    died: Vec<u64>,
-}
-
-impl Dead {
-    /// None.
-    pub fn none(account: Rc<Account>) -> Self {
-        Self { places: DeadPlaces::new(account), died: Vec::new() }
-    }
 }
 
 /// What a checkpoint names, until it is decided.
@@ -133,7 +117,7 @@ impl HeapFiles {
         let dead = DeadPlaces::new(account.clone());
         let booked = Booked::none(account.clone(), MemoryKind::Tables);
         let (slots, lists, is_broken) = (Vec::new(), Vec::new(), false);
-        Self { account, slots, booked, lists, dead, is_broken, again: 0 }
+        Self { account, slots, booked, lists, dead, epoch: 0, is_broken, again: 0 }
     }
 
     /// Forgets all: the next checkpoint is full.
@@ -159,8 +143,9 @@ impl HeapFiles {
                 self.clear();
                 return false;
             }
-            let (image, noted, goes) = (segment.clone(), 0, false);
-            self.slots[nth] = Slot::Stored(Stored { image, noted, goes });
+            let counts = Counts::restored(segment.records, segment.live_records);
+            let (image, goes) = (segment.clone(), false);
+            self.slots[nth] = Slot::Stored(Stored { image, counts, goes });
         }
         self.lists = image.deaths().copied().collect();
         true
@@ -202,11 +187,13 @@ impl HeapFiles {
         }
         match self.slots.get_mut(place.slot()) {
             _ if place == Place::NONE => return,
-            Some(Slot::Stored(Stored { noted, goes: true, .. })) => {
-                *noted += 1;
-                return;
+            Some(Slot::Stored(Stored { counts, goes, .. })) => {
+                counts.since(self.epoch).die();
+                if *goes {
+                    return;
+                }
             }
-            Some(Slot::Stored(Stored { noted, .. }) | Slot::New(noted)) => *noted += 1,
+            Some(Slot::New(died)) => *died += 1,
             Some(Slot::Gone | Slot::Free) | None => return,
         }
         self.is_broken |= !self.dead.push(place);
@@ -274,8 +261,8 @@ impl HeapFiles {
     /// Slots of the confirmed checkpoint, with the records that are live there.
     fn stored(&self) -> impl Iterator<Item = (usize, &SegmentImage, u64)> + Clone {
         self.slots.iter().enumerate().filter_map(|(slot, of)| match of {
-            Slot::Stored(Stored { image, noted, .. }) => {
-                Some((slot, image, image.live_records - noted))
+            Slot::Stored(Stored { image, counts, .. }) => {
+                Some((slot, image, counts.now().live.into()))
             }
             _ => None,
         })
@@ -309,35 +296,35 @@ impl HeapFiles {
 
     /// A checkpoint does as planned: what has died before the barrier, and room to note as many more as it may write;
     /// `None` if there is none, and then nothing has changed.
-    pub fn follow(&mut self, plan: &Plan) -> Option<Dead> {
+    pub fn follow(&mut self, plan: &Plan) -> Option<DeadPlaces> {
         let noted = plan.outdated;
         // What a checkpoint that was given up has left may have room enough.
-        let lacking = if (self.dead.list.room() as u64) < noted { noted } else { 0 };
+        let lacking = if (self.dead.room() as u64) < noted { noted } else { 0 };
         let room = DeadPlaces::with_room(self.account.clone(), lacking)?;
         let mut places = std::mem::replace(&mut self.dead, DeadPlaces::new(self.account.clone()));
         places.append(room);
-        let died = self.slots.iter_mut().zip(&plan.anew).map(|(slot, anew)| match slot {
-            Slot::Stored(Stored { noted, goes, .. }) => {
+        self.epoch += 1;
+        for (slot, anew) in self.slots.iter_mut().zip(&plan.anew) {
+            if let Slot::Stored(Stored { goes, .. }) = slot {
                 *goes |= *anew;
-                std::mem::take(noted)
             }
-            _ => 0,
-        });
-        Some(Dead { died: died.collect(), places })
+        }
+        Some(places)
     }
 
     /// A checkpoint has a newer record than that at a place, or keeps it to write it. Says whether there was room to
     /// note it; if not, the next checkpoint is full.
     #[inline]
-    pub fn outdate(&mut self, place: Place, dead: &mut Dead) -> bool {
-        let Some(Slot::Stored(Stored { goes, .. })) = self.slots.get(place.slot()) else {
+    pub fn outdate(&mut self, place: Place, dead: &mut DeadPlaces) -> bool {
+        let Some(Slot::Stored(Stored { counts, goes, .. })) = self.slots.get_mut(place.slot())
+        else {
             return true;
         };
         if place == Place::NONE {
             return true;
         }
-        dead.died[place.slot()] += 1;
-        let is_noted = *goes || dead.places.push(place);
+        counts.died_before(1, 1, self.epoch);
+        let is_noted = *goes || dead.push(place);
         self.is_broken |= !is_noted;
         is_noted
     }
@@ -352,16 +339,10 @@ impl HeapFiles {
     ///
     /// # Panics
     /// If it does not have as many live records as entries.
-    pub fn name(
-        &self,
-        entries: u64,
-        dead: &Dead,
-        sealed: &[SegmentInfo],
-        new_slots: &[u32],
-    ) -> Named {
+    pub fn name(&self, entries: u64, sealed: &[SegmentInfo], new_slots: &[u32]) -> Named {
         let mut part = ImagePart::new(RECORDS, Vec::new(), self.lists.clone());
         let mut slots = Vec::new();
-        for (slot, stored, live) in self.left(dead) {
+        for (slot, stored, live) in self.left() {
             part.segments.push(SegmentImage { live_records: live, ..stored.clone() });
             slots.push(Some(slot));
         }
@@ -378,24 +359,22 @@ impl HeapFiles {
     }
 
     /// Segments that have live records still, the oldest first: of a list the records come in that order.
-    fn left(&self, dead: &Dead) -> impl Iterator<Item = (usize, &SegmentImage, u64)> {
-        let mut left = Vec::new();
-        for (slot, of) in self.slots.iter().enumerate() {
-            let Slot::Stored(Stored { image, .. }) = of else { continue };
-            let (live, died) = (image.live_records, dead.died[slot]);
-            assert!(died <= live, "{died} records have died of {image:?}");
-            if died < live {
-                left.push((slot, image, live - died));
+    fn left(&self) -> impl Iterator<Item = (usize, &SegmentImage, u64)> {
+        let before = self.slots.iter().enumerate().filter_map(|(slot, of)| match of {
+            Slot::Stored(Stored { image, counts, .. }) => {
+                Some((slot, image, counts.before(self.epoch).live.into()))
             }
-        }
+            _ => None,
+        });
+        let mut left: Vec<_> = before.filter(|(.., live)| *live > 0).collect();
         left.sort_by_key(|(_, image, _)| image.id);
         left.into_iter()
     }
 
     /// Live records of a checkpoint that has written these segments, if nobody else counts them.
-    pub fn count_live(&self, dead: &Dead, sealed: &[SegmentInfo]) -> u64 {
+    pub fn count_live(&self, sealed: &[SegmentInfo]) -> u64 {
         let written: u64 = sealed.iter().map(|segment| segment.all_live().records).sum();
-        written + self.left(dead).map(|(.., live)| live).sum::<u64>()
+        written + self.left().map(|(.., live)| live).sum::<u64>()
     }
 
     /// Live records of the checkpoint that was confirmed.
@@ -406,30 +385,9 @@ impl HeapFiles {
     /// Adds to the sets some of the records that have died since the barrier, from a place of their list on and before
     /// another; says at which to go on.
     pub fn add_dead(&self, sets: &mut LiveSets, from: Nth, to: Nth) -> Nth {
-        let (some, next) = self.dead.list.some(from, to, ADDED);
+        let (some, next) = self.dead.some(from, to, ADDED);
         some.iter().for_each(|place| sets.insert_at(*place));
         next
-    }
-
-    /// Which records are live in segments of before that have dead ones, by slot: those that were found
-    /// by who looked at all entries that there are still, and those that have [died](HeapFiles::add_dead) since the barrier.
-    ///
-    /// # Panics
-    /// If a set does not have as many records as are live.
-    pub fn whole_sets(&self, named: &Named, sets: LiveSets) -> Vec<(SegmentId, LiveSet)> {
-        let mut whole = Vec::new();
-        for set in sets.into_sets() {
-            let segment = named.part.segments.iter().find(|segment| segment.id == set.id);
-            let Some(segment) = segment else { continue };
-            assert_eq!(
-                set.live, segment.live_records,
-                "every key has one live record: {segment:?}"
-            );
-            if segment.live_records < segment.records {
-                whole.push((segment.id, set.into_set()));
-            }
-        }
-        whole
     }
 
     /// By slot, the segments that are named and stored.
@@ -448,16 +406,16 @@ impl HeapFiles {
     /// The checkpoint was confirmed: the next one goes on from it.
     pub fn confirmed(&mut self, named: Named) {
         let Named { part, slots, .. } = named;
-        let mut noted =
-            self.slots.iter_mut().map(|slot| match std::mem::replace(slot, Slot::Free) {
-                Slot::Stored(Stored { noted, .. }) | Slot::New(noted) => noted,
-                Slot::Free | Slot::Gone => 0,
-            });
-        let noted: Vec<u64> = noted.by_ref().collect();
-        for (slot, segment) in slots.into_iter().zip(part.segments) {
+        let mut before: Vec<_> =
+            self.slots.iter_mut().map(|slot| std::mem::replace(slot, Slot::Free)).collect();
+        for (slot, image) in slots.into_iter().zip(part.segments) {
             let slot = slot.expect("nothing is broken");
-            let stored = Stored { image: segment, noted: noted[slot], goes: false };
-            self.slots[slot] = Slot::Stored(stored);
+            let counts = match std::mem::replace(&mut before[slot], Slot::Free) {
+                Slot::Stored(Stored { counts, .. }) => counts,
+                Slot::New(died) => Counts::written(image.records, died, self.epoch),
+                Slot::Free | Slot::Gone => unreachable!("{image:?} has slot {slot}"),
+            };
+            self.slots[slot] = Slot::Stored(Stored { image, counts, goes: false });
         }
         self.lists = part.deaths;
         self.again = 0;
@@ -466,16 +424,11 @@ impl HeapFiles {
     /// A checkpoint was given up: so many entries that it has written are not there. What has died of that stays in the list of the dead, as
     /// it would take looking at all of them to find it; who writes the list leaves it out. Cost: in the number of
     /// segments and of parts of lists.
-    pub fn given_up(&mut self, dead: Dead, written: u64) {
+    pub fn given_up(&mut self, dead: DeadPlaces, written: u64) {
         self.again += written;
-        for (slot, of) in self.slots.iter_mut().enumerate() {
-            match of {
-                Slot::Stored(Stored { noted, .. }) => *noted += dead.died[slot],
-                Slot::New(_) => *of = Slot::Gone,
-                Slot::Free | Slot::Gone => {}
-            }
-        }
-        let since = std::mem::replace(&mut self.dead, dead.places);
+        let new = self.slots.iter_mut().filter(|slot| matches!(slot, Slot::New(_)));
+        new.for_each(|slot| *slot = Slot::Gone);
+        let since = std::mem::replace(&mut self.dead, dead);
         self.dead.append(since);
     }
 
@@ -490,71 +443,6 @@ impl HeapFiles {
             image.bytes / image.records.max(1) * (image.records - live)
         };
         self.stored().map(dead).sum()
-    }
-}
-
-/// Places of records that are dead. All booked.
-#[derive(Debug)]
-pub(crate) struct DeadPlaces {
-    list: DeadList<Place>,
-    booked: Booked,
-}
-
-impl DeadPlaces {
-    pub fn new(account: Rc<Account>) -> Self {
-        let booked = Booked::none(account, MemoryKind::Tables);
-        Self { list: DeadList::default(), booked }
-    }
-
-    /// None, and room for so many.
-    fn with_room(account: Rc<Account>, count: u64) -> Option<Self> {
-        let mut dead = Self::new(account);
-        (count == 0 || dead.add_part(count as usize)).then_some(dead)
-    }
-
-    fn add_part(&mut self, count: usize) -> bool {
-        let bytes = (count * size_of::<Place>() + 64) as u64;
-        let is_booked = self.booked.try_reserve_more(bytes);
-        if is_booked {
-            self.list.add(Vec::with_capacity(count));
-        }
-        is_booked
-    }
-
-    /// Adds one; says whether there was room.
-    #[inline]
-    pub fn push(&mut self, place: Place) -> bool {
-        self.list.push(place) || self.push_in_new(place)
-    }
-
-    #[cold]
-    fn push_in_new(&mut self, place: Place) -> bool {
-        let count = self.list.last_capacity().map_or(0, |capacity| 2 * capacity);
-        self.add_part(count.clamp(DEAD_MIN, DEAD_MAX)) && self.list.push(place)
-    }
-
-    pub fn len(&self) -> u64 {
-        self.list.len()
-    }
-
-    /// Behind all of them.
-    pub fn end(&self) -> Nth {
-        self.list.end()
-    }
-
-    /// Takes the parts out to have them written; what they take stays booked while this lives.
-    pub fn lend(&mut self) -> Vec<Vec<Place>> {
-        self.list.take_parts()
-    }
-
-    /// Takes parts back that were lent.
-    pub fn give_back(&mut self, parts: Vec<Vec<Place>>) {
-        self.list.give_back(parts);
-    }
-
-    fn append(&mut self, other: Self) {
-        self.booked.append(other.booked);
-        self.list.append(other.list);
     }
 }
 

@@ -3,7 +3,7 @@
 //! What dies while they are made was live at the barrier: it is added when it dies, or from the list of
 //! deaths at the end.
 
-use alluvium_pagestore::{Death, LiveSet, SegmentId};
+use alluvium_pagestore::{BlobRef, BlobWriter, Death, LiveSet, Result, SegmentId, SegmentImage};
 
 use crate::heap::place::Place;
 use crate::support::prefetch_unsafe::prefetch;
@@ -28,10 +28,10 @@ const NO_PLACE: u32 = u32::MAX;
 
 /// The set of a segment and how many are in it, so that no call counts them all.
 #[derive(Debug)]
-pub(crate) struct SetOf {
-    pub id: SegmentId,
-    pub number: u32,
-    pub live: u64,
+struct SetOf {
+    id: SegmentId,
+    number: u32,
+    live: u64,
     segment_bytes: u64,
     /// Made by itself, as all at once take a while.
     set: Option<LiveSet>,
@@ -47,10 +47,21 @@ impl SetOf {
         self.live += u64::from(is_new);
     }
 
-    pub fn into_set(mut self) -> LiveSet {
+    fn into_set(mut self) -> LiveSet {
         self.made();
         self.set.expect("made above")
     }
+}
+
+/// Writes sets of segments. For a helper.
+///
+/// # Errors
+/// Those of storage.
+pub(crate) fn write_sets(
+    sets: &[(SegmentId, LiveSet)],
+    blobs: &BlobWriter,
+) -> Result<Vec<(SegmentId, BlobRef)>> {
+    sets.iter().map(|(id, set)| Ok((*id, set.write(blobs)?))).collect()
 }
 
 /// Entries of a table of likely places of so many sets.
@@ -148,9 +159,24 @@ impl LiveSets {
         self.place_of(id) != NO_PLACE
     }
 
-    /// All of them.
-    pub fn into_sets(self) -> Vec<SetOf> {
-        self.sets
+    /// All are made: gives those of segments that have dead records. `image_of` gives the image of a segment by its id and
+    /// number, if that is named.
+    ///
+    /// # Panics
+    /// If a set does not have as many records as are live.
+    pub fn into_whole<'a>(
+        self,
+        mut image_of: impl FnMut(SegmentId, u32) -> Option<&'a SegmentImage>,
+    ) -> Vec<(SegmentId, LiveSet)> {
+        let mut whole = Vec::new();
+        for set in self.sets {
+            let Some(image) = image_of(set.id, set.number) else { continue };
+            assert_eq!(set.live, image.live_records, "every key has one live record: {image:?}");
+            if image.live_records < image.records {
+                whole.push((set.id, set.into_set()));
+            }
+        }
+        whole
     }
 
     /// Drops one; says whether there was one.

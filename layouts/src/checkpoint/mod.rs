@@ -6,11 +6,12 @@
 //! driven by [`Remembered`]; any state takes a checkpoint in one call by [`at_once`].
 
 mod at_once;
+mod counts;
 mod dead;
+mod files;
 mod job;
 mod ledger;
 mod live_sets;
-mod named_files;
 mod naming;
 mod recording;
 mod remembered;
@@ -19,10 +20,11 @@ mod telling;
 mod writer;
 
 pub(crate) use at_once::{InSteps, at_once};
+pub(crate) use counts::Counts;
 pub(crate) use dead::{DeadList, Nth};
+pub(crate) use files::{FileBytes, Files, NamedBy, PinnedRuns, files_of, files_of_image};
 pub(crate) use job::{Job, Jobs};
-pub(crate) use live_sets::LiveSets;
-pub(crate) use named_files::NamedFiles;
+pub(crate) use live_sets::{LiveSets, write_sets};
 pub(crate) use naming::FREE_BYTES;
 pub use recording::Recording;
 pub use remembered::Remembered;

@@ -5,7 +5,8 @@
 use alluvium_pagestore::{Account, Death, Error, ErrorKind, PlacedAt, Result};
 use std::rc::Rc;
 
-use super::ledger::{Dead, HeapFiles, Plan};
+use super::dead::DeadPlaces;
+use super::ledger::{HeapFiles, Plan};
 use super::live_sets::LiveSets;
 use crate::heap::place::Place;
 
@@ -23,7 +24,7 @@ pub(crate) struct Naming {
     pub anew: Vec<bool>,
     /// Which records of other segments are live, if sets are made.
     pub sets: LiveSets,
-    pub dead: Dead,
+    pub dead: DeadPlaces,
     /// Slots of the segments being written.
     pub slots: Vec<u32>,
 }
@@ -32,7 +33,7 @@ impl Naming {
     /// No segments of before.
     pub fn first(account: Rc<Account>) -> Self {
         let (anew, sets, slots) = (Vec::new(), LiveSets::default(), Vec::new());
-        Self { is_first: true, anew, sets, dead: Dead::none(account), slots }
+        Self { is_first: true, anew, sets, dead: DeadPlaces::new(account), slots }
     }
 
     /// Whether a record is in a segment that is written anew.
@@ -65,8 +66,8 @@ impl Naming {
     }
 
     /// What is dead in this checkpoint, for who decides it.
-    pub fn take_dead(&mut self, account: &Rc<Account>) -> Dead {
-        std::mem::replace(&mut self.dead, Dead::none(account.clone()))
+    pub fn take_dead(&mut self, account: &Rc<Account>) -> DeadPlaces {
+        std::mem::replace(&mut self.dead, DeadPlaces::new(account.clone()))
     }
 }
 

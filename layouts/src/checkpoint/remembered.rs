@@ -20,7 +20,8 @@ use alluvium_pagestore::{
     StateImage,
 };
 
-use super::ledger::{ADDED, Dead, HeapFiles, Named};
+use super::dead::DeadPlaces;
+use super::ledger::{ADDED, HeapFiles, Named};
 use super::live_sets::LiveSets;
 use super::naming::Begun;
 use super::recording::{Part, Recording};
@@ -81,7 +82,7 @@ struct Taking {
 #[derive(Debug)]
 struct Undecided {
     named: Named,
-    dead: Dead,
+    dead: DeadPlaces,
     is_first: bool,
     again: Again,
 }
@@ -504,9 +505,9 @@ impl Remembered {
     fn begin_telling(&mut self, sealed: Vec<SegmentInfo>) {
         let taking = self.taking.as_mut().expect("it is written");
         let Taking { entries, part: Part { naming, .. }, .. } = &mut **taking;
-        let count = || self.files.count_live(&naming.dead, &sealed);
+        let count = || self.files.count_live(&sealed);
         let entries = entries.unwrap_or_else(count);
-        let named = self.files.name(entries, &naming.dead, &sealed, &naming.slots);
+        let named = self.files.name(entries, &sealed, &naming.slots);
         taking.telling = Some(Telling::new(&self.files, named, sealed));
     }
 
@@ -556,7 +557,7 @@ impl Remembered {
     }
 
     /// What a checkpoint has written is of no use.
-    fn go_back(&mut self, is_first: bool, dead: Dead, again: Again) {
+    fn go_back(&mut self, is_first: bool, dead: DeadPlaces, again: Again) {
         if is_first || self.files.is_broken() {
             self.forget();
         } else {

@@ -9,12 +9,13 @@
 //! - What the helper is lent comes back, also if the checkpoint is given up meanwhile.
 
 use alluvium_pagestore::{
-    BlobRef, BlobWriter, Death, Error, ErrorKind, Helper, LiveSet, Result, SegmentId, SegmentInfo,
+    BlobRef, BlobWriter, Death, Error, ErrorKind, Helper, Result, SegmentId, SegmentInfo,
 };
 
-use super::dead::Nth;
+use super::dead::{DeadPlaces, Nth};
 use super::job::Job;
-use super::ledger::{DeadPlaces, HeapFiles, Named};
+use super::ledger::{HeapFiles, Named};
+use super::live_sets::write_sets;
 use super::naming::Naming;
 use crate::contract::table::StateContext;
 use crate::heap::place::Place;
@@ -91,7 +92,7 @@ impl Telling {
                 self.step = Step::Writing { has_sets, job };
                 Ok(false)
             }
-            Step::Writing { .. } => self.is_written(&context.helper, &mut naming.dead.places),
+            Step::Writing { .. } => self.is_written(&context.helper, &mut naming.dead),
             Step::Over => Ok(true),
         }
     }
@@ -99,7 +100,7 @@ impl Telling {
     /// Whether there is something to be told of what is named beside the segments that were sealed.
     fn is_needed(&self, naming: &Naming) -> bool {
         let has_older = self.named.part.segments.len() > self.sealed.len();
-        has_older && (!naming.sets.is_empty() || naming.dead.places.len() > 0)
+        has_older && (!naming.sets.is_empty() || naming.dead.len() > 0)
     }
 
     /// Has the helper write which records are live of what is named.
@@ -112,8 +113,9 @@ impl Telling {
         let sets = std::mem::take(&mut naming.sets);
         // Sets tell all of it.
         let ids = if sets.is_empty() { files.ids(&self.named) } else { Vec::new() };
-        let sets = files.whole_sets(&self.named, sets);
-        let lent = naming.dead.places.lend();
+        let named = &self.named.part.segments;
+        let sets = sets.into_whole(|id, _| named.iter().find(|segment| segment.id == id));
+        let lent = naming.dead.lend();
         let blobs = blobs.clone();
         Job::submit(
             &context.helper,
@@ -123,8 +125,7 @@ impl Telling {
                 let mut deaths: Vec<Death> = Vec::with_capacity(lent.iter().map(Vec::len).sum());
                 deaths.extend(lent.iter().flatten().filter_map(death));
                 let list = Death::write(&mut deaths, |_| true, &blobs);
-                let write = |(id, set): (SegmentId, LiveSet)| Ok((id, set.write(&blobs)?));
-                let sets = sets.into_iter().map(write).collect();
+                let sets = write_sets(&sets, &blobs);
                 Told { list, sets, lent }
             },
         )

@@ -4,16 +4,14 @@
 //! `Upkeep::checkpoint` or [`EntryWriter`] in `Upkeep::continue_checkpoint`, [`read_entries`] in
 //! `Layout::open`, and [`Images`] to remove old segments.
 
-use std::collections::HashSet;
-
 use alluvium_pagestore::io::BLOCK_BYTES;
 use alluvium_pagestore::{
     BlobReader, Error, ErrorKind, FooterEntry, ImagePart, Key, LiveSet, Liveness, MemoryKind,
-    PassVisitor, PassedRecord, PlacedAt, RECORDS, Result, SegmentId, SegmentImage, SegmentInfo,
-    SegmentStore, State, StateImage, codec, fingerprint, key_text,
+    PassVisitor, PassedRecord, PlacedAt, RECORDS, Result, SegmentImage, SegmentInfo, SegmentStore,
+    State, StateImage, codec, fingerprint, key_text,
 };
 
-use crate::checkpoint::{BATCH_BYTES_MAX, Pace, Paced};
+use crate::checkpoint::{BATCH_BYTES_MAX, Files, Pace, Paced, files_of_image};
 use crate::contract::table::{CheckpointOutcome, StateContext, TableStats};
 use crate::heap::segment_bytes;
 use crate::restore::passing::pass_over;
@@ -363,73 +361,40 @@ impl PassVisitor for LiveEntries<'_> {
 /// be in both.
 #[derive(Debug, Default)]
 pub struct Images {
-    committed: Vec<(SegmentId, u64)>,
-    taken: Vec<(SegmentId, u64)>,
+    files: Files,
     written_bytes: u64,
 }
 
 impl Images {
     /// Notes that the table was restored from `image`.
     pub fn restored(&mut self, image: &StateImage) {
-        self.committed = segments_of(image).collect();
+        self.files.restored(files_of_image(image));
     }
 
     /// Notes that a checkpoint produced `image`. Segments that the committed checkpoint names too
     /// were not written again.
     pub fn taken(&mut self, image: &StateImage) {
-        self.taken = segments_of(image).collect();
-        self.written_bytes += sum(&without(&self.taken, &self.committed));
+        // If nobody said what became of the last one, it may be the one that is restored.
+        self.files.decide(CheckpointOutcome::Unknown);
+        let (before, _) = self.files.bytes();
+        self.files.take(files_of_image(image));
+        self.written_bytes += self.files.bytes().0 - before;
     }
 
-    /// Removes the segments that nothing needs after this outcome.
+    /// Removes the segments that nothing needs after this outcome. A file that cannot be removed now is removed, and
+    /// counted, at the next open.
     pub fn decide(&mut self, outcome: CheckpointOutcome, store: Option<&SegmentStore>) {
-        let taken = std::mem::take(&mut self.taken);
-        let useless = match outcome {
-            CheckpointOutcome::Committed => {
-                let useless = without(&self.committed, &taken);
-                self.committed = taken;
-                useless
-            }
-            CheckpointOutcome::Abandoned => without(&taken, &self.committed),
-            CheckpointOutcome::Unknown => {
-                let more = without(&taken, &self.committed);
-                self.committed.extend(more);
-                Vec::new()
-            }
-        };
-        if let Some(store) = store {
-            remove_segments(store, useless.into_iter().map(|(id, _)| id));
+        for (id, _) in self.files.decide(outcome) {
+            let _ = store.map(|store| store.remove(id));
         }
     }
 
     /// Adds the checkpoints' bytes on storage and bytes written to `stats`.
     pub fn describe(&self, stats: &mut TableStats) {
-        let bytes = sum(&self.committed) + sum(&without(&self.taken, &self.committed));
+        let (bytes, _) = self.files.bytes();
         stats.disk_bytes += bytes;
         stats.live_disk_bytes += bytes;
         stats.flushed_bytes += self.written_bytes;
-    }
-}
-
-fn segments_of(image: &StateImage) -> impl Iterator<Item = (SegmentId, u64)> + '_ {
-    image.segments().map(|segment| (segment.id, segment.bytes))
-}
-
-/// Those of `segments` that are not among the `others`.
-fn without(segments: &[(SegmentId, u64)], others: &[(SegmentId, u64)]) -> Vec<(SegmentId, u64)> {
-    let others: HashSet<_> = others.iter().map(|(id, _)| *id).collect();
-    segments.iter().filter(|(id, _)| !others.contains(id)).copied().collect()
-}
-
-fn sum(segments: &[(SegmentId, u64)]) -> u64 {
-    segments.iter().map(|(_, bytes)| bytes).sum()
-}
-
-/// Removes segments that nothing names any more. A file that cannot be removed now is removed,
-/// and counted, at the next open.
-fn remove_segments(store: &SegmentStore, ids: impl Iterator<Item = SegmentId>) {
-    for id in ids {
-        let _ = store.remove(id);
     }
 }
 

@@ -25,14 +25,13 @@ use alluvium_pagestore::{
 use super::LAYOUT;
 use super::background::Frozen;
 use super::core::SegmentsCore;
-use super::files::NAME_BYTES;
-use super::run::Run;
+use super::run::{NAME_BYTES, Run};
 use super::slice::Slice;
 use super::snapshot::RecordSnapshot;
 use super::tables::{TableGroup, ToldTables, WrittenTable};
 use super::telling::Telling;
 use super::writing::Written;
-use crate::checkpoint::{InSteps, Paced};
+use crate::checkpoint::{InSteps, Paced, files_of, files_of_image};
 use crate::contract::table::CheckpointOutcome;
 use crate::heap::name_large;
 use crate::support::gaps::Gaps;
@@ -175,9 +174,9 @@ impl SegmentsCore {
             });
         }
         let runs = slices.iter().flat_map(|before| &before.runs);
-        let files = runs.flat_map(|run| &run.segments).map(|segment| segment.id);
-        let named = groups.iter().flat_map(|group| &group.segments).map(|segment| segment.id);
-        self.files.take(files.chain(named), Vec::new());
+        let files = runs.flat_map(|run| files_of(&run.segments));
+        let named = groups.iter().flat_map(|group| &group.segments);
+        self.files.take(files.chain(named.map(|segment| (segment.id, segment.bytes))));
         let helper = self.background.jobs.helper().clone();
         let state = fingerprint(&self.context.name);
         self.capture = Some(Box::new(Capture {
@@ -421,7 +420,7 @@ impl SegmentsCore {
         let (segments, images) = (segments.clone(), images.clone());
         let run = Arc::new(Run { number, level: 0, segments, images, records: *records });
         before.runs.push(run);
-        self.files.name(written.segments.iter().map(|segment| segment.id));
+        self.files.name(files_of(&written.segments));
         true
     }
 
@@ -473,12 +472,11 @@ impl SegmentsCore {
         named.extend(own.iter().map(SegmentInfo::all_live));
         let part = ImagePart::new(LAYOUT, named, Vec::new());
         let image = StateImage::of(entries + stored, part);
-        let own: Vec<_> = own.iter().map(|segment| (segment.id, segment.bytes)).collect();
-        let bytes: u64 = own.iter().map(|(_, bytes)| bytes).sum();
-        self.files.bytes += bytes;
+        let bytes: u64 = own.iter().map(|segment| segment.bytes).sum();
+        self.disk_bytes += bytes;
         self.stats.flushed_bytes += bytes;
         self.stats.codec_calls += encoded;
-        self.files.take(image.segments().map(|segment| segment.id), own);
+        self.files.take(files_of_image(&image));
         image
     }
 

@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use alluvium_pagestore::{
     Account, Error, ErrorKind, FooterEntry, MemoryKind, PassVisitor, PassedRecord, Result,
-    SegmentId, SegmentImage, SegmentReader, SegmentStore, StateImage, Time, codec, fingerprint,
+    SegmentImage, SegmentReader, SegmentStore, StateImage, Time, codec, fingerprint,
 };
 
 use super::LAYOUT;
@@ -18,7 +18,6 @@ use super::core::SegmentsCore;
 use super::run::{ImageAt, Run};
 use super::slice::{Slice, Stored};
 use super::tables::{TableRecords, ToldTables, WrittenTable};
-use crate::contract::table::CheckpointOutcome;
 use crate::restore::passing::pass_over;
 use crate::support::gaps::Gap;
 use crate::support::record_type_unsafe::RecordRef;
@@ -93,12 +92,8 @@ impl SegmentsCore {
                 found.in_group = is_it.then_some(group);
             }
         }
-        let only = segments[runs..].iter().map(|segment| (segment.id, segment.bytes));
-        let all = segments.iter().map(|segment| segment.id);
-        self.files.bytes += segments.iter().map(|segment| segment.bytes).sum::<u64>();
-        self.files.take(all, only.collect::<Vec<(SegmentId, u64)>>());
-        let free = self.files.decide(CheckpointOutcome::Committed);
-        assert!(free.is_empty(), "nothing was of no use before");
+        self.disk_bytes += segments.iter().map(|segment| segment.bytes).sum::<u64>();
+        self.files.restored(segments.iter().map(|segment| (segment.id, segment.bytes)));
         Ok(())
     }
 

@@ -6,9 +6,8 @@ use alluvium_pagestore::io::BLOCK_BYTES;
 use alluvium_pagestore::{ByteSize, Error, ErrorKind, FooterEntry, Result, SegmentWriter};
 use serde::{Deserialize, Serialize};
 
-use super::files::NAME_BYTES;
 use super::pane_type_unsafe::PaneType;
-use super::run::Run;
+use super::run::{NAME_BYTES, Run};
 use crate::checkpoint::{BATCH_BYTES_MAX, Pace};
 use crate::hybrid_log::PATIENCE;
 

@@ -16,17 +16,17 @@ use super::capture::Capture;
 use super::checkpoint::PutStored;
 use super::config::{Sizes, TABLE_FILES, WindowSegments};
 use super::cuts::Cuts;
-use super::files::{Files, NAME_BYTES};
 use super::fold::Fold;
 use super::fund::Fund;
 use super::gathering::ErasedGathering;
 use super::merging::Merging;
 use super::pane_type_unsafe::PaneType;
 use super::prefetch::Ahead;
+use super::run::NAME_BYTES;
 use super::slice::Slice;
 use super::slots::RECENT;
 use super::tables::{TableGroups, ToldTables};
-use crate::checkpoint::at_once;
+use crate::checkpoint::{Files, at_once};
 use crate::contract::table::{CheckpointOutcome, StateContext, TableStats};
 use crate::contract::upkeep::Upkeep;
 use crate::heap::hash_range::HashRange;
@@ -51,6 +51,8 @@ pub struct SegmentsCore {
     pub(super) recent: Box<[(Time, u32); RECENT]>,
     pub(super) background: Background,
     pub(super) files: Files,
+    /// Bytes of all files that were not removed yet.
+    pub(super) disk_bytes: u64,
     /// Slices that are purged and in their slots still.
     pub(super) purged: VecDeque<BTreeMap<Time, u32>>,
     /// Entries of the slice that was purged last, as far as they were in its table in use.
@@ -126,7 +128,8 @@ impl SegmentsCore {
         let mut panes = Self {
             range: HashRange::of(&context.owned, context.key_groups),
             background: Background::new(context.helper.clone(), storage),
-            files: Files::new(account.clone()),
+            files: Files::booked(account.clone(), NAME_BYTES),
+            disk_bytes: 0,
             fund: Fund::new(account.clone()),
             groups: TableGroups::new(account.clone()),
             oversize: Oversize::new(&context.name, context.max_value_bytes),
@@ -167,7 +170,7 @@ impl SegmentsCore {
             // Restoring has used this memory for its own buffers.
             let bytes = panes.sizes.checkpoint_bytes();
             panes.make_room(bytes, "the buffers of checkpoints")?;
-            panes.files.expect(TABLE_FILES);
+            panes.files.expect(TABLE_FILES, 0);
             panes.fund.came(bytes - TABLE_FILES as u64 * NAME_BYTES);
             panes.fund.want_slack(panes.sizes.slack_bytes());
         }

@@ -97,7 +97,7 @@ impl SegmentsCore {
         self.account.release(MemoryKind::Tables, merging.table_bytes);
         // What could not be made one stays as it is; who reads it meets the error.
         let Ok(written) = result else { return };
-        self.files.bytes += sum(&written);
+        self.disk_bytes += sum(&written);
         self.stats.flushed_bytes += sum(&written);
         self.stats.rewritten += written.records;
         let runs = self.slots[merging.slot].as_ref().map_or(&[][..], |found| &found.runs);

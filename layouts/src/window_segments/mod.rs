@@ -12,7 +12,6 @@ mod checkpoint;
 mod config;
 mod core;
 mod cuts;
-mod files;
 mod fold;
 mod fold_memory;
 mod fund;

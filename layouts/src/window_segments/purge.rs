@@ -98,9 +98,7 @@ impl SegmentsCore {
         let mut free = Vec::new();
         for mut stored in runs {
             self.forget_read(&mut stored);
-            self.run_went(&stored.run);
-            let files = stored.run.segments.iter().map(|segment| (segment.id, segment.bytes));
-            free.append(&mut self.files.let_go(files));
+            free.append(&mut self.run_went(&stored.run));
         }
         if !free.is_empty() {
             self.background.remove(free);

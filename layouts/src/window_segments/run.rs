@@ -7,10 +7,10 @@
 use alluvium_pagestore::io::{IoBuffer, Operation, run_blocking};
 use alluvium_pagestore::{Image, Result, SegmentInfo, SegmentStore, damaged, rounded};
 
-use super::files::NAME_BYTES;
-
 /// Bytes that an open file takes beside its entry in a run, by upper bound.
 const FILE_BYTES: u64 = 160;
+/// Bytes booked for what refers to a file.
+pub const NAME_BYTES: u64 = 64;
 
 /// Where an image of a run is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

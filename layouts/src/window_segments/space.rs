@@ -15,6 +15,7 @@ use super::core::SegmentsCore;
 use super::run::Run;
 use super::slice::{Stored, Waiting};
 use super::writing::Written;
+use crate::checkpoint::{FileBytes, files_of};
 use crate::contract::table::TableStats;
 use crate::trace_event;
 
@@ -189,7 +190,7 @@ impl SegmentsCore {
                 self.account.release(MemoryKind::Values, heap_bytes);
                 self.fill_reserve();
             }
-            Answer::Removed { bytes } => self.files.bytes -= bytes,
+            Answer::Removed { bytes } => self.disk_bytes -= bytes,
             Answer::Merged { job, result } => self.merged(job, result),
             Answer::Written { job, table, result } => {
                 self.writing = 0;
@@ -221,7 +222,7 @@ impl SegmentsCore {
                     }
                 };
                 let is_held = self.was_written(&table, &written);
-                self.files.bytes += sum(&written);
+                self.disk_bytes += sum(&written);
                 self.stats.codec_calls += written.records;
                 self.stats.pages_flushed += written.images.len() as u64;
                 self.stats.flushed_bytes += sum(&written);
@@ -235,11 +236,13 @@ impl SegmentsCore {
                     self.merge_runs(slot);
                 } else {
                     // The slice was purged meanwhile.
-                    self.remove_files(&written);
                     if is_held {
                         let run = run_of(0, 0, written);
                         self.run_came_from_reserve(&run);
-                        self.run_went(&run);
+                        let free = self.run_went(&run);
+                        assert!(free.is_empty(), "a checkpoint names what it holds");
+                    } else {
+                        self.remove_files(&written);
                     }
                 }
                 self.background.drop_table(table);
@@ -265,14 +268,16 @@ impl SegmentsCore {
     pub(super) fn run_came(&mut self, run: &Run) {
         self.account.charge(MemoryKind::Tables, run.memory_bytes());
         self.fund.came(run.share_bytes());
-        self.files.expect(run.names());
+        self.files.expect(run.names(), 0);
+        self.files.add(files_of(&run.segments));
     }
 
-    /// A run has gone.
-    pub(super) fn run_went(&mut self, run: &Run) {
+    /// A run has gone: gives those of its files that may be removed now.
+    pub(super) fn run_went(&mut self, run: &Run) -> Vec<FileBytes> {
         self.account.release(MemoryKind::Tables, run.memory_bytes());
         self.fund.went(run.share_bytes());
-        self.files.unexpect(run.names());
+        self.files.expect(0, run.names());
+        self.files.release(files_of(&run.segments))
     }
 
     /// The same, of what was reserved for it. The reserve is of the longest there can be, and full again before the next
@@ -284,13 +289,9 @@ impl SegmentsCore {
         self.run_came(run);
     }
 
-    /// Gives up what was written and is of no use, but for a checkpoint that names it.
+    /// Has what was written and is of no use removed.
     pub(super) fn remove_files(&mut self, written: &Written) {
-        let files = written.segments.iter().map(|segment| (segment.id, segment.bytes));
-        let free = self.files.let_go(files);
-        if !free.is_empty() {
-            self.background.remove(free);
-        }
+        self.background.remove(files_of(&written.segments).collect());
     }
 
     /// Waits a moment for the helper.
@@ -342,7 +343,7 @@ impl SegmentsCore {
         TableStats {
             live_keys: len,
             live_bytes: memory + stored,
-            disk_bytes: self.files.bytes,
+            disk_bytes: self.disk_bytes,
             live_disk_bytes: stored,
             oversized: self.oversize.told(),
             ..self.stats

@@ -35,7 +35,7 @@ impl PackedAtBarrier {
         unsynced: Vec<UnsyncedRun>,
     ) {
         if !level.is_empty() {
-            packed.named.taken(&packed.store, names_of(std::slice::from_ref(&level)));
+            packed.named.name(&packed.store, names_of(std::slice::from_ref(&level)));
             self.unsynced.extend(unsynced);
             self.levels.insert(0, level);
         }
@@ -137,7 +137,7 @@ impl Packed {
     /// What a checkpoint has of it. Its files stay from now on.
     pub fn at_barrier(&mut self) -> PackedAtBarrier {
         let levels = self.levels.infos();
-        self.named.taken(&self.store, names_of(&levels));
+        self.named.name(&self.store, names_of(&levels));
         PackedAtBarrier {
             levels,
             unsynced: self.levels.unsynced(),
@@ -169,7 +169,7 @@ impl Packed {
         // Merges have to write what is there, whatever the sizes were.
         let longest = self.longest_chunk as usize;
         self.runs.payload_bytes_max = self.runs.payload_bytes_max.max(longest);
-        self.named.restored(&self.store, names_of(&part.levels));
+        self.named.restored(&self.store, part);
         Ok(())
     }
 }

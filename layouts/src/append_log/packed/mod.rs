@@ -36,8 +36,8 @@ use super::config::Sizes;
 use super::frozen::LIVE;
 use super::jobs::RunName;
 use super::run::{RUN_BYTES, Run};
+use crate::checkpoint::PinnedRuns;
 use crate::contract::table::{StateContext, TableStats};
-use crate::hybrid_log::NamedRuns;
 use crate::runs::{Levels, MERGED_MAX, MergeSizes, RunSizes};
 use crate::support::booked::Booked;
 
@@ -104,7 +104,7 @@ pub struct Packed {
     sums: PageSums,
     are_sums_old: bool,
     levels: Levels,
-    pub(super) named: NamedRuns,
+    pub(super) named: PinnedRuns,
     runs: RunSizes,
     /// Read at once from each level: by whoever reads slices, and by merges.
     read_bytes: usize,
@@ -210,7 +210,7 @@ impl Packed {
             sums: PageSums::default(),
             are_sums_old: false,
             levels: levels.keeping_free(u64::MAX).synced_by_owner().helped_by(&context.helper),
-            named: NamedRuns::default(),
+            named: PinnedRuns::default(),
             runs: RunSizes {
                 partition_hashes: PARTITION_SLICES,
                 write_bytes: (memory / 256).clamp(16 * KIB, MERGED_BYTES_MAX) as usize,

@@ -4,7 +4,7 @@
 //! synced that are not, and by writing the tombstones as one more level, which is the checkpoint's alone. So what stays
 //! cold is not written again, and neither moves nor merges wait for it or have it wait.
 //!
-//! What it keeps true: the files that it notes are pinned from the barrier on, by [`NamedRuns`](super::NamedRuns). What
+//! What it keeps true: the files that it notes are pinned from the barrier on, by [`PinnedRuns`](crate::checkpoint::PinnedRuns). What
 //! moves after the barrier dies in its segment after the barrier: the part of the segments has it.
 
 use alluvium_pagestore::io::IoBuffer;
@@ -149,11 +149,6 @@ impl Cold {
         }
         self.live.restore(part)
     }
-}
-
-/// The names of the files of a part.
-pub fn names_of(part: &ImagePart) -> Vec<String> {
-    part.levels.iter().flatten().map(|run| run.id.file_name()).collect()
 }
 
 /// Has a checkpoint's own level of tombstones go with the last checkpoint that names it.

@@ -30,7 +30,6 @@ mod later;
 #[cfg(test)]
 mod later_tests;
 mod moving;
-mod naming;
 mod needs;
 mod paying;
 mod saving;
@@ -68,9 +67,8 @@ use crate::support::booked::Booked;
 use crate::support::patient_reads::PatientReads;
 use crate::support::record_type_unsafe::{ErasedTouched, RecordType};
 
-pub(super) use image::{RunsAtBarrier, RunsWritten, let_go, names_of};
+pub(super) use image::{RunsAtBarrier, RunsWritten, let_go};
 pub(super) use later::Later;
-pub(crate) use naming::NamedRuns;
 pub(super) use needs::IndexPart;
 pub(super) use paying::RECORDS_TICK;
 

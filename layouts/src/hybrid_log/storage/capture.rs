@@ -86,9 +86,9 @@ enum Step {
     /// And what was kept on storage, part by part.
     Recalling { next: Option<Next>, reading: Option<Reading> },
     /// The sets are complete, and to be written.
-    Complete { group: Vec<usize>, bytes: u64, sets: Vec<LiveSet> },
+    Complete { bytes: u64, sets: Sets },
     /// The helper writes the sets.
-    WritingSets { group: Vec<usize>, bytes: u64, job: Job<WrittenSets> },
+    WritingSets { bytes: u64, job: Job<WrittenSets> },
     /// The helper has runs synced, and writes tombstones.
     Naming(Job<Result<RunsWritten>>),
     /// The helper writes the list of what died before the barrier.
@@ -99,8 +99,11 @@ enum Step {
     Overtaken,
 }
 
-/// Sets, and where they were written.
-pub(in crate::hybrid_log) type WrittenSets = (Vec<LiveSet>, Result<Vec<BlobRef>>);
+/// Sets of segments.
+type Sets = Vec<(SegmentId, LiveSet)>;
+
+/// Sets that could not be written, and where they were written.
+pub(in crate::hybrid_log) type WrittenSets = (Sets, Result<Vec<(SegmentId, BlobRef)>>);
 
 /// The list of what died before a barrier, and where it was written.
 type Listed = (Vec<Vec<Death>>, Result<Vec<BlobRef>>);
@@ -183,7 +186,7 @@ impl Core {
         let runs = self.runs_at_barrier()?;
         self.log.barrier()?;
         if let Some((runs, _)) = &runs {
-            self.named_runs.taken(self.context.segment_store()?, runs.names());
+            self.named_runs.name(self.context.segment_store()?, runs.names());
         }
         self.stored_mut().spill.begin(blobs);
         self.capture = Some(Box::new(Capture {
@@ -309,23 +312,19 @@ impl Core {
             }
             Step::Adding { .. } => Ok(self.begin_recalling()),
             Step::Recalling { next, reading } => self.recall(capture, next, reading),
-            Step::Complete { group, bytes, sets } => Ok(self.write_sets(group, bytes, sets, blobs)),
-            Step::WritingSets { group, bytes, job } => match job.poll() {
-                Ok(None) => Ok(Step::WritingSets { group, bytes, job }),
+            Step::Complete { bytes, sets } => Ok(self.write_sets(bytes, sets, blobs)),
+            Step::WritingSets { bytes, job } => match job.poll() {
+                Ok(None) => Ok(Step::WritingSets { bytes, job }),
                 Err(error) => {
                     self.release(bytes);
                     Err((self.cannot_end(), error))
                 }
-                Ok(Some((sets, Err(error)))) => Err((Step::Complete { group, bytes, sets }, error)),
+                Ok(Some((sets, Err(error)))) => Err((Step::Complete { bytes, sets }, error)),
                 Ok(Some((_, Ok(written)))) => {
                     self.release(bytes);
-                    let mut written = written.into_iter();
-                    for at in group {
-                        let image = &mut capture.segments[at].image;
-                        image.live = match image.live_records < image.records {
-                            true => written.next(),
-                            false => None,
-                        };
+                    for (id, set) in written {
+                        let at = capture.place_of(id);
+                        capture.segments[at].image.live = Some(set);
                     }
                     Ok(Step::Looking)
                 }
@@ -382,7 +381,7 @@ impl Core {
     fn runs_were_written(&mut self, capture: &mut Capture, written: RunsWritten) {
         let store = self.stored().store();
         let names = written.graves.iter().map(|run| run.id.file_name());
-        self.named_runs.taken(&store, names.collect());
+        self.named_runs.name(&store, names.collect());
         // It goes with the checkpoints that name it.
         let_go(&store, &written);
         if let Some(cold) = &mut self.log.cold {
@@ -451,8 +450,7 @@ impl Core {
             let image = &segments[at].image;
             (image.id, image.live)
         }));
-        let keep_old = outcome == CheckpointOutcome::Unknown;
-        stored.set_committed(segments.iter().map(|segment| segment.image.id), keep_old);
+        stored.decide(segments.iter().map(|segment| segment.image.id), outcome);
         self.known_deaths = deaths;
     }
 

@@ -11,7 +11,7 @@ use alluvium_pagestore::{
 
 use crate::contract::table::Cursor;
 use crate::hybrid_log::address::{Address, Place, StoredAt};
-use crate::hybrid_log::cold::{Cold, names_of};
+use crate::hybrid_log::cold::Cold;
 use crate::hybrid_log::config::Sizes;
 use crate::hybrid_log::core::{Core, TOO_LARGE, Visit, stored_address};
 use crate::hybrid_log::frame_unsafe::Frame;
@@ -55,8 +55,6 @@ impl Core {
             let what = format!("{found} keys in the segments, {expected} expected");
             return Err(Error::new(ErrorKind::Corrupt, what).with("state", &self.context.name));
         }
-        let ids = image.segments().map(|segment| segment.id);
-        self.log.stored.as_mut().expect("a log with segments").set_committed(ids, false);
         Ok(())
     }
 
@@ -71,7 +69,7 @@ impl Core {
         }
         let cold = self.log.cold.as_mut().expect("there is a store");
         cold.restore(part)?;
-        self.named_runs.restored(store, names_of(part));
+        self.named_runs.restored(store, part);
         Ok(())
     }
 

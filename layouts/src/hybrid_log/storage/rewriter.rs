@@ -194,7 +194,7 @@ impl Rewrite for Core {
         let stored = self.log.stored.as_mut().expect("a log without segments has none");
         match stored.number_of(id) {
             // A checkpoint may have been confirmed since the policy saw it: it waits for that one.
-            Some(_) if stored.is_committed(id) => Ok(()),
+            Some(number) if stored.is_committed(number) => Ok(()),
             Some(number) => {
                 // Another segment may have the number.
                 self.rewriter.leaving.remove(number);

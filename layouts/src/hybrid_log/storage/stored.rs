@@ -7,7 +7,7 @@
 mod dying;
 mod reading;
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -17,7 +17,8 @@ use alluvium_pagestore::{
 };
 
 use self::reading::Reads;
-use crate::checkpoint::LiveSets;
+use crate::checkpoint::{Counts, LiveSets, NamedBy};
+use crate::contract::table::CheckpointOutcome;
 use crate::hybrid_log::address::SEGMENTS_MAX;
 use crate::hybrid_log::deaths::Deaths;
 use crate::hybrid_log::frame_set::FrameSet;
@@ -35,8 +36,6 @@ pub struct Stored {
     segments: Vec<Option<Segment>>,
     by_id: BTreeMap<SegmentId, u32>,
     vacant: Vec<u32>,
-    /// Segments that the committed checkpoint names.
-    committed: HashSet<SegmentId>,
     reads: Reads,
     /// Bytes of all segment files.
     bytes: u64,
@@ -61,13 +60,8 @@ const GROWTH: usize = 8;
 #[derive(Debug)]
 struct Segment {
     info: SegmentInfo,
-    live_records: u32,
-    /// Dead records that checkpoints know of, or that are noted.
-    known_dead: u32,
-    /// The barrier since which records have died, and both numbers at that time.
-    epoch: u32,
-    live_before: u32,
-    known_before: u32,
+    named: NamedBy,
+    counts: Counts,
     /// The set of live records that a checkpoint has made; those noted since are dead.
     base: Option<Box<BlobRef>>,
     /// The last barrier whose checkpoint needs no more to know which records die: it has the set of those
@@ -110,7 +104,6 @@ impl Stored {
             segments: Vec::new(),
             by_id: BTreeMap::new(),
             vacant: Vec::new(),
-            committed: HashSet::new(),
             reads: Reads::new(reads, patience),
             bytes: 0,
             live_records: 0,
@@ -202,24 +195,20 @@ impl Stored {
                 self.bytes += info.bytes - segment.info.bytes;
                 segment.info = info.clone();
             }
-            segment.live_records += live as u32;
-            if segment.epoch == self.epoch {
-                // What is written between a barrier and the end of its checkpoint is of before.
-                segment.live_before += live as u32;
-            }
+            // What is written between a barrier and the end of its checkpoint is of before.
+            segment.counts.add_written(live as u32, self.epoch);
             return Ok(number);
         }
+        let mut counts = Counts::default();
+        counts.add_written(live as u32, self.epoch);
         let segment = Segment {
             info: info.clone(),
-            live_records: live as u32,
-            known_dead: 0,
+            named: NamedBy::default(),
+            counts,
             base: None,
             // One that comes later has nothing of the checkpoint.
             settled_in: if self.is_looked_over { self.epoch } else { 0 },
             frames: FrameSet::default(),
-            epoch: 0,
-            live_before: 0,
-            known_before: 0,
         };
         let number = match self.vacant.pop() {
             Some(number) => number,
@@ -255,8 +244,8 @@ impl Stored {
     pub fn unlink(&mut self, number: u32) -> Result<()> {
         let segment = self.segments[number as usize].as_ref().expect("a numbered segment");
         let (id, bytes) = (segment.info.id, segment.info.bytes);
-        let free = segment.live_records == 0 && segment.info.sealed;
-        assert!(free && !self.committed.contains(&id), "{id:?} is needed: {segment:?}");
+        let free = segment.counts.now().live == 0 && segment.info.sealed;
+        assert!(free && !segment.named.committed, "{id:?} is needed: {segment:?}");
         self.store.remove(id)?;
         self.bytes -= bytes;
         self.segments[number as usize] = None;
@@ -265,19 +254,21 @@ impl Stored {
         Ok(())
     }
 
-    /// The segments that the committed checkpoint names from now on.
-    pub fn set_committed(&mut self, ids: impl Iterator<Item = SegmentId>, keep_old: bool) {
-        let new: HashSet<_> = ids.collect();
-        if keep_old {
-            self.committed.extend(new);
-        } else {
-            self.committed = new;
+    /// What became of a checkpoint that names these segments.
+    pub fn decide(&mut self, ids: impl Iterator<Item = SegmentId>, outcome: CheckpointOutcome) {
+        for id in ids {
+            // One that is not there any more is kept by the store.
+            let number = self.by_id.get(&id);
+            let segment = number.and_then(|number| self.segments[*number as usize].as_mut());
+            segment.into_iter().for_each(|segment| segment.named.taken = true);
         }
+        let segments = self.segments.iter_mut().flatten();
+        segments.for_each(|segment| segment.named.decide(outcome));
     }
 
     /// Whether the committed checkpoint names the segment.
-    pub fn is_committed(&self, id: SegmentId) -> bool {
-        self.committed.contains(&id)
+    pub fn is_committed(&self, number: u32) -> bool {
+        self.segments[number as usize].as_ref().is_some_and(|segment| segment.named.committed)
     }
 
     /// The segment with this number.
@@ -287,7 +278,7 @@ impl Stored {
 
     /// Live records of a segment.
     pub fn live_of(&self, number: u32) -> u32 {
-        self.segments[number as usize].as_ref().expect("a numbered segment").live_records
+        self.segments[number as usize].as_ref().expect("a numbered segment").counts.now().live
     }
 
     /// The segment with this id, if it is in use.
@@ -311,13 +302,12 @@ impl Stored {
     ) {
         for (number, segment) in self.segments.iter().enumerate() {
             let Some(segment) = segment else { continue };
-            let is_committed = self.committed.contains(&segment.info.id);
-            let mut meta = segment.meta(is_committed, expired_to);
+            let mut meta = segment.meta(segment.named.committed, expired_to);
             if let Some(put_off) = capturing {
                 if meta.expired {
                     continue;
                 }
-                meta.pinned |= self.live_before(segment) > 0;
+                meta.pinned |= segment.counts.before(self.epoch).live > 0;
                 if meta.live_records > 0 && put_off.has(number as u32) {
                     // As if it was done, or others would be given up for what it cannot give now.
                     meta.sealed = false;
@@ -354,7 +344,7 @@ impl Segment {
             sequence: self.info.id.0,
             bytes: self.info.bytes,
             records: self.info.records,
-            live_records: self.live_records.into(),
+            live_records: self.counts.now().live.into(),
             sealed: self.info.sealed,
             pinned,
             expired: self.is_over(expired_to),

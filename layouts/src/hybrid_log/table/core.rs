@@ -15,13 +15,14 @@ use alluvium_pagestore::{
 };
 
 use self::handed_over::HandedOver;
+use crate::checkpoint::PinnedRuns;
 use crate::checkpoint::at_once;
 use crate::contract::table::{CheckpointOutcome, Pace, RunStats, StateContext, TableStats};
 use crate::contract::upkeep::Upkeep;
 use crate::hybrid_log::address::{Address, StoredAt};
 use crate::hybrid_log::batches::GROUP;
 use crate::hybrid_log::capture::{Capture, Late};
-use crate::hybrid_log::cold::{Cold, NamedRuns, RECORDS_TICK};
+use crate::hybrid_log::cold::{Cold, RECORDS_TICK};
 use crate::hybrid_log::config::{FRAMES_MIN, HybridLog};
 use crate::hybrid_log::expiring::Expiry;
 use crate::hybrid_log::frame_unsafe::Frame;
@@ -53,7 +54,7 @@ pub(in crate::hybrid_log) struct Core {
     /// Where the last checkpoint has the records that have died.
     pub(in crate::hybrid_log) known_deaths: Vec<BlobRef>,
     /// Files of runs that checkpoints name.
-    pub(in crate::hybrid_log) named_runs: NamedRuns,
+    pub(in crate::hybrid_log) named_runs: PinnedRuns,
     /// What a read has found to be longer than memory has room for, twice over: to be made free.
     pub(in crate::hybrid_log) lacking: u64,
     /// How entries expire, if they do.
@@ -135,7 +136,7 @@ impl Core {
             rewriter: Rewriter::default(),
             capture: None,
             known_deaths: Vec::new(),
-            named_runs: NamedRuns::default(),
+            named_runs: PinnedRuns::default(),
             late: Late::default(),
             lacking: 0,
             expiry: None,

@@ -6,10 +6,10 @@
 
 use std::collections::HashSet;
 
-use alluvium_pagestore::{BlobWriter, Error, LiveSet, MemoryKind, Result};
+use alluvium_pagestore::{BlobWriter, Error, LiveSet, MemoryKind};
 
-use super::{Capture, PART, Step};
-use crate::checkpoint::{Job, LiveSets, Nth};
+use super::{Capture, PART, Sets, Step};
+use crate::checkpoint::{Job, LiveSets, Nth, write_sets};
 use crate::hybrid_log::address::Place;
 use crate::hybrid_log::core::Core;
 use crate::hybrid_log::log::INDEX_SEGMENT_SLOTS;
@@ -264,30 +264,17 @@ impl Core {
         let stored = self.log.stored.as_mut().expect("a log with segments");
         let all = stored.sets.take().expect("sets are being made");
         let bytes = all.bytes;
-        let (mut sets, mut group) = (Vec::new(), Vec::new());
-        for set in all.into_sets() {
-            let at = capture.place_of(set.id);
-            let image = &capture.segments[at].image;
-            assert_eq!(set.live, image.live_records, "every key has one live record: {image:?}");
-            stored.settle(set.number);
-            if image.live_records < image.records {
-                sets.push(set.into_set());
-            }
-            group.push(at);
-        }
-        Step::Complete { group, bytes, sets }
+        let sets = all.into_whole(|id, number| {
+            stored.settle(number);
+            Some(&capture.segments[capture.place_of(id)].image)
+        });
+        Step::Complete { bytes, sets }
     }
 
-    pub(super) fn write_sets(
-        &mut self,
-        group: Vec<usize>,
-        bytes: u64,
-        sets: Vec<LiveSet>,
-        blobs: &BlobWriter,
-    ) -> Step {
+    pub(super) fn write_sets(&mut self, bytes: u64, sets: Sets, blobs: &BlobWriter) -> Step {
         let blobs = blobs.clone();
         let job = Job::submit(&self.context.helper, PART, move || {
-            let written: Result<_> = sets.iter().map(|set| set.write(&blobs)).collect();
+            let written = write_sets(&sets, &blobs);
             // Those that were written are dropped here: the owner would take long where they are many.
             let left = match written.is_ok() {
                 true => {
@@ -298,7 +285,7 @@ impl Core {
             };
             (left, written)
         });
-        Step::WritingSets { group, bytes, job }
+        Step::WritingSets { bytes, job }
     }
 
     pub(super) fn give_sets_up(&mut self) {

@@ -9,7 +9,7 @@
 use alluvium_pagestore::{BlobRef, Death, ErrorKind, SegmentId, SegmentImage};
 
 use super::{Segment, SegmentBefore, Stored};
-use crate::checkpoint::Nth;
+use crate::checkpoint::{Counts, Nth};
 use crate::hybrid_log::address::StoredAt;
 use crate::hybrid_log::deaths::Deaths;
 
@@ -19,12 +19,11 @@ impl Stored {
     pub fn record_died(&mut self, at: StoredAt) {
         self.live_records -= 1;
         let epoch = self.epoch;
-        let segment = self.segment_since(at.segment, epoch);
-        segment.live_records -= 1;
-        segment.known_dead += 1;
+        let segment = self.segment_mut(at.segment);
+        segment.counts.since(epoch).die();
         let death = Death::of(segment.info.id, at.grain);
         if !self.deaths.note(false, death) {
-            self.segment_since(at.segment, epoch).known_dead -= 1;
+            self.segment_mut(at.segment).counts.lose_one();
             self.was_live(at);
         }
     }
@@ -60,8 +59,7 @@ impl Stored {
 
     /// The checkpoint being taken has the set of a segment, or needs none.
     pub fn settle(&mut self, number: u32) {
-        let epoch = self.epoch;
-        self.segments[number as usize].as_mut().expect("a numbered segment").settled_in = epoch;
+        self.segment_mut(number).settled_in = self.epoch;
     }
 
     /// The checkpoint being taken makes sets of no segments but these, some of them already.
@@ -78,7 +76,7 @@ impl Stored {
     /// the last barrier, for whose checkpoint they were written after it.
     pub fn records_died_in(&mut self, number: u32, deaths: impl Iterator<Item = (u32, bool)>) {
         let epoch = self.epoch;
-        let id = self.segment_since(number, epoch).info.id;
+        let id = self.info(number).id;
         // Since the barrier, and before it: how many, and how many of them are noted.
         let (mut died, mut noted) = ([0; 2], [0; 2]);
         for (grain, before) in deaths {
@@ -91,11 +89,10 @@ impl Stored {
         }
         let all: u32 = died.iter().sum();
         self.live_records -= u64::from(all);
-        let segment = self.segments[number as usize].as_mut().expect("a numbered segment");
-        segment.live_records -= all;
-        segment.known_dead += noted.iter().sum::<u32>();
-        segment.live_before -= died[1];
-        segment.known_before += noted[1];
+        let counts = &mut self.segment_mut(number).counts;
+        counts.died_before(died[1], noted[1], epoch);
+        let count = counts.since(epoch);
+        (count.live, count.known_dead) = (count.live - died[0], count.known_dead + noted[0]);
     }
 
     /// A copy of a record that nothing refers to.
@@ -109,15 +106,14 @@ impl Stored {
         self.live_records -= records;
         self.lose(number);
         let epoch = self.epoch;
-        self.segment_since(number, epoch).live_records -= records as u32;
+        self.segment_mut(number).counts.since(epoch).live -= records as u32;
     }
 
     /// No record of a segment is live any more.
     pub fn all_died(&mut self, number: u32) {
         self.lose(number);
         let epoch = self.epoch;
-        let segment = self.segment_since(number, epoch);
-        let died = std::mem::take(&mut segment.live_records);
+        let died = std::mem::take(&mut self.segment_mut(number).counts.since(epoch).live);
         self.live_records -= u64::from(died);
     }
 
@@ -125,19 +121,12 @@ impl Stored {
     pub fn record_lives(&mut self, number: u32) {
         self.live_records += 1;
         let epoch = self.epoch;
-        self.segment_since(number, epoch).live_records += 1;
+        self.segment_mut(number).counts.since(epoch).live += 1;
     }
 
-    /// A segment about to change, with its numbers at the last barrier kept.
     #[inline]
-    fn segment_since(&mut self, number: u32, epoch: u32) -> &mut Segment {
-        let segment = self.segments[number as usize].as_mut().expect("a numbered segment");
-        if segment.epoch != epoch {
-            segment.epoch = epoch;
-            segment.live_before = segment.live_records;
-            segment.known_before = segment.known_dead;
-        }
-        segment
+    fn segment_mut(&mut self, number: u32) -> &mut Segment {
+        self.segments[number as usize].as_mut().expect("a numbered segment")
     }
 
     /// A checkpoint begins: what dies from now on is of the next one.
@@ -150,31 +139,23 @@ impl Stored {
         self.deaths.is_asked = true;
     }
 
-    /// Live records of a segment at the barrier.
-    pub(super) fn live_before(&self, segment: &Segment) -> u32 {
-        if segment.epoch == self.epoch { segment.live_before } else { segment.live_records }
-    }
-
     /// All segments, as they were at the barrier.
     pub fn segments_before(&self) -> Vec<SegmentBefore> {
         let before = |(&id, &number): (&SegmentId, &u32)| {
             let segment = self.segments[number as usize].as_ref().expect("numbered");
             debug_assert_eq!(segment.info.id, id);
-            let live_records = self.live_before(segment);
-            let known = match segment.epoch == self.epoch {
-                true => segment.known_before,
-                false => segment.known_dead,
-            };
-            let is_known = u64::from(live_records + known) == segment.info.records;
-            let live = segment.base.as_deref().copied();
-            let live_records = live_records.into();
+            let before = segment.counts.before(self.epoch);
+            let live_records = before.live.into();
+            // All are live without a set.
+            let base = segment.base.as_deref().filter(|_| live_records < segment.info.records);
+            let live = base.copied();
             let image = SegmentImage { live_records, live, ..segment.info.all_live() };
             SegmentBefore {
                 number,
                 image,
                 was_sealed: segment.info.sealed,
-                is_known,
-                has_dead: known > 0,
+                is_known: before.is_all_of(segment.info.records),
+                has_dead: before.known_dead > 0,
             }
         };
         self.by_id.iter().map(before).filter(|before| before.image.live_records > 0).collect()
@@ -225,16 +206,7 @@ impl Stored {
             let Some(&number) = self.by_id.get(&id) else { continue };
             let segment = self.segments[number as usize].as_mut().expect("numbered");
             // What the set leaves out is known; what has died since and was not noted is not.
-            let unknown = match segment.epoch == self.epoch {
-                true => {
-                    let known = segment.live_before + segment.known_before;
-                    let unknown = segment.info.records as u32 - known;
-                    segment.known_before += unknown;
-                    unknown
-                }
-                false => segment.info.records as u32 - segment.live_records - segment.known_dead,
-            };
-            segment.known_dead += unknown;
+            segment.counts.know_before(segment.info.records, self.epoch);
             segment.base = base.map(Box::new);
         }
     }
@@ -253,17 +225,13 @@ impl Stored {
             return 0;
         }
         self.deaths.clear_now();
-        for segment in self.segments.iter_mut().flatten() {
-            (segment.known_dead, segment.known_before) = (0, 0);
-        }
+        self.segments.iter_mut().flatten().for_each(|segment| segment.counts.lose_all());
         self.deaths.give_spare_up()
     }
 
     /// What was noted is lost: every segment is looked at by the next checkpoint.
     pub fn forget_deaths(&mut self) {
-        for segment in self.segments.iter_mut().flatten() {
-            (segment.known_dead, segment.known_before) = (0, 0);
-        }
+        self.segments.iter_mut().flatten().for_each(|segment| segment.counts.lose_all());
         self.deaths.clear_now();
         while self.deaths.give_spare_up() > 0 {}
         // What the helper has lost may not be gone: it stays booked.
@@ -278,15 +246,16 @@ impl Stored {
         let Self { deaths, by_id, segments, .. } = self;
         deaths.carry_over(|death| {
             if let Some(&number) = by_id.get(&death.segment()) {
-                segments[number as usize].as_mut().expect("numbered").known_dead -= 1;
+                segments[number as usize].as_mut().expect("numbered").counts.lose_one();
             }
         });
     }
 
-    /// Tells of a segment that is restored which of its dead records the checkpoint knew: all.
+    /// A segment was restored from a checkpoint, which knew of all of its dead records.
     pub fn restored(&mut self, number: u32, base: Option<BlobRef>) {
-        let segment = self.segments[number as usize].as_mut().expect("a numbered segment");
-        segment.known_dead = segment.info.records as u32 - segment.live_records;
+        let segment = self.segment_mut(number);
+        segment.named.committed = true;
+        segment.counts = Counts::restored(segment.info.records, segment.counts.now().live.into());
         segment.base = base.map(Box::new);
     }
 }

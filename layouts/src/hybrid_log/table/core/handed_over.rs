@@ -23,8 +23,8 @@ use alluvium_pagestore::{
 };
 
 use super::{Core, Rewriter, fixed_bytes};
+use crate::checkpoint::PinnedRuns;
 use crate::contract::table::{CheckpointOutcome, Pace, StateContext, TableStats};
-use crate::hybrid_log::cold::NamedRuns;
 use crate::hybrid_log::config::{FRAMES_MIN, Sizes};
 use crate::hybrid_log::index::Index;
 use crate::hybrid_log::log::{Beside, Bookings, Log, QUANTUM};
@@ -53,7 +53,7 @@ impl Core {
         // They are decided with the checkpoint.
         let named_runs = match &self.capture {
             Some(_) => std::mem::take(&mut self.named_runs),
-            None => NamedRuns::default(),
+            None => PinnedRuns::default(),
         };
         let cleared = Self {
             handed_over: None,
@@ -207,7 +207,8 @@ impl Core {
             old.decide_capture(outcome);
             std::mem::take(&mut old.named_runs)
         });
-        self.named_runs.append(decided.expect("a checkpoint of it is not decided"));
+        // The log that goes on has had no checkpoint yet.
+        self.named_runs = decided.expect("a checkpoint of it is not decided");
         self.release_step();
     }
 
