@@ -10,7 +10,8 @@
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Count {
     pub live: u32,
-    /// Dead records of which it is known, or noted, which they are.
+    /// Dead records of which it is known, or noted, which they are. A heap's ledger, which knows it of all or of none, counts
+    /// all of them.
     pub known_dead: u32,
 }
 
@@ -41,9 +42,11 @@ pub(crate) struct Counts {
 }
 
 impl Counts {
-    /// A segment of the checkpoint that was restored: it is known which records are dead.
+    /// A segment of the checkpoint that was restored: it is known which records are dead. More live records than there are
+    /// are refused by whoever reads the segment.
     pub fn restored(records: u64, live: u64) -> Self {
-        let now = Count { live: live as u32, known_dead: (records - live) as u32 };
+        let known_dead = records.saturating_sub(live) as u32;
+        let now = Count { live: live as u32, known_dead };
         Self { now, ..Self::default() }
     }
 

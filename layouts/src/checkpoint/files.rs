@@ -1,7 +1,8 @@
 //! The files of a state, and what refers to each: one count for all layouts.
 //!
-//! The state *uses* a file: records are live in it, or runs have blocks in it. Checkpoints *name* it: the one that is
-//! restored on open, and the one being taken.
+//! A state *uses* a file: runs of an append log and of window segments do. Checkpoints *name* it: the one that is restored
+//! on open, and the one being taken. Of heap tables, the cold tier and packed slices only names are counted here; a hybrid
+//! log notes them with its segments.
 //!
 //! What it keeps true: a file stays while it is used, and while the checkpoint that is restored on open may be one that names
 //! it. If nobody can say whether a checkpoint was committed, the files of both are named until one is.
@@ -187,10 +188,20 @@ pub(crate) fn files_of_image(image: &StateImage) -> impl Iterator<Item = FileByt
 pub(crate) struct PinnedRuns(Files<String>);
 
 impl PinnedRuns {
+    /// Whether no checkpoint names any.
+    pub fn is_empty(&self) -> bool {
+        self.0.all.is_empty()
+    }
+
     /// The state was restored from a checkpoint that names the runs of a part.
     pub fn restored(&mut self, store: &SegmentStore, part: &ImagePart) {
-        for run in part.levels.iter().flatten() {
-            let name = self.pinned(store, run.id.file_name());
+        let runs = part.levels.iter().flatten();
+        self.restored_from(store, runs.map(|run| run.id.file_name()));
+    }
+
+    fn restored_from(&mut self, store: &SegmentStore, names: impl Iterator<Item = String>) {
+        for name in names {
+            let name = self.pinned(store, name);
             self.0.restored([(name, 0)].into_iter());
         }
     }
@@ -337,11 +348,12 @@ mod tests {
         let device = Simulated::new(1, Faults::none());
         let store = SegmentStore::new(Arc::new(device.clone()), 1);
         let place = |names: &[&str]| names.iter().for_each(|name| device.place(name, b"x"));
-        let owned = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect();
+        let owned = |names: &[&str]| -> Vec<String> {
+            names.iter().map(|name| (*name).to_owned()).collect()
+        };
         place(&["a", "b", "c", "d"]);
         let mut named = PinnedRuns::default();
-        named.name(&store, owned(&["a", "b"]));
-        named.decide(&store, CheckpointOutcome::Committed);
+        named.restored_from(&store, owned(&["a", "b"]).into_iter());
         named.name(&store, owned(&["b", "c"]));
         for name in ["a", "b", "c", "d"] {
             store.remove_file(name).unwrap();

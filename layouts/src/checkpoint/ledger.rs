@@ -14,8 +14,7 @@
 use std::rc::Rc;
 
 use alluvium_pagestore::{
-    Account, BlobRef, ImagePart, MemoryKind, RECORDS, SegmentId, SegmentImage, SegmentInfo,
-    StateImage,
+    Account, BlobRef, ImagePart, MemoryKind, RECORDS, SegmentImage, SegmentInfo, StateImage,
 };
 
 use super::counts::Counts;
@@ -391,32 +390,34 @@ impl HeapFiles {
     }
 
     /// By slot, the segments that are named and stored.
-    pub fn ids(&self, named: &Named) -> Vec<Option<SegmentId>> {
-        let mut ids = vec![None; self.slots.len()];
+    pub fn by_slot<'n>(&self, named: &'n Named) -> Vec<Option<&'n SegmentImage>> {
+        let mut by_slot = vec![None; self.slots.len()];
         for (slot, segment) in named.slots.iter().zip(&named.part.segments) {
             if let Some(slot) = slot
                 && matches!(self.slots[*slot], Slot::Stored(_))
             {
-                ids[*slot] = Some(segment.id);
+                by_slot[*slot] = Some(segment);
             }
         }
-        ids
+        by_slot
     }
 
     /// The checkpoint was confirmed: the next one goes on from it.
     pub fn confirmed(&mut self, named: Named) {
         let Named { part, slots, .. } = named;
-        let mut before: Vec<_> =
-            self.slots.iter_mut().map(|slot| std::mem::replace(slot, Slot::Free)).collect();
+        let mut is_named = vec![false; self.slots.len()];
         for (slot, image) in slots.into_iter().zip(part.segments) {
             let slot = slot.expect("nothing is broken");
-            let counts = match std::mem::replace(&mut before[slot], Slot::Free) {
-                Slot::Stored(Stored { counts, .. }) => counts,
-                Slot::New(died) => Counts::written(image.records, died, self.epoch),
+            let counts = match &self.slots[slot] {
+                Slot::Stored(Stored { counts, .. }) => *counts,
+                Slot::New(died) => Counts::written(image.records, *died, self.epoch),
                 Slot::Free | Slot::Gone => unreachable!("{image:?} has slot {slot}"),
             };
             self.slots[slot] = Slot::Stored(Stored { image, counts, goes: false });
+            is_named[slot] = true;
         }
+        let others = self.slots.iter_mut().zip(is_named).filter(|(_, is_named)| !is_named);
+        others.for_each(|(slot, _)| *slot = Slot::Free);
         self.lists = part.deaths;
         self.again = 0;
     }
@@ -448,6 +449,8 @@ impl HeapFiles {
 
 #[cfg(test)]
 mod tests {
+    use alluvium_pagestore::SegmentId;
+
     use super::*;
 
     const SEGMENT_BYTES: u64 = 1 << 20;
@@ -483,6 +486,44 @@ mod tests {
         assert_eq!(files.plan(1000, 20, SEGMENT_BYTES).records, 50);
         // Those that are new have changed, too.
         assert_eq!(files.plan(1020, 20, SEGMENT_BYTES).records, 50);
+    }
+
+    #[test]
+    fn what_dies_after_a_barrier_is_live_in_its_checkpoint_and_dead_in_the_next_one() {
+        let mut files = files(100);
+        let mut dead = files.follow(&files.plan(100, 10, SEGMENT_BYTES)).unwrap();
+        (1..=10).for_each(|grain| assert!(files.outdate(Place::of(0, grain), &mut dead)));
+        (11..=15).for_each(|grain| files.note_dead(Place::of(0, grain)));
+        assert_eq!((files.count_live(&[]), files.live_records()), (90, 85));
+        // What has newer records there stays dead: they are written again.
+        files.given_up(dead, 10);
+        assert_eq!((files.live_records(), files.dead().len()), (85, 15));
+        files.follow(&files.plan(95, 0, SEGMENT_BYTES)).unwrap();
+        files.note_dead(Place::of(0, 16));
+        assert_eq!((files.count_live(&[]), files.live_records()), (85, 84));
+    }
+
+    #[test]
+    fn what_died_while_its_segment_was_written_is_dead_in_the_next_checkpoint() {
+        let mut files = files(100);
+        let mut dead = files.follow(&files.plan(100, 10, SEGMENT_BYTES)).unwrap();
+        (1..=10).for_each(|grain| assert!(files.outdate(Place::of(0, grain), &mut dead)));
+        let new = files.new_slot().unwrap();
+        (1..=3).for_each(|grain| files.note_dead(Place::of(new, grain)));
+        let mut segments: Vec<_> = files.stored().map(|(_, image, _)| image.clone()).collect();
+        segments.push(SegmentImage { id: SegmentId(2), ..segments[0].clone() });
+        (segments[0].live_records, segments[1].records, segments[1].live_records) = (90, 10, 10);
+        let part = ImagePart::new(RECORDS, segments, Vec::new());
+        files.confirmed(Named { entries: 100, part, slots: vec![Some(0), Some(new as usize)] });
+        assert_eq!((files.live_records(), files.dead().len()), (97, 3));
+        files.note_dead(Place::of(new, 4));
+        files.follow(&files.plan(96, 0, SEGMENT_BYTES)).unwrap();
+        files.note_dead(Place::of(new, 5));
+        assert_eq!((files.count_live(&[]), files.live_records()), (96, 95));
+        // A slot that is not named any more serves again.
+        let part = ImagePart::new(RECORDS, Vec::new(), Vec::new());
+        files.confirmed(Named { entries: 0, part, slots: Vec::new() });
+        assert_eq!((files.new_slot(), files.live_records()), (Some(0), 0));
     }
 
     #[test]

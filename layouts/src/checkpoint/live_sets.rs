@@ -159,18 +159,18 @@ impl LiveSets {
         self.place_of(id) != NO_PLACE
     }
 
-    /// All are made: gives those of segments that have dead records. `image_of` gives the image of a segment by its id and
+    /// All are made: gives those of segments that have dead records. `image_of` gives the image of a segment by its
     /// number, if that is named.
     ///
     /// # Panics
     /// If a set does not have as many records as are live.
     pub fn into_whole<'a>(
         self,
-        mut image_of: impl FnMut(SegmentId, u32) -> Option<&'a SegmentImage>,
+        mut image_of: impl FnMut(u32) -> Option<&'a SegmentImage>,
     ) -> Vec<(SegmentId, LiveSet)> {
         let mut whole = Vec::new();
         for set in self.sets {
-            let Some(image) = image_of(set.id, set.number) else { continue };
+            let Some(image) = image_of(set.number) else { continue };
             assert_eq!(set.live, image.live_records, "every key has one live record: {image:?}");
             if image.live_records < image.records {
                 whole.push((set.id, set.into_set()));

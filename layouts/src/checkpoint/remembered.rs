@@ -276,7 +276,8 @@ impl Remembered {
         let stepped = Stepped::with_room(&self.context, self.room.bytes())?;
         drop(self.give_up());
         if self.undecided.take().is_some() {
-            // Nobody knows which segments are those of the last checkpoint.
+            // Nobody knows which segments are those of the last checkpoint: those of both stay.
+            self.images.decide(CheckpointOutcome::Unknown, None);
             self.files.break_off();
         }
         self.taking = Some(Box::new(Taking {

@@ -111,10 +111,13 @@ impl Telling {
         blobs: &BlobWriter,
     ) -> Job<Told> {
         let sets = std::mem::take(&mut naming.sets);
+        let by_slot = files.by_slot(&self.named);
         // Sets tell all of it.
-        let ids = if sets.is_empty() { files.ids(&self.named) } else { Vec::new() };
-        let named = &self.named.part.segments;
-        let sets = sets.into_whole(|id, _| named.iter().find(|segment| segment.id == id));
+        let ids: Vec<_> = match sets.is_empty() {
+            true => by_slot.iter().map(|segment| segment.map(|segment| segment.id)).collect(),
+            false => Vec::new(),
+        };
+        let sets = sets.into_whole(|slot| by_slot[slot as usize]);
         let lent = naming.dead.lend();
         let blobs = blobs.clone();
         Job::submit(

@@ -410,3 +410,57 @@ impl StateContext {
         })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use alluvium_pagestore::SegmentId;
+    use alluvium_pagestore::io::{Device, Faults, Simulated};
+
+    use super::*;
+
+    /// An image of segments of ten bytes each.
+    fn image(ids: &[u64]) -> StateImage {
+        let segment = |id: &u64| SegmentImage {
+            id: SegmentId(*id),
+            bytes: 10,
+            records: 1,
+            max_record_bytes: 10,
+            live_records: 1,
+            digest: None,
+            latest: None,
+            live: None,
+        };
+        let segments = ids.iter().map(segment).collect();
+        StateImage::of(ids.len() as u64, ImagePart::new(RECORDS, segments, Vec::new()))
+    }
+
+    #[test]
+    fn segments_of_an_image_that_nobody_decided_stay_until_another_is_confirmed() {
+        let device = Simulated::new(1, Faults::none());
+        let store = SegmentStore::new(Arc::new(device.clone()), 100);
+        (1..=4).for_each(|id| device.place(&SegmentId(id).file_name(), b"x"));
+        let there = || device.list().unwrap();
+        let names = |ids: &[u64]| -> Vec<String> {
+            ids.iter().map(|id| SegmentId(*id).file_name()).collect()
+        };
+        let mut images = Images::default();
+        images.restored(&image(&[1]));
+        images.taken(&image(&[1, 2]));
+        // A checkpoint is begun, and aborted before it has an image.
+        images.decide(CheckpointOutcome::Unknown, None);
+        images.decide(CheckpointOutcome::Abandoned, Some(&store));
+        images.taken(&image(&[1, 3]));
+        let mut stats = TableStats::default();
+        images.describe(&mut stats);
+        assert_eq!((stats.disk_bytes, stats.flushed_bytes), (30, 20));
+        images.decide(CheckpointOutcome::Abandoned, Some(&store));
+        assert_eq!(there(), names(&[1, 2, 4]));
+        // One that has an image follows another.
+        images.taken(&image(&[2]));
+        images.taken(&image(&[4]));
+        images.decide(CheckpointOutcome::Committed, Some(&store));
+        assert_eq!(there(), names(&[4]));
+    }
+}

@@ -264,9 +264,9 @@ impl Core {
         let stored = self.log.stored.as_mut().expect("a log with segments");
         let all = stored.sets.take().expect("sets are being made");
         let bytes = all.bytes;
-        let sets = all.into_whole(|id, number| {
+        let sets = all.into_whole(|number| {
             stored.settle(number);
-            Some(&capture.segments[capture.place_of(id)].image)
+            Some(&capture.segments[capture.place_of(stored.info(number).id)].image)
         });
         Step::Complete { bytes, sets }
     }
@@ -286,23 +286,6 @@ impl Core {
             (left, written)
         });
         Step::WritingSets { bytes, job }
-    }
-
-    pub(super) fn give_sets_up(&mut self) {
-        let sets = self.log.stored.as_mut().and_then(|stored| stored.sets.take());
-        if let Some(sets) = sets {
-            let bytes = sets.bytes;
-            self.drop_aside(sets, bytes);
-        }
-    }
-
-    /// Has the helper drop sets, which takes a while where they are many.
-    pub(super) fn drop_aside(&mut self, sets: impl Send + 'static, bytes: u64) {
-        let job = Job::submit(&self.context.helper, PART, move || {
-            drop(sets);
-            (Vec::new(), Ok(Vec::new()))
-        });
-        self.late.sets.push((job, bytes));
     }
 }
 

@@ -207,7 +207,8 @@ impl Core {
             old.decide_capture(outcome);
             std::mem::take(&mut old.named_runs)
         });
-        // The log that goes on has had no checkpoint yet.
+        // No checkpoint of the log that goes on was begun: the one before is decided first.
+        assert!(self.named_runs.is_empty(), "runs are named twice");
         self.named_runs = decided.expect("a checkpoint of it is not decided");
         self.release_step();
     }
