@@ -30,6 +30,9 @@ use crate::support::booked::Booked;
 const LOOK_BYTES: u64 = 32;
 /// Buckets of the index are loaded so many records ahead.
 const PREFETCHED: usize = 8;
+/// After so many pages in a row that cannot be read the rest of a segment stays in the log. A move is given up after as
+/// many such segments in a row as steps may fail.
+const PAGES_FAILED_MAX: u32 = 4;
 /// A move waits for so many records that a batch is filled to one part in so many.
 const BATCH_SHARE: usize = 4;
 
@@ -38,7 +41,7 @@ const BATCH_SHARE: usize = 4;
 pub struct Move {
     batch: Batch,
     phase: Phase,
-    /// Steps that failed since the last that did not.
+    /// Steps that failed since the last that did not, but for what was passed over.
     failed: u32,
     memory: Booked,
 }
@@ -72,6 +75,32 @@ struct Gathering {
     segment: Option<Source>,
     /// The last segment that was looked at.
     after: Option<SegmentId>,
+    /// Pages of it in a row that could not be read, and segments in a row that were left for that.
+    failed: u32,
+    left: u32,
+}
+
+impl Gathering {
+    /// Reads the next page of the segment; there is no segment any more if that was the last. What cannot be read stays in
+    /// the log: the next call goes on behind it.
+    fn read_next(&mut self) -> Result<()> {
+        let Self { reader, entries, segment, failed, left, .. } = self;
+        let Some(Source { directory, image, .. }) = segment else { return Ok(()) };
+        if *image == directory.images().len() {
+            *segment = None;
+            return Ok(());
+        }
+        let read = read_image(reader, directory, *image, entries);
+        match &read {
+            Ok(()) => (*image, *failed, *left) = (*image + 1, 0, 0),
+            Err(error) if error.kind() == ErrorKind::Backpressure => {}
+            Err(_) if *failed + 1 < PAGES_FAILED_MAX => {
+                (*image, *failed) = (*image + 1, *failed + 1)
+            }
+            Err(_) => (*segment, *failed, *left) = (None, 0, *left + 1),
+        }
+        read
+    }
 }
 
 /// The segment that is looked at.
@@ -101,7 +130,8 @@ impl Move {
     pub fn begin(cold: &Cold, memory: Booked) -> Self {
         let reader = SegmentReader::new(cold.store.clone(), cold.state, cold.work.window_bytes);
         let entries = Vec::with_capacity(cold.work.page_records);
-        let gathering = Gathering { reader, entries, segment: None, after: None };
+        let (segment, after) = Default::default();
+        let gathering = Gathering { reader, entries, segment, after, failed: 0, left: 0 };
         let phase = Phase::Gathering(Box::new(gathering));
         Self {
             batch: Batch::new(cold.work.batch_bytes, cold.work.batch_records),
@@ -179,12 +209,16 @@ impl Move {
     /// Whether the step that has just failed can be tried again.
     fn can_go_on(&self, error: &Error) -> bool {
         let can = match &self.phase {
-            // What could not be read is passed over.
-            Phase::Gathering(_) => true,
+            Phase::Gathering(gathering) => gathering.left < FAILED_MAX,
             Phase::Writing { writer, .. } => !writer.has_failed() && is_of_device(error),
             Phase::Leaving { .. } => is_of_device(error),
         };
         can && self.failed < FAILED_MAX
+    }
+
+    /// Whether it goes on behind what the step that has just failed could not read.
+    fn has_passed_over(&self, error: &Error) -> bool {
+        self.is_gathering() && error.kind() != ErrorKind::Backpressure
     }
 
     /// Whether it copies records, and so passes over what it cannot read.
@@ -221,7 +255,7 @@ impl Log {
                 Ok(Moved::On(one))
             }
             Err(error) => {
-                one.failed += 1;
+                one.failed += u32::from(!one.has_passed_over(&error));
                 if one.can_go_on(&error) {
                     cold.moving = Some(one);
                 } else {
@@ -238,18 +272,13 @@ impl Log {
         let mut spent = 0;
         while spent < fuel {
             self.find_source(from)?;
-            let Gathering { reader, entries, segment, .. } = &mut *from;
-            let Some(Source { number, nth, directory, image }) = segment else { return Ok(true) };
-            let info = &directory.info;
-            if *image == directory.images().len() {
-                *segment = None;
-                continue;
+            if from.segment.is_none() {
+                return Ok(true);
             }
-            let read = read_image(reader, directory, *image, entries);
-            // What cannot be read stays in the log: the next step goes on behind it.
-            let is_late = read.as_ref().is_err_and(|error| error.kind() == ErrorKind::Backpressure);
-            *image += usize::from(!is_late);
-            read?;
+            from.read_next()?;
+            let Gathering { reader, entries, segment, .. } = &mut *from;
+            let Some(Source { number, nth, directory, .. }) = segment else { continue };
+            let info = &directory.info;
             spent += entries.len() as u64 * LOOK_BYTES;
             for (looked_at, entry) in entries.iter().enumerate() {
                 if let Some(later) = entries.get(looked_at + PREFETCHED) {
@@ -292,7 +321,9 @@ impl Log {
             let Some(number) = next else { return Ok(()) };
             let info = stored.info(number);
             from.after = Some(info.id);
-            let directory = from.reader.open(info)?;
+            let opened = from.reader.open(info);
+            // One of which the directory cannot be read stays as it is.
+            let directory = opened.inspect_err(|_| from.left += 1)?;
             from.segment = Some(Source { number, nth: None, directory, image: 0 });
         }
         Ok(())

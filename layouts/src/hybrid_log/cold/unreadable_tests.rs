@@ -10,30 +10,41 @@ use crate::hybrid_log::{HybridLog, HybridLogTable};
 
 type Log = HybridLogTable<u64, [u64; 6]>;
 
-/// The name and length of the first sealed segment.
-fn first_sealed(log: &Log) -> Option<(String, u64)> {
-    let stored = log.core.log.stored.as_ref()?;
+/// The names and lengths of sealed segments, the oldest first.
+fn sealed(log: &Log) -> Vec<(String, u64)> {
+    let Some(stored) = &log.core.log.stored else { return Vec::new() };
     let infos = stored.numbers().map(|number| stored.info(number));
-    let first = infos.filter(|info| info.sealed).min_by_key(|info| info.id)?;
-    Some((first.id.file_name(), first.bytes))
+    let mut sealed: Vec<_> = infos.filter(|info| info.sealed).collect();
+    sealed.sort_by_key(|info| info.id);
+    sealed.into_iter().map(|info| (info.id.file_name(), info.bytes)).collect()
 }
 
 #[test]
 fn pages_that_cannot_be_read_stay_and_other_keys_move() {
+    others_move(1, 20 * KIB);
+}
+
+#[test]
+fn segments_of_which_no_page_can_be_read_stay_and_other_keys_move() {
+    // More pages in a row than steps may fail.
+    others_move(3, 4 * KIB);
+}
+
+/// Damages the first segments, at each of so many bytes.
+fn others_move(segments: usize, step: u64) {
     let (device, store) = (Simulated::new(1, Faults::none()), Account::root(MIB));
     let mut log: Log = open(&HybridLog::new().cold_runs(true), &device, &store);
     let mut keys = 0;
-    let (name, bytes) = loop {
+    while sealed(&log).len() < segments {
         assert!(!log.put(keys, [keys; 6]).unwrap());
         keys += 1;
-        if let Some(sealed) = first_sealed(&log) {
-            break sealed;
-        }
-    };
+    }
     assert_eq!(log.stats().runs.moved, 0, "nothing has moved yet");
-    // Records and footers of some of its pages.
-    for at in (4 * KIB + 40..bytes - 4 * KIB).step_by(20 << 10) {
-        device.corrupt(&name, at, 3).unwrap();
+    // Records and footers of their pages.
+    for (name, bytes) in sealed(&log) {
+        for at in (4 * KIB + 40..bytes - 4 * KIB).step_by(step as usize) {
+            device.corrupt(&name, at, 3).unwrap();
+        }
     }
     let damaged = keys;
     for key in keys..150_000 {
