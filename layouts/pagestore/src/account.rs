@@ -61,6 +61,31 @@ pub trait Reclaim {
     fn reclaim(&self, bytes: u64) -> Result<()>;
 }
 
+/// What of other states is asked for when memory is short.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Asked {
+    /// All that they can give up.
+    #[default]
+    All,
+    /// Pages, and nothing that whoever has it would have to make again: filters, and what is saved up for work.
+    Pages,
+    /// What is not [attainable](Account::attainable) as far as anybody knows: states that keep memory for pages give
+    /// nothing.
+    Unknown,
+}
+
+/// What was asked for before, which is asked for again when this is dropped.
+struct AskedBefore<'a> {
+    root: &'a Account,
+    asked: Asked,
+}
+
+impl Drop for AskedBefore<'_> {
+    fn drop(&mut self) {
+        self.root.asked_for.set(self.asked);
+    }
+}
+
 /// A node of the budget: a limit, and the memory reserved under it.
 pub struct Account {
     name: String,
@@ -76,10 +101,18 @@ pub struct Account {
     spare_of_work: Cell<u64>,
     /// Those directly below, as long as they are there.
     below: RefCell<Vec<Weak<Account>>>,
-    /// Of the root only: pages are asked for, and nothing that whoever has it would have to make again.
-    asks_for_pages: Cell<bool>,
+    /// Of the root only.
+    asked_for: Cell<Asked>,
     /// Of the root only; absent while it is asked, so that it is not asked by itself.
     reclaim: RefCell<Option<Box<dyn Reclaim>>>,
+}
+
+/// Bytes of accounts: what they could give up, what they lack for work, and what they have saved up for more of it.
+#[derive(Default)]
+struct Others {
+    elastic: u64,
+    lacking: u64,
+    spare: u64,
 }
 
 /// A reading of an [`Account`], in bytes.
@@ -149,7 +182,7 @@ impl Account {
     fn new(name: &str, limit: u64, parent: Option<Rc<Account>>) -> Self {
         let by_kind = Default::default();
         let (used, peak) = (Cell::new(0), Cell::new(0));
-        let (kept_for_pages, below, asks_for_pages, reclaim) = Default::default();
+        let (kept_for_pages, below, asked_for, reclaim) = Default::default();
         let (lacks_for_work, spare_of_work) = Default::default();
         let name = name.into();
         Self {
@@ -163,7 +196,7 @@ impl Account {
             lacks_for_work,
             spare_of_work,
             below,
-            asks_for_pages,
+            asked_for,
             reclaim,
         }
     }
@@ -213,18 +246,6 @@ impl Account {
         self.spare_of_work.set(spare);
     }
 
-    /// Returns the bytes of work that other accounts have to spare, which they give to one that lacks what its own takes
-    /// at least. Cost: O(states).
-    pub fn spare_of_others(&self) -> u64 {
-        let Some(parent) = &self.parent else { return 0 };
-        let spare = |account: Rc<Account>| match std::ptr::eq(&*account, self) {
-            true => 0,
-            false => account.spare_of_work.get(),
-        };
-        let below: u64 = parent.below.borrow().iter().filter_map(Weak::upgrade).map(spare).sum();
-        below + parent.spare_of_others()
-    }
-
     /// Returns the bytes kept for pages and values below the root that are not reserved yet.
     pub fn kept_and_not_booked(&self) -> u64 {
         if let Some(parent) = &self.parent {
@@ -251,25 +272,41 @@ impl Account {
     /// [keeps memory for pages](Account::keep_for_pages) can give up pages and values beyond that; others give up nothing.
     /// What others [keep for work](Account::keep_for_work) is theirs, also while they lack it. Cost: O(states).
     pub fn attainable(&self) -> u64 {
-        let Some(parent) = &self.parent else { return self.limit };
-        let of_others = parent.used.get() - self.used.get();
-        let (elastic, lacking) = parent.elastic_of_others(self);
-        let fixed = (of_others + lacking).saturating_sub(elastic);
-        parent.attainable().saturating_sub(fixed).min(self.limit)
+        self.attainable_of(false)
     }
 
-    /// Bytes that the accounts below this one could give up, and bytes that they lack for work, but for one of them.
-    fn elastic_of_others(&self, one: &Account) -> (u64, u64) {
-        let (mut elastic, mut lacking) = (0, 0);
+    /// [`attainable`](Account::attainable) of one that lacks what its work takes at least: others give it what they have to
+    /// [spare](Account::keep_for_work) too.
+    pub fn attainable_for_work(&self) -> u64 {
+        self.attainable_of(true)
+    }
+
+    fn attainable_of(&self, has_spare: bool) -> u64 {
+        let Some(parent) = &self.parent else { return self.limit };
+        let of_others = parent.used.get() - self.used.get();
+        let others = parent.others_than(self);
+        let given = others.elastic + if has_spare { others.spare } else { 0 };
+        let fixed = (of_others + others.lacking).saturating_sub(given);
+        parent.attainable_of(has_spare).saturating_sub(fixed).min(self.limit)
+    }
+
+    /// What the accounts below this one have, but for one of them.
+    fn others_than(&self, one: &Account) -> Others {
+        let mut others = Others::default();
         for account in self.below.borrow().iter().filter_map(Weak::upgrade) {
+            if std::ptr::eq(&*account, one) {
+                continue;
+            }
+            others.spare += account.spare_of_work.get();
             let kept = account.kept_for_pages.get();
-            if kept > 0 && !std::ptr::eq(&*account, one) {
+            if kept > 0 {
                 let pages = account.used_for(MemoryKind::Pages);
-                elastic += (pages + account.used_for(MemoryKind::Values)).saturating_sub(kept);
-                lacking += account.lacks_for_work.get();
+                others.elastic +=
+                    (pages + account.used_for(MemoryKind::Values)).saturating_sub(kept);
+                others.lacking += account.lacks_for_work.get();
             }
         }
-        (elastic, lacking)
+        others
     }
 
     /// Returns whether more is reserved than a limit allows, here or above.
@@ -315,23 +352,21 @@ impl Account {
         }
     }
 
-    /// [`ensure`](Account::ensure) that asks other states for pages only, and not for filters or memory saved for work.
-    /// Says whether `bytes` can be reserved.
-    pub fn ensure_of_pages(&self, bytes: u64) -> bool {
-        // Whoever is asked may ask as well.
-        let before = self.asks_for_pages(Some(true));
-        let ensured = self.ensure(bytes, "pages of other states");
-        self.asks_for_pages(Some(before));
-        ensured.is_ok()
+    /// [`ensure`](Account::ensure) that asks other states for no more than that. Says whether `bytes` can be reserved.
+    pub fn ensure_of(&self, asked: Asked, bytes: u64) -> bool {
+        // Whoever is asked may ask as well, and may panic.
+        let _before = AskedBefore { root: self.root_of(), asked: self.asked_for() };
+        self.root_of().asked_for.set(asked);
+        self.ensure(bytes, "memory of other states").is_ok()
     }
 
-    /// Returns whether other states are asked for pages only. Sets it, if told.
-    pub fn asks_for_pages(&self, told: Option<bool>) -> bool {
-        match (&self.parent, told) {
-            (Some(parent), _) => parent.asks_for_pages(told),
-            (None, Some(told)) => self.asks_for_pages.replace(told),
-            (None, None) => self.asks_for_pages.get(),
-        }
+    /// Returns what other states are asked for, while they are.
+    pub fn asked_for(&self) -> Asked {
+        self.root_of().asked_for.get()
+    }
+
+    fn root_of(&self) -> &Account {
+        self.parent.as_ref().map_or(self, |parent| parent.root_of())
     }
 
     /// Whether `bytes` fit all limits but the root's.
@@ -526,9 +561,13 @@ mod tests {
         a.charge(MemoryKind::Tables, 20);
         assert_eq!((b.attainable(), b.available()), (55, 35));
         a.keep_for_work(4, 0);
-        assert_eq!((b.attainable(), b.spare_of_others()), (51, 0));
+        assert_eq!((b.attainable(), b.attainable_for_work()), (51, 51));
         a.keep_for_work(0, 3);
-        assert_eq!((b.attainable(), b.spare_of_others(), a.spare_of_others()), (55, 3, 0));
+        assert_eq!((b.attainable(), b.attainable_for_work()), (55, 58));
+        // What others have to spare is not there beyond a limit of its own.
+        let c = Account::below(&store, "c", 56);
+        assert_eq!((c.attainable(), c.attainable_for_work()), (55, 56));
+        drop(c);
         // What is booked above all states is nobody's to give up.
         store.charge(MemoryKind::Buffers, 5);
         b.charge(MemoryKind::Pages, 7);
@@ -573,14 +612,15 @@ mod tests {
     }
 
     /// Asks for pages itself when it is asked, and notes what it was asked for before and after.
-    struct Nested(Weak<Account>, RefCell<Vec<bool>>);
+    struct Nested(Weak<Account>, RefCell<Vec<Asked>>);
 
     impl Reclaim for Rc<Nested> {
         fn reclaim(&self, _: u64) -> Result<()> {
             let account = self.0.upgrade().expect("the test has it");
-            self.1.borrow_mut().push(account.asks_for_pages(None));
-            assert!(!account.ensure_of_pages(1000), "nobody is asked twice");
-            self.1.borrow_mut().push(account.asks_for_pages(None));
+            self.1.borrow_mut().push(account.asked_for());
+            assert!(!account.ensure_of(Asked::Pages, 1000), "nobody is asked twice");
+            self.1.borrow_mut().push(account.asked_for());
+            assert!(self.1.borrow().len() < 6, "the third panics");
             Ok(())
         }
     }
@@ -591,9 +631,14 @@ mod tests {
         let a = Account::below(&store, "a", 1 << 20);
         let nested = Rc::new(Nested(Rc::downgrade(&a), RefCell::default()));
         a.set_reclaim(Box::new(nested.clone()));
-        assert!(!a.ensure_of_pages(101));
+        assert!(!a.ensure_of(Asked::Pages, 101));
         assert!(a.ensure(101, "all").is_err());
-        assert_eq!(*nested.1.borrow(), [true, true, false, false]);
+        let [pages, all] = [Asked::Pages, Asked::All];
+        assert_eq!(*nested.1.borrow(), [pages, pages, all, all]);
+        let asked = std::panic::AssertUnwindSafe(|| a.ensure_of(Asked::Unknown, 101));
+        assert!(std::panic::catch_unwind(asked).is_err());
+        assert_eq!(nested.1.borrow()[4..], [Asked::Unknown; 2]);
+        assert_eq!(a.asked_for(), Asked::All);
     }
 
     #[test]

@@ -31,7 +31,7 @@ mod time;
 mod trial;
 mod turns;
 
-pub use account::{Account, AccountStats, MEMORY_KINDS, MemoryKind, Reclaim};
+pub use account::{Account, AccountStats, Asked, MEMORY_KINDS, MemoryKind, Reclaim};
 pub use blob::{BlobReader, BlobRef, BlobWriter, blobs_name};
 pub use entry_codec::{Encoded, EntryCodec};
 pub use error::{Error, ErrorKind, Rejected, Result};

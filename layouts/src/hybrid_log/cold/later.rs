@@ -36,6 +36,11 @@ pub struct Later {
 }
 
 impl Later {
+    /// The index is smaller than it was: a tier may begin in need again.
+    pub fn was_cleared(&mut self) {
+        self.began_in_need_at = 0;
+    }
+
     /// Wakes somebody at the end of each read of the tier that is started ahead.
     pub fn wake_with(&mut self, waker: Arc<Waker>) {
         self.waker = Some(waker);
@@ -54,11 +59,14 @@ impl Log {
             self.later = Some(Box::new(Later { context, waker: None, began_in_need_at: 0 }));
             self.hold_index();
         }
+        // What was restored has the memory that it had, whatever others have to make again.
+        self.index.ask_for_pages(self.later.is_some() || self.cold.is_some());
     }
 
     /// Goes on for a log that was cleared.
     pub fn may_get_cold_as(&mut self, old: &mut Log) {
         self.later = old.later.take();
+        self.later.iter_mut().for_each(|later| later.was_cleared());
         if self.later.is_some() && self.cold.is_none() {
             self.hold_index();
         }
@@ -69,7 +77,6 @@ impl Log {
 
     fn hold_index(&mut self) {
         self.index.hold_at(self.account.limit() / FIRST_SHARE);
-        self.index.ask_for_pages(true);
     }
 
     /// The log never gets a tier.

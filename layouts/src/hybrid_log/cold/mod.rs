@@ -21,6 +21,8 @@ mod counts;
 mod expiring_tests;
 #[cfg(test)]
 mod fetching_tests;
+#[cfg(test)]
+mod giving_tests;
 mod graves;
 #[cfg(test)]
 mod helping_tests;

@@ -565,8 +565,10 @@ impl Log {
     /// Whether the work of moves and merges has room beside the index with so many bytes more, with some for directories;
     /// or the least work, if that is meant.
     pub(super) fn has_room_for_work(&self, more: u64, is_least: bool) -> bool {
-        let spare = if is_least { self.account.spare_of_others() } else { 0 };
-        let limit = self.account.attainable() + spare;
+        let limit = match is_least {
+            true => self.account.attainable_for_work(),
+            false => self.account.attainable(),
+        };
         let growing = limit / GROWING_SHARE / 2;
         let index = self.index_bytes() + more;
         index + self.beside_index(is_least) + self.floor_bytes() + growing <= limit

@@ -5,7 +5,7 @@
 //! the least memory. No page of this log leaves for work that cannot have so much either, and of other states only what
 //! a layout has which does not say before how much that is.
 
-use alluvium_pagestore::{ErrorKind, Result};
+use alluvium_pagestore::{Asked, ErrorKind, Result};
 
 use super::paying::{Need, Stepped};
 use super::{Cold, DIRECTORY_BYTES, own_memory};
@@ -104,7 +104,7 @@ impl Log {
     /// with those that have them.
     fn ask_for_page(&mut self) -> bool {
         let (bytes, _) = self.needed_for_others();
-        self.account.ensure_of_pages(bytes)
+        self.account.ensure_of(Asked::Pages, bytes)
     }
 
     /// Makes memory free at once. Pages of others come first, then filters and what is saved up for work elsewhere, and
@@ -112,7 +112,7 @@ impl Log {
     fn make_free_now(&mut self, cold: &mut Cold, needed: Needed, is_there: bool) -> Result<()> {
         let own = self.elastic_bytes().saturating_sub(self.floor_bytes()) + cold.guide_bytes();
         if own < needed.0.saturating_sub(self.account.available()) {
-            self.account.ensure_of_pages(needed.0.saturating_sub(own));
+            self.account.ensure_of(Asked::Pages, needed.0.saturating_sub(own));
         }
         if !is_there && self.account.available() < needed.0 {
             // A call that is made again and again takes nothing from others each time.
@@ -126,7 +126,7 @@ impl Log {
                 return Err(error);
             }
         }
-        cold.asked_in_vain = 0;
+        (cold.asked_in_vain, cold.rest_asking) = (0, 0);
         self.make_free_for(cold, needed)
     }
 
@@ -140,10 +140,15 @@ impl Log {
         let wanted = needed.saturating_sub(cold.purse.bytes());
         let pages = self.elastic_bytes().saturating_sub(self.floor_bytes());
         let given = pages + self.bytes_beside() + cold.guide_bytes();
-        let least = cold.work.memory <= cold.least.memory;
-        let given = given + if least { self.account.spare_of_others() } else { 0 };
+        let attainable = match cold.work.memory <= cold.least.memory {
+            true => self.account.attainable_for_work(),
+            false => self.account.attainable(),
+        };
+        // What is free is there for who comes first, also where others lack it.
+        let is_there = self.account.available() >= wanted + self.keep_bytes()
+            || attainable + given >= self.account.used() + wanted;
         // The little memory of tests is no measure.
-        cold.is_of_test() || self.account.attainable() + given >= self.account.used() + wanted
+        cold.is_of_test() || is_there
     }
 
     /// Tells other states what this one lacks for its work, or can spare. Where the index is small the work is far off.

@@ -42,6 +42,17 @@ fn open_owning<K: Key, V: State>(
     open_in(StateContext { owned, ..context_of(device, store) }, layout)
 }
 
+/// A log with a helper of its own kind, and so much memory at most.
+pub(super) fn open_within<K: Key, V: State>(
+    limit: u64,
+    helper: Helper,
+    layout: &HybridLog,
+    (device, store): (&Simulated, &Rc<Account>),
+) -> HybridLogTable<K, V> {
+    let account = Account::below(store, "log", limit);
+    open_in(StateContext { account, helper, ..context_of(device, store) }, layout)
+}
+
 /// A log whose values own so many bytes at most.
 pub(super) fn open_with<K: Key, V: State>(
     layout: &HybridLog,

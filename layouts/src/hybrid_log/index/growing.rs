@@ -3,7 +3,7 @@
 //! What it keeps true: an insert splits one segment at most, and a split that does not fit the budget has
 //! changed nothing.
 
-use alluvium_pagestore::{ByteSize, Error, ErrorKind, MemoryKind, Result, rounded};
+use alluvium_pagestore::{Asked, ByteSize, Error, ErrorKind, MemoryKind, Result, rounded};
 
 use super::bucket::{Bucket, Entry, SLOTS};
 use super::segments_unsafe::{Segment, Segments};
@@ -152,7 +152,7 @@ impl Index {
             );
             return Err(Error::new(ErrorKind::OverBudget, message).with("state", account.name()));
         }
-        if self.asks_for_pages && !account.ensure_of_pages(bytes) {
+        if self.asks_for_pages && !account.ensure_of(Asked::Pages, bytes) {
             return Err(account.over_budget(bytes, "index"));
         }
         account.reserve(MemoryKind::Index, bytes, "index")

@@ -127,7 +127,7 @@ impl Log {
         context: &StateContext,
         record_type: &'static RecordType,
         sizes: Sizes,
-        mut index: Index,
+        index: Index,
     ) -> Self {
         let storage = context.segments.clone().map(|store| {
             let (helper, account) = (context.helper.clone(), context.account.clone());
@@ -152,7 +152,6 @@ impl Log {
         let (slots, helper) = (sizes.slots, Some(context.helper.clone()));
         let layout = Frame::layout(record_type, slots);
         let cold = sizes.cold_runs.then(|| Cold::new(context, record_type, &sizes)).flatten();
-        index.ask_for_pages(cold.is_some());
         let pool = Pool::new(layout, account.clone(), MemoryKind::Tables, helper);
         let mut log = Self {
             record_type,

@@ -65,7 +65,6 @@ impl Core {
             Cold::check(&self.context, &self.log.sizes)?;
             let cold = Cold::new(&self.context, self.log.record_type, &self.log.sizes);
             self.log.cold = cold.map(Box::new);
-            self.log.index.ask_for_pages(true);
         }
         let cold = self.log.cold.as_mut().expect("there is a store");
         cold.restore(part)?;

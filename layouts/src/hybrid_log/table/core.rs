@@ -10,7 +10,7 @@ use std::cell::RefCell;
 use std::rc::Rc;
 
 use alluvium_pagestore::{
-    Account, BlobRef, BlobWriter, ByteSize, Error, ErrorKind, MemoryKind, Result, Rewrite,
+    Account, Asked, BlobRef, BlobWriter, ByteSize, Error, ErrorKind, MemoryKind, Result, Rewrite,
     SegmentStore, StateImage,
 };
 
@@ -167,6 +167,7 @@ impl Core {
             }
         }
         self.log.clear()?;
+        self.log.later.iter_mut().for_each(|later| later.was_cleared());
         self.log.cold.iter_mut().for_each(|cold| cold.clear());
         self.log.keep_for_work();
         Ok(())
@@ -304,13 +305,16 @@ impl Upkeep for Core {
         if given >= bytes {
             return Ok(given);
         }
+        let asked = self.log.account.asked_for();
+        if asked == Asked::Unknown {
+            return beside;
+        }
         // What storage refuses there may be had here without it.
         let more = self.log.give_memory_up(bytes - given)?;
-        let is_for_pages = self.log.account.asks_for_pages(None);
         let lacking = (bytes - given).saturating_sub(more);
-        let lent = self.log.cold.as_mut().map_or(0, |cold| match is_for_pages {
-            true => cold.lend_spare(lacking),
-            false => cold.give_up_to_states(lacking),
+        let lent = self.log.cold.as_mut().map_or(0, |cold| match asked {
+            Asked::All => cold.give_up_to_states(lacking),
+            _ => cold.lend_spare(lacking),
         });
         self.log.keep_for_work();
         match more + lent {

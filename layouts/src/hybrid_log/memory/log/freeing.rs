@@ -6,7 +6,7 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Instant;
 
-use alluvium_pagestore::{Error, ErrorKind, MemoryKind, Result};
+use alluvium_pagestore::{Asked, Error, ErrorKind, MemoryKind, Result};
 
 use super::{FROZEN_MAX, Log, QUANTUM};
 use crate::hybrid_log::config::FRAMES_MIN;
@@ -113,9 +113,9 @@ impl Log {
     /// Has another state give a page up that it can do without. Says whether one did.
     pub fn take_page_of_others(&mut self) -> bool {
         let (bytes, _) = self.needed_for_others();
-        let attainable = self.account.attainable() + self.account.spare_of_others();
+        let attainable = self.account.attainable_for_work();
         let is_there = attainable >= self.account.used() + self.sizes.frame_bytes;
-        is_there && self.account.ensure_of_pages(bytes)
+        is_there && self.account.ensure_of(Asked::Pages, bytes)
     }
 
     /// Gives up a page or two for reads of a batch, which are under way together. Fewer are where this fails.
@@ -187,23 +187,31 @@ impl Log {
 
     /// Frees memory for the index, which was refused some; says whether there was some to be freed.
     fn free_some_for_index(&mut self) -> Result<bool> {
-        // Where no page is in the way, the index beside may be.
-        if self.index.is_held_back() && self.force_one_beside()? || self.drop_spare() {
+        // Where no page is in the way, the index beside may be, or records that can move.
+        let is_held_back = self.index.is_held_back();
+        let is_freed = is_held_back && (self.force_one_beside()? || self.must_move_down()?);
+        if is_freed || self.drop_spare() {
             return Ok(true);
         }
         if self.ring.len() as u64 > FRAMES_MIN || self.has_more_than_it_needs() {
-            return match self.free_a_frame(self.needed_for_others()) {
-                Err(cause) if cause.kind() == ErrorKind::OverBudget => Ok(false),
+            match self.free_a_frame(self.needed_for_others()) {
+                Err(cause) if cause.kind() == ErrorKind::OverBudget => {
+                    // Others were asked for all that they have, unless it was for pages only.
+                    if !self.index.asks_for_pages() {
+                        return Ok(false);
+                    }
+                }
                 // Storage that takes nothing is the cause, and not how much memory there is.
-                freed => freed.map(|()| true),
-            };
+                freed => return freed.map(|()| true),
+            }
         }
+        // What is only tried comes last: it fails where another way is left.
         Ok(self.must_move_down()?
-            || self.move_in_need()?
             || self.give_runs_up()
             || self.free_one_beside()?
             || self.force_one_beside()?
-            || self.index.asks_for_pages() && !self.index.is_held_back() && self.ask_others())
+            || self.move_in_need()?
+            || self.index.asks_for_pages() && self.ask_others(is_held_back))
     }
 
     /// Gives up what the cold tier has in memory, in the little memory of tests: elsewhere the index would grow into it.
@@ -213,10 +221,14 @@ impl Log {
         cold.is_some_and(|cold| cold.give_up_for_others(u64::MAX) > 0)
     }
 
-    /// Has other states give up the memory of a page, whatever they have.
-    fn ask_others(&mut self) -> bool {
+    /// Has other states give up the memory of a page, whatever they have. Where the index has all that is attainable, as
+    /// far as anybody knows, only what nobody knows of can be of use.
+    fn ask_others(&mut self, is_held_back: bool) -> bool {
         let (bytes, what) = self.needed_for_others();
-        self.account.ensure(bytes, what).is_ok()
+        match is_held_back {
+            true => self.account.ensure_of(Asked::Unknown, bytes),
+            false => self.account.ensure(bytes, what).is_ok(),
+        }
     }
 
     /// What is needed by others, who say themselves how much that is: a page's memory more.
@@ -320,7 +332,8 @@ impl Log {
                     return Ok(());
                 }
                 // Nothing of its own is left to give up: other states may have some.
-                return match self.index.asks_for_pages() && !self.account.ensure_of_pages(needed.0)
+                return match self.index.asks_for_pages()
+                    && !self.account.ensure_of(Asked::Pages, needed.0)
                 {
                     true => Err(self.account.over_budget(needed.0, needed.1)),
                     false => self.account.ensure(needed.0, needed.1),
