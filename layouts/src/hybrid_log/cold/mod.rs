@@ -146,6 +146,8 @@ pub struct Cold {
     /// Whether the last move found too little that could move, and index entries with which it is worth to look again.
     found_nothing: bool,
     nothing_until: u64,
+    /// Moves that found too little.
+    moves_in_vain: u64,
     /// Whether a few records are worth a level.
     takes_few: bool,
     /// Memory that is saved up for the next move or merge, and kept between them.
@@ -247,6 +249,7 @@ impl Cold {
             moved_before: 0,
             found_nothing: false,
             nothing_until: 0,
+            moves_in_vain: 0,
             takes_few: is_test,
             purse: Booked::none(account.clone(), MemoryKind::Tables),
             lent: 0,
@@ -649,6 +652,11 @@ impl Cold {
     /// Bytes that it could do without: guides, and what moves and merges have or is saved up for them.
     pub fn bytes_to_give(&self) -> u64 {
         self.guide_bytes() + self.held_bytes()
+    }
+
+    /// Moves that looked at all that is on storage, and found too little.
+    pub fn moves_in_vain(&self) -> u64 {
+        self.moves_in_vain
     }
 
     /// Whether nothing ever moved to it, and nothing could.

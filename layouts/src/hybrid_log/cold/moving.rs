@@ -28,6 +28,8 @@ use crate::support::booked::Booked;
 
 /// What looking at a record costs, in bytes of records.
 const LOOK_BYTES: u64 = 32;
+/// What reading a page and looking at its records costs at least.
+const PAGE_BYTES: u64 = 4 << 10;
 /// Buckets of the index are loaded so many records ahead.
 const PREFETCHED: usize = 8;
 /// After so many pages in a row that cannot be read the rest of a segment stays in the log. A move is given up after as
@@ -279,7 +281,8 @@ impl Log {
             let Gathering { reader, entries, segment, .. } = &mut *from;
             let Some(Source { number, nth, directory, .. }) = segment else { continue };
             let info = &directory.info;
-            spent += entries.len() as u64 * LOOK_BYTES;
+            // A read of a page of which nothing moves costs too.
+            spent += PAGE_BYTES.max(entries.len() as u64 * LOOK_BYTES);
             for (looked_at, entry) in entries.iter().enumerate() {
                 if let Some(later) = entries.get(looked_at + PREFETCHED) {
                     self.index.prefetch(self.index_hash(later.hash));
@@ -320,7 +323,7 @@ impl Log {
             let next = stored.numbers().filter(is_next).min_by_key(|next| stored.info(*next).id);
             let Some(number) = next else { return Ok(()) };
             let info = stored.info(number);
-            from.after = Some(info.id);
+            (from.after, from.failed) = (Some(info.id), 0);
             let opened = from.reader.open(info);
             // One of which the directory cannot be read stays as it is.
             let directory = opened.inspect_err(|_| from.left += 1)?;

@@ -481,6 +481,7 @@ impl Log {
             }
             Moved::Nothing => {
                 (cold.wants_move, cold.found_nothing) = (false, true);
+                cold.moves_in_vain += 1;
                 if cold.entries_max.is_none() {
                     // Each move looks at all that is on storage.
                     cold.nothing_until = self.index.len() + self.index.len() / NOTHING_SHARE;

@@ -140,12 +140,13 @@ impl Log {
         let wanted = needed.saturating_sub(cold.purse.bytes());
         let pages = self.elastic_bytes().saturating_sub(self.floor_bytes());
         let given = pages + self.bytes_beside() + cold.guide_bytes();
-        let attainable = match cold.work.memory <= cold.least.memory {
+        let is_least = cold.work.memory <= cold.least.memory;
+        let attainable = match is_least {
             true => self.account.attainable_for_work(),
             false => self.account.attainable(),
         };
-        // What is free is there for who comes first, also where others lack it.
-        let is_there = self.account.available() >= wanted + self.keep_bytes()
+        // For the least work what is free is there for who comes first, also where others lack it.
+        let is_there = is_least && self.account.available() >= wanted + self.keep_bytes()
             || attainable + given >= self.account.used() + wanted;
         // The little memory of tests is no measure.
         cold.is_of_test() || is_there

@@ -140,6 +140,8 @@ impl Index {
         let limit = if is_bounded { account.attainable() } else { account.limit() };
         let free = limit.saturating_sub(fixed + floor);
         self.is_held_back.set(bytes > free);
+        let fits = bytes <= account.limit().saturating_sub(fixed + floor);
+        self.is_held_by_others.set(bytes > free && fits);
         if bytes > free {
             // Twice as many keys, with what is there beside the index and what pages need.
             let index = account.used_for(MemoryKind::Index);
@@ -161,6 +163,11 @@ impl Index {
     /// Whether it was last refused for what is neither pages nor values, so that none of these are in its way.
     pub fn is_held_back(&self) -> bool {
         self.is_held_back.get()
+    }
+
+    /// Whether that was for what other states hold.
+    pub fn is_held_by_others(&self) -> bool {
+        self.is_held_by_others.get()
     }
 
     /// Sets the bytes that it is not to pass, until it is looked how many it may have.

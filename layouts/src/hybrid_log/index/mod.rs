@@ -101,6 +101,8 @@ pub struct Index {
     floor_bytes: u64,
     /// Whether it was last refused for what pages and values need.
     is_held_back: Cell<bool>,
+    /// Whether that was for what other states hold.
+    is_held_by_others: Cell<bool>,
     /// Bytes that it is not to pass, and what it wanted to have when it was last refused for that.
     held_at: u64,
     /// Whether it has other states give up pages only, and leaves them filters of runs and what is saved up for moves.
@@ -130,6 +132,7 @@ impl Index {
             booked_tables: Self::memory_bytes_min(buckets) - segment_bytes(buckets),
             floor_bytes: 0,
             is_held_back: Cell::new(false),
+            is_held_by_others: Cell::new(false),
             held_at: u64::MAX,
             asks_for_pages: false,
             wanted_beyond: Cell::new(None),

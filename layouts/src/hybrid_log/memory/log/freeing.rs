@@ -15,6 +15,18 @@ use crate::hybrid_log::index::IndexHash;
 use crate::hybrid_log::stored::Stored;
 use crate::trace_event;
 
+/// A call for an entry of the index asks other states so often at most for what is not attainable as far as anybody knows.
+const ASKED_MAX: u32 = 8;
+
+/// What a call for an entry of the index has tried.
+#[derive(Default)]
+struct Tried {
+    /// Whether no record could move.
+    moves_nothing: bool,
+    /// How often it asked others for what nobody knows of.
+    asked: u32,
+}
+
 /// So many bytes have to be free, and for what.
 pub type Needed = (u64, &'static str);
 
@@ -172,9 +184,10 @@ impl Log {
 
     #[cold]
     pub(super) fn make_room_for_index(&mut self, hash: IndexHash, mut error: Error) -> Result<()> {
+        let mut tried = Tried::default();
         while error.kind() == ErrorKind::OverBudget {
             // It may be held for a tier that is yet to be.
-            if !self.look_at_index() && !self.free_some_for_index()? {
+            if !self.look_at_index() && !self.free_some_for_index(&mut tried)? {
                 break;
             }
             match self.index.prepare(hash) {
@@ -186,14 +199,17 @@ impl Log {
     }
 
     /// Frees memory for the index, which was refused some; says whether there was some to be freed.
-    fn free_some_for_index(&mut self) -> Result<bool> {
+    fn free_some_for_index(&mut self, tried: &mut Tried) -> Result<bool> {
         // Where no page is in the way, the index beside may be, or records that can move.
         let is_held_back = self.index.is_held_back();
-        let is_freed = is_held_back && (self.force_one_beside()? || self.must_move_down()?);
+        let is_freed = is_held_back && (self.force_one_beside()? || self.try_to_move(tried)?);
         if is_freed || self.drop_spare() {
             return Ok(true);
         }
-        if self.ring.len() as u64 > FRAMES_MIN || self.has_more_than_it_needs() {
+        // Nor is it of use then that pages leave; what moves takes those that it needs.
+        let are_of_use = !is_held_back || !self.index.asks_for_pages();
+        let has_pages = self.ring.len() as u64 > FRAMES_MIN || self.has_more_than_it_needs();
+        if are_of_use && has_pages {
             match self.free_a_frame(self.needed_for_others()) {
                 Err(cause) if cause.kind() == ErrorKind::OverBudget => {
                     // Others were asked for all that they have, unless it was for pages only.
@@ -206,12 +222,23 @@ impl Log {
             }
         }
         // What is only tried comes last: it fails where another way is left.
-        Ok(self.must_move_down()?
+        Ok(!are_of_use && self.give_room_for_notes_up()
+            || self.try_to_move(tried)?
             || self.give_runs_up()
             || self.free_one_beside()?
             || self.force_one_beside()?
             || self.move_in_need()?
-            || self.index.asks_for_pages() && self.ask_others(is_held_back))
+            || self.index.asks_for_pages() && self.ask_others(is_held_back, tried))
+    }
+
+    /// [`must_move_down`](Log::must_move_down), until that found nothing: each time it looks at all that is on storage.
+    fn try_to_move(&mut self, tried: &mut Tried) -> Result<bool> {
+        let in_vain = |log: &Self| log.cold.as_ref().map_or(0, |cold| cold.moves_in_vain());
+        let before = in_vain(self);
+        let moved = !tried.moves_nothing && self.must_move_down()?;
+        // Not so where there is no tier yet, or no memory for what moves: both may come.
+        tried.moves_nothing |= in_vain(self) > before;
+        Ok(moved)
     }
 
     /// Gives up what the cold tier has in memory, in the little memory of tests: elsewhere the index would grow into it.
@@ -222,11 +249,15 @@ impl Log {
     }
 
     /// Has other states give up the memory of a page, whatever they have. Where the index has all that is attainable, as
-    /// far as anybody knows, only what nobody knows of can be of use.
-    fn ask_others(&mut self, is_held_back: bool) -> bool {
+    /// far as anybody knows, only what nobody knows of can be of use, and a call asks for a few pages of it.
+    fn ask_others(&mut self, is_held_back: bool, tried: &mut Tried) -> bool {
         let (bytes, what) = self.needed_for_others();
         match is_held_back {
-            true => self.account.ensure_of(Asked::Unknown, bytes),
+            true => {
+                let may = self.index.is_held_by_others() && tried.asked < ASKED_MAX;
+                tried.asked += 1;
+                may && self.account.ensure_of(Asked::Unknown, bytes)
+            }
             false => self.account.ensure(bytes, what).is_ok(),
         }
     }
