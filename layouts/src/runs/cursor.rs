@@ -320,6 +320,8 @@ pub(super) struct Chain {
     rest: std::vec::IntoIter<RunInfo>,
     /// None at the end, and before a run that could not be opened. With what the run is.
     cursor: Option<(Cursor, RunInfo)>,
+    /// The hash of the record it is on, if it is on one.
+    hash: Option<u64>,
     /// Of runs that are over.
     read_bytes: u64,
 }
@@ -345,7 +347,7 @@ impl Chain {
         let start = runs.partition_point(|run| run.last_hash < hash);
         let rest = Vec::from(&runs[start..]).into_iter();
         let (store, at_once) = (store.clone(), read_bytes);
-        let mut chain = Self { store, at_once, rest, cursor: None, read_bytes: 0 };
+        let mut chain = Self { store, at_once, rest, cursor: None, hash: None, read_bytes: 0 };
         if let Some(first) = chain.rest.next() {
             let cursor = Cursor::open_at(chain.store.clone(), &first, at_once, hash)?;
             chain.cursor = Some((cursor, first));
@@ -359,11 +361,17 @@ impl Chain {
         self.cursor.as_ref()?.0.peek()
     }
 
+    /// The hash of the record it is on; none at the end.
+    pub fn hash(&self) -> Option<u64> {
+        self.hash
+    }
+
     /// Goes to the next record.
     ///
     /// # Errors
     /// As for [`Cursor::advance`].
     pub fn advance(&mut self) -> Result<()> {
+        self.hash = None;
         if let Some((cursor, _)) = &mut self.cursor {
             cursor.advance()?;
         }
@@ -375,6 +383,7 @@ impl Chain {
     /// # Errors
     /// As for `advance`: what failed is tried again.
     pub fn go_on(&mut self) -> Result<()> {
+        self.hash = None;
         if let Some((cursor, _)) = &mut self.cursor {
             cursor.go_on()?;
         }
@@ -382,12 +391,16 @@ impl Chain {
     }
 
     fn skip_what_is_over(&mut self) -> Result<()> {
+        self.hash = None;
         loop {
             if let Some((cursor, run)) = &mut self.cursor
                 && let Some(hash) = cursor.peek().map(|record| record.hash)
             {
                 match run.cut_of(hash) {
-                    None => return Ok(()),
+                    None => {
+                        self.hash = Some(hash);
+                        return Ok(());
+                    }
                     Some(last) if last < run.last_hash => cursor.skip_to(last + 1)?,
                     // Nothing that counts is left of it.
                     Some(_) => self.leave_run(),

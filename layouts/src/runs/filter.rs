@@ -9,6 +9,8 @@
 //! to hashes that are there, which is loss that nobody sees. And its builder takes no memory of its own: what it
 //! works in is made once, of a size that is known before.
 
+use crate::support::prefetch_unsafe::prefetch;
+
 /// How the slots of a filter are chosen; stored beside them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct FilterShape {
@@ -89,6 +91,13 @@ impl FilterShape {
     /// That of the second table.
     fn second_fingerprint(mixed: u64) -> u8 {
         (mixed >> 46) as u8
+    }
+
+    /// Hints the processor to load the slots of a hash.
+    pub fn prefetch(&self, slots: &[u8], hash: u64) {
+        if self.windows > 0 {
+            self.slots_of(self.mixed(hash)).into_iter().for_each(|slot| prefetch(&slots[slot]));
+        }
     }
 
     /// Whether the hash may be in the filter of this shape with these slots. It is for sure not, if not.

@@ -31,15 +31,6 @@ pub(super) struct Contents<'a> {
     pub is_wide: bool,
 }
 
-impl Contents<'_> {
-    /// The chunks that have a hash of the partition, by what was written.
-    fn chunks_of(&self, hash: u64) -> Range<u32> {
-        let below = self.firsts.partition_point(|first| *first < hash);
-        let end = self.firsts.partition_point(|first| *first <= hash);
-        below.saturating_sub(1) as u32..end as u32
-    }
-}
-
 /// Bytes of the longest guide of so many hashes and chunks.
 pub(super) fn bytes_most(hashes: usize, chunks: usize, is_wide: bool) -> usize {
     let shape = FenceShape { chunks: chunks as u32, long: chunks as u32, ..FenceShape::default() };
@@ -90,9 +81,17 @@ fn write_header(to: &mut [u8], fence: FenceShape, filter: FilterShape) {
 /// Looks each hash up in what is about to be written.
 fn check((run, offset): (u64, u64), contents: &Contents<'_>, bytes: &[u8]) -> Result<()> {
     let (fence, filter) = shapes((run, offset), bytes)?;
+    // By what was written. Both lists are in order, so that each search goes on where the last one ended.
+    let (mut below, mut end) = (0, 0);
+    let mut chunks_written = |hash: u64| {
+        below += contents.firsts[below..].iter().take_while(|first| **first < hash).count();
+        end = below.max(end);
+        end += contents.firsts[end..].iter().take_while(|first| **first <= hash).count();
+        below.saturating_sub(1) as u32..end as u32
+    };
     let is_led = |hash: &u64| {
         let found = chunks_of((fence, filter), bytes, *hash);
-        let wanted = contents.chunks_of(*hash);
+        let wanted = chunks_written(*hash);
         found.start <= wanted.start && wanted.end <= found.end && !wanted.is_empty()
     };
     match contents.hashes.iter().all(is_led) {
@@ -150,6 +149,12 @@ impl<B: AsRef<[u8]>> Guide<B> {
 
     pub fn bytes(&self) -> u64 {
         self.bytes.as_ref().len() as u64
+    }
+
+    /// Hints the processor to load what a look-up of a hash reads of the filter.
+    pub fn prefetch(&self, hash: u64) {
+        let slots = &self.bytes.as_ref()[HEADER_BYTES + self.fence.bytes()..];
+        self.filter.prefetch(slots, hash);
     }
 
     /// Bytes of the fence alone.

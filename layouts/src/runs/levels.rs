@@ -24,7 +24,7 @@ use alluvium_pagestore::{
 use super::ahead::Wanted;
 use super::chunk::RecordView;
 use super::directory::{RunId, RunInfo};
-use super::run::{ReadBuffer, Run, RunReads};
+use super::run::{GuideUse, ReadBuffer, Run, RunReads};
 use super::unsynced::UnsyncedRun;
 use crate::support::booked::Booked;
 
@@ -76,6 +76,34 @@ impl Level {
             true => start..start,
             false => start..end,
         }
+    }
+}
+
+/// Hashes that are looked for at once.
+const AT_ONCE: usize = 64;
+
+impl Level {
+    /// Which of up to 64 hashes it may have, but for those that are `known` to be somewhere.
+    fn may_have_each(&self, hashes: &[u64], known: u64) -> u64 {
+        let (mut places, mut there) = ([None; AT_ONCE], 0);
+        for (nth, hash) in hashes.iter().enumerate().filter(|(nth, _)| known >> nth & 1 == 0) {
+            for run in self.runs_of(*hash) {
+                for partition in self.runs[run].partitions_of(*hash) {
+                    // Few hashes stand where two partitions meet.
+                    match &mut places[nth] {
+                        None => places[nth] = Some((run, partition)),
+                        Some(_) => there |= 1 << nth,
+                    }
+                    self.runs[run].prefetch(partition, *hash);
+                }
+            }
+        }
+        for (nth, hash) in hashes.iter().enumerate() {
+            let Some((run, partition)) = places[nth] else { continue };
+            let is_absent = self.runs[run].look(partition, *hash) == GuideUse::Absent;
+            there |= u64::from(!is_absent) << nth;
+        }
+        there
     }
 }
 
@@ -387,6 +415,16 @@ impl Levels {
         self.levels
             .iter()
             .any(|level| level.runs[level.runs_of(hash)].iter().any(|run| run.may_have(hash)))
+    }
+
+    /// [`may_have`](Levels::may_have) of up to 64 hashes, whose memory accesses overlap: a bit for each.
+    pub fn may_have_each(&self, hashes: &[u64]) -> u64 {
+        self.levels.iter().fold(0, |known, level| known | level.may_have_each(hashes, known))
+    }
+
+    /// The number of the last level that was opened. As long as it is the same, no level has a hash that none had.
+    pub fn last_opened(&self) -> u64 {
+        self.next
     }
 
     /// Bytes of the longest read of a look-up, at most.

@@ -317,7 +317,9 @@ impl Merge {
     fn gather(&mut self, open: &mut OpenGroup) -> Result<()> {
         let Self { sources, writer, group, .. } = self;
         while let Some(source) = sources.get_mut(open.source) {
-            let Some(record) = source.peek().filter(|record| group.has_key_of(record)) else {
+            let has_hash = source.hash() == Some(group.hash);
+            let record = if has_hash { source.peek() } else { None };
+            let Some(record) = record.filter(|record| group.has_key_of(record)) else {
                 open.source += 1;
                 continue;
             };
@@ -364,10 +366,18 @@ impl Merge {
 
 /// The newest source that has the record which comes first.
 pub(super) fn first_of(sources: &[Chain]) -> Option<usize> {
-    let records = sources.iter().enumerate();
-    let records = records.filter_map(|(nth, source)| Some((nth, source.peek()?)));
-    let first = records.min_by_key(|(nth, record)| (record.hash, record.order, *nth));
-    first.map(|(nth, _)| nth)
+    let order_of = |nth: usize| sources[nth].peek().map(|record| record.order);
+    let mut first: Option<(u64, usize)> = None;
+    for (nth, source) in sources.iter().enumerate() {
+        let Some(hash) = source.hash() else { continue };
+        let is_first = |(least, of): (u64, usize)| {
+            hash < least || hash == least && order_of(nth) < order_of(of)
+        };
+        if first.is_none_or(is_first) {
+            first = Some((hash, nth));
+        }
+    }
+    first.map(|(_, nth)| nth)
 }
 
 /// Whether the device may do the next time what it failed to do.

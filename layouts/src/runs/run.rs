@@ -290,6 +290,11 @@ impl Run {
         self.partitions_of(hash).any(|partition| self.look(partition, hash) != GuideUse::Absent)
     }
 
+    /// Hints the processor to load what [`look`](Run::look) reads of a partition.
+    pub(super) fn prefetch(&self, partition: usize, hash: u64) {
+        self.guides[partition].iter().for_each(|guide| guide.prefetch(hash));
+    }
+
     /// What a look-up of a hash has to read in a partition. Cost: about 100 ns.
     pub fn look(&self, partition: usize, hash: u64) -> GuideUse {
         match &self.guides[partition] {

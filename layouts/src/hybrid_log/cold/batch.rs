@@ -5,18 +5,25 @@
 //! made.
 
 use std::cmp::Reverse;
-use std::collections::BinaryHeap;
+use std::collections::binary_heap::PeekMut;
+use std::collections::{BinaryHeap, VecDeque};
 use std::ops::Range;
 
 use alluvium_pagestore::SegmentId;
 
 use crate::runs::RecordView;
 use crate::support::mapped_unsafe::MappedList;
+use crate::support::prefetch_unsafe::prefetch;
 
 /// Records that are sorted at once.
 const SORTED: usize = 2048;
 /// Segments that a batch may have records of.
 const SOURCES_MAX: usize = 256;
+/// Cache lines of a payload that are loaded ahead: the processor loads the rest of a long one by itself.
+const LINES: usize = 4;
+const LINE_BYTES: usize = 64;
+/// Payloads are loaded so many records ahead.
+const DRAWN: usize = 16;
 
 /// A record of a batch, and where it was copied from.
 #[derive(Clone, Copy, Debug)]
@@ -39,8 +46,10 @@ pub struct Batch {
     sources: Vec<(u32, SegmentId)>,
     /// Records that are sorted, part by part; the rest is not yet.
     parts: Vec<Range<usize>>,
-    /// The first record of each part that has not left.
+    /// The first record of each part that was not drawn.
     heads: BinaryHeap<Reverse<(u64, usize)>>,
+    /// The records that leave next. Their payloads are being loaded.
+    drawn: VecDeque<Moving>,
 }
 
 impl Batch {
@@ -54,14 +63,16 @@ impl Batch {
             sources: Vec::with_capacity(sources),
             parts: Vec::with_capacity(parts),
             heads: BinaryHeap::with_capacity(parts),
+            drawn: VecDeque::with_capacity(if records == 0 { 0 } else { DRAWN }),
         }
     }
 
     /// Bytes of one.
     pub fn memory_bytes(bytes: usize, records: usize) -> u64 {
         let each_part = size_of::<Range<usize>>() + size_of::<Reverse<(u64, usize)>>();
-        let lists =
-            SOURCES_MAX * size_of::<(u32, SegmentId)>() + records.div_ceil(SORTED) * each_part;
+        let lists = SOURCES_MAX * size_of::<(u32, SegmentId)>()
+            + records.div_ceil(SORTED) * each_part
+            + DRAWN * size_of::<Moving>();
         let mapped = MappedList::<u8>::memory_bytes(bytes);
         (mapped + MappedList::<Moving>::memory_bytes(records) + lists) as u64
     }
@@ -135,21 +146,43 @@ impl Batch {
         self.heads.clear();
         let heads = self.parts.iter().enumerate();
         self.heads.extend(heads.map(|(nth, part)| Reverse((self.records[part.start].hash, nth))));
+        self.drawn.clear();
+        (0..DRAWN).for_each(|_| self.draw());
     }
 
     /// The record that leaves next.
     pub fn next(&self) -> Option<Moving> {
-        self.heads.peek().map(|Reverse((_, nth))| self.records[self.parts[*nth].start])
+        self.drawn.front().copied()
+    }
+
+    /// One that leaves later: the last whose payload is being loaded.
+    pub fn later(&self) -> Option<Moving> {
+        self.drawn.back().copied()
     }
 
     /// The record that was next has left. Its copy stays.
     pub fn leave(&mut self) {
-        let Some(Reverse((_, nth))) = self.heads.pop() else { return };
-        let part = &mut self.parts[nth];
+        self.drawn.pop_front();
+        self.draw();
+    }
+
+    /// Has one record more among those that leave next.
+    fn draw(&mut self) {
+        let Some(mut head) = self.heads.peek_mut() else { return };
+        let Reverse((hash, nth)) = &mut *head;
+        let part = &mut self.parts[*nth];
+        let moving = self.records[part.start];
         part.start += 1;
         if part.start < part.end {
-            self.heads.push(Reverse((self.records[part.start].hash, nth)));
+            *hash = self.records[part.start].hash;
+        } else {
+            PeekMut::pop(head);
         }
+        let (start, length) = (moving.start as usize, usize::from(moving.length));
+        for at in (start..start + length).step_by(LINE_BYTES).take(LINES) {
+            prefetch(&self.payloads[at]);
+        }
+        self.drawn.push_back(moving);
     }
 
     /// The nth copied record.

@@ -154,6 +154,8 @@ pub struct Cold {
     purse: Booked,
     /// Of that, what reads of a batch have at the moment.
     lent: u64,
+    /// A hash that no level had, and the number of the last level that had come then.
+    absent: Option<(u64, u64)>,
     /// So many new entries come before it is looked again whether there is something to do.
     rest: u32,
     /// Steps of moves and merges that failed, and those that did since the last that did not.
@@ -253,6 +255,7 @@ impl Cold {
             takes_few: is_test,
             purse: Booked::none(account.clone(), MemoryKind::Tables),
             lent: 0,
+            absent: None,
             rest: 0,
             failed: 0,
             failed_in_row: 0,
@@ -383,6 +386,28 @@ impl Cold {
         #[cfg(test)]
         self.asked.set(self.asked.get() + 1);
         self.levels.may_have(hash)
+    }
+
+    /// The same of up to 64 hashes at once: a bit for each.
+    pub fn levels_may_have_each(&self, hashes: &[u64]) -> u64 {
+        #[cfg(test)]
+        self.asked.set(self.asked.get() + hashes.len() as u64);
+        self.levels.may_have_each(hashes)
+    }
+
+    /// The number of the last level that has come.
+    pub fn last_level(&self) -> u64 {
+        self.levels.last_opened()
+    }
+
+    /// No level had a hash when the last one that had come was `last_level`.
+    pub fn has_not(&mut self, hash: u64, last_level: u64) {
+        self.absent = Some((hash, last_level));
+    }
+
+    /// Whether it is known that no level has a hash, so that a key of it is absent or buried.
+    pub fn is_known_absent(&self, hash: u64) -> bool {
+        self.absent == Some((hash, self.levels.last_opened())) && !self.levels.has_fetches()
     }
 
     /// Bytes that a look-up may need to be free.

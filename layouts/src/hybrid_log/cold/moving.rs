@@ -358,6 +358,9 @@ impl Log {
         let mut spent = 0;
         while spent < fuel {
             let next = batch.next();
+            if let Some(later) = batch.later() {
+                self.index.prefetch(self.index_hash(later.hash));
+            }
             if let Some(grave) = cold.going.get(*graves)
                 && next.is_none_or(|next| grave.hash <= next.hash)
             {

@@ -14,6 +14,7 @@ use alluvium_pagestore::{
 
 use crate::contract::table::{Cursor, Layout, Peek, StateContext, Table};
 use crate::contract::upkeep::Upkeep;
+use crate::hybrid_log::batches::LookedUp;
 use crate::hybrid_log::{COLD_RUNS_MEMORY_MIN, HybridLog, HybridLogTable};
 
 pub(super) struct Dice(pub u64);
@@ -393,7 +394,7 @@ fn puts_of_a_batch_read_runs_together_and_are_those_of_single_puts() {
     let cold: Vec<(u64, u64)> = keys.into_iter().filter(is_cold).map(|key| (key, 1)).collect();
     assert!(cold.len() > 20, "{}", cold.len());
     let before = device.stats().reads;
-    assert!(table.read_ahead_of_puts(&cold) >= cold.len());
+    assert!(table.read_ahead_of_puts(&cold, &mut LookedUp::default()) >= cold.len());
     let ahead = device.stats().reads - before;
     for (key, _) in &cold {
         assert_eq!(table.get(key).unwrap(), model.get(key), "{key}");

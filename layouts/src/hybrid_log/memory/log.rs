@@ -207,6 +207,12 @@ impl Log {
         self.cold.as_ref().is_some_and(|cold| cold.live() > 0 && cold.levels_may_have(hash))
     }
 
+    /// [`may_be_in_levels`](Log::may_be_in_levels) of up to 64 hashes at once: a bit for each.
+    pub fn may_each_be_in_levels(&self, hashes: &[u64]) -> u64 {
+        let cold = self.cold.as_ref().filter(|cold| cold.live() > 0);
+        cold.map_or(0, |cold| cold.levels_may_have_each(hashes))
+    }
+
     /// Starts reading what a call for a key of this hash reads that has no entry in the index.
     pub fn fetch_from_runs(&mut self, hash: u64) -> Fetch {
         if !self.may_be_in_runs(hash) {

@@ -18,6 +18,27 @@ const PUTS_AHEAD: usize = 4096;
 /// Buckets of the index are loaded so many of them ahead.
 const PREFETCHED: usize = 8;
 
+/// What filters say of entries that are put next: they are not asked again when these are put.
+pub(in crate::hybrid_log) struct LookedUp {
+    /// A bit for each: no level has its key.
+    absent: [u64; PUTS_AHEAD / GROUP],
+    /// The number of the last level that had come then.
+    last_level: u64,
+}
+
+impl Default for LookedUp {
+    fn default() -> Self {
+        Self { absent: [0; PUTS_AHEAD / GROUP], last_level: 0 }
+    }
+}
+
+impl LookedUp {
+    /// Whether no level had the key of the nth entry.
+    fn is_absent(&self, nth: usize) -> bool {
+        self.absent[nth / GROUP] >> (nth % GROUP) & 1 == 1
+    }
+}
+
 impl<K: Key, V: State> HybridLogTable<K, V> {
     /// Reads the cold records of a group's keys from the `from`th on, as many at once as there are
     /// buffers. Returns how far it came.
@@ -66,6 +87,7 @@ impl<K: Key, V: State> HybridLogTable<K, V> {
         self.core.clear_group();
         let mut hashes = [IndexHash(0); GROUP];
         let (mut rest, mut nth, mut read_to) = (batch.drain(..), 0, 0);
+        let (mut looked_up, mut looked_from) = (LookedUp::default(), 0);
         loop {
             if nth % GROUP == 0 {
                 for ((key, _), hash) in rest.as_slice().iter().zip(&mut hashes) {
@@ -74,12 +96,19 @@ impl<K: Key, V: State> HybridLogTable<K, V> {
                 }
             }
             if nth == read_to {
+                looked_from = read_to;
+                looked_up = LookedUp::default();
                 read_to += match self.has_cold() {
-                    true => self.read_ahead_of_puts(rest.as_slice()),
+                    true => self.read_ahead_of_puts(rest.as_slice(), &mut looked_up),
                     false => PUTS_AHEAD,
                 };
             }
             let Some((key, value)) = rest.next() else { break };
+            if let Some(cold) = &mut self.core.log.cold
+                && looked_up.is_absent(nth - looked_from)
+            {
+                cold.has_not(key.key_hash(), looked_up.last_level);
+            }
             if let Err(rejected) = self.put_hashed(hashes[nth % GROUP], key, value) {
                 let left = std::iter::once(rejected.value).chain(rest).collect();
                 *batch = left;
@@ -96,28 +125,51 @@ impl<K: Key, V: State> HybridLogTable<K, V> {
     /// new ones for which a filter is wrong. Returns for how many puts.
     #[cold]
     #[inline(never)]
-    pub(in crate::hybrid_log) fn read_ahead_of_puts(&mut self, next: &[(K, V)]) -> usize {
-        let at_once = self.core.log.cold.as_ref().map_or(0, |cold| cold.at_once()).clamp(1, GROUP);
-        let (mut wanted, mut count, mut end) = ([0; GROUP], 0, PUTS_AHEAD);
-        for (i, (key, _)) in next.iter().enumerate().take(PUTS_AHEAD) {
-            if let Some((later, _)) = next.get(i + PREFETCHED) {
-                self.core.log.index.prefetch(self.hash(later));
-            }
-            let hash = key.key_hash();
-            // Of a key that has an entry no filter is asked.
-            if matches!(self.core.locate_again(self.hash(key), key), Located::Absent)
-                && self.core.log.may_be_in_levels(hash)
-            {
-                if count == at_once {
-                    end = i;
-                    break;
+    pub(in crate::hybrid_log) fn read_ahead_of_puts(
+        &mut self,
+        next: &[(K, V)],
+        looked_up: &mut LookedUp,
+    ) -> usize {
+        let cold = self.core.log.cold.as_ref();
+        let at_once = cold.map_or(0, |cold| cold.at_once()).clamp(1, GROUP);
+        let last_level = cold.map_or(0, |cold| cold.last_level());
+        looked_up.last_level = last_level;
+        let (mut wanted, mut count) = ([0; GROUP], 0);
+        let groups = next[..next.len().min(PUTS_AHEAD)].chunks(GROUP);
+        for (group, entries) in groups.enumerate() {
+            let (hashes, places, asked) = self.hashes_without_entry(entries);
+            let may_have = self.core.log.may_each_be_in_levels(&hashes[..asked]);
+            for nth in 0..asked {
+                if may_have >> nth & 1 == 0 {
+                    looked_up.absent[group] |= 1 << places[nth];
+                    continue;
                 }
-                wanted[count] = hash;
+                if count == at_once {
+                    self.core.read_runs_of(&wanted[..count]);
+                    return group * GROUP + usize::from(places[nth]);
+                }
+                wanted[count] = hashes[nth];
                 count += 1;
             }
         }
         self.core.read_runs_of(&wanted[..count]);
-        end
+        PUTS_AHEAD
+    }
+
+    /// The hashes of keys of a group that have no entry in the index, where these keys stand, and how many there are.
+    fn hashes_without_entry(&self, entries: &[(K, V)]) -> ([u64; GROUP], [u8; GROUP], usize) {
+        let (mut hashes, mut places, mut count) = ([0; GROUP], [0; GROUP], 0);
+        for (place, (key, _)) in entries.iter().enumerate() {
+            if let Some((later, _)) = entries.get(place + PREFETCHED) {
+                self.core.log.index.prefetch(self.hash(later));
+            }
+            // Of a key that has an entry no filter is asked.
+            if matches!(self.core.locate_again(self.hash(key), key), Located::Absent) {
+                (hashes[count], places[count]) = (key.key_hash(), place as u8);
+                count += 1;
+            }
+        }
+        (hashes, places, count)
     }
 
     /// The same for records of segments.

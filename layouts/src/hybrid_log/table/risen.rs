@@ -79,7 +79,8 @@ impl<K: Key, V: State> HybridLogTable<K, V> {
     #[cold]
     #[inline(never)]
     pub(super) fn rise<Q: Lookup<K> + ?Sized>(&mut self, hash: IndexHash, key: &Q) -> Result<bool> {
-        if !self.has_cold() {
+        let cold = self.core.log.cold.as_ref().filter(|_| self.has_cold());
+        if cold.is_none_or(|cold| cold.is_known_absent(key.key_hash())) {
             return Ok(false);
         }
         let Some((k, v)) = self.read_run(key)? else { return Ok(false) };
