@@ -14,6 +14,7 @@
 //! `docs/design/runs.md` has the reasons, `docs/format.md` the bytes.
 
 mod ahead;
+mod behind;
 mod chunk;
 mod cursor;
 mod directory;

@@ -13,6 +13,7 @@ use alluvium_pagestore::{
     Error, ErrorKind, KIB, KeyGroup, MIB, RECORD_BYTES_MAX, Result, SegmentStore,
 };
 
+use super::behind::Behind;
 use super::checksum;
 use super::chunk::{self, RecordView};
 use super::directory::{self, ENTRY_BYTES, FRAME_BYTES, Partition, RunId, RunInfo, Tail};
@@ -27,7 +28,7 @@ pub struct RunSizes {
     /// The most distinct hashes of a partition. More make fences and filters a little smaller, and take 42 bytes each
     /// while a run is written.
     pub partition_hashes: usize,
-    /// Bytes that are written at once.
+    /// Bytes that are written at once. Where half as many are long enough, one half is written while the other is filled.
     pub write_bytes: usize,
     /// A file with so many bytes ends with its partition.
     pub file_bytes: u64,
@@ -47,6 +48,8 @@ pub struct RunSizes {
 
 /// A file ends with so many partitions: its directory is in memory while it is written.
 pub(super) const PARTITIONS_MAX: usize = 64;
+/// A half of what is written at once is not shorter.
+const HALF_BYTES_MIN: usize = 8 << 10;
 /// Hashes of a partition for each chunk that it may have.
 const HASHES_A_CHUNK: usize = 4;
 
@@ -96,6 +99,12 @@ impl RunSizes {
         self.write_bytes.next_multiple_of(BLOCK_BYTES).max(self.longest_chunk())
     }
 
+    /// Bytes of each of two buffers, if both are long enough.
+    fn half_bytes(&self) -> Option<usize> {
+        let half = self.buffer_bytes() / 2 / BLOCK_BYTES * BLOCK_BYTES;
+        (half >= self.longest_chunk().max(HALF_BYTES_MIN)).then_some(half)
+    }
+
     /// Bytes that a cursor takes at most for the directory of a run.
     pub fn directory_bytes_max() -> u64 {
         (PARTITIONS_MAX * size_of::<Partition>()) as u64
@@ -138,6 +147,7 @@ pub struct RunWriter {
     sizes: RunSizes,
     /// Whole chunks that wait to be written, then the open one.
     buffer: IoBuffer,
+    behind: Behind,
     chunk: OpenChunk,
     partition: OpenPartition,
     run: Option<OpenRun>,
@@ -208,10 +218,12 @@ impl RunWriter {
             long: Vec::with_capacity(chunks),
             entry: Partition::default(),
         };
+        let half = sizes.half_bytes();
         Ok(Self {
             store,
             state,
-            buffer: IoBuffer::zeroed(sizes.buffer_bytes()),
+            buffer: IoBuffer::zeroed(half.unwrap_or_else(|| sizes.buffer_bytes())),
+            behind: Behind::new(half),
             chunk: OpenChunk::default(),
             partition,
             run: None,
@@ -380,27 +392,35 @@ impl RunWriter {
         self.chunk = OpenChunk { at: at + bytes, ..OpenChunk::default() };
     }
 
-    /// Writes what the buffer has, but for the open chunk.
+    /// Writes what the buffer has, but for the open chunk. With two buffers it is on its way then, and what was before is
+    /// written.
     fn flush(&mut self) -> Result<()> {
         let bytes = self.chunk.at;
         if bytes == 0 {
             return Ok(());
         }
+        self.end_behind()?;
         let run = self.run.as_mut().expect("what is written goes to a file");
         let mut buffer = std::mem::replace(&mut self.buffer, IoBuffer::empty());
         buffer.set_len(bytes);
+        let (offset, place) = (run.file.end(), (&self.store, run.file.file()));
         let crc = crc32c::crc32c_append(run.file.crc(), buffer.as_slice());
-        let operation = Operation::Write { offset: run.file.end() };
-        let (mut buffer, done) =
-            run_blocking(self.store.device(), run.file.file(), operation, buffer);
-        buffer.set_len(buffer.capacity());
+        let (buffer, done) = self.behind.write(place, offset, buffer);
         // The device keeps the one of a write that has timed out.
         self.has_failed |= buffer.capacity() == 0;
         self.buffer = buffer;
         done?;
-        run.file.extend_to(run.file.end() + bytes as u64, crc);
+        run.file.extend_to(offset + bytes as u64, crc);
         self.chunk.at = 0;
         Ok(())
+    }
+
+    /// Waits until what is on its way is written.
+    fn end_behind(&mut self) -> Result<()> {
+        let run = self.run.as_ref().expect("what is written goes to a file");
+        let ended = self.behind.end((&self.store, run.file.file()));
+        self.has_failed |= self.behind.is_lost();
+        ended
     }
 
     /// Ends the partition: its guide stands behind its records.
@@ -430,6 +450,7 @@ impl RunWriter {
                 Ending::Directory { put, digest } => {
                     self.put_scratch(put)?;
                     self.flush()?;
+                    self.end_behind()?;
                     self.sync()?;
                     self.ending = Ending::Nothing;
                     self.leave_file(digest);
@@ -569,6 +590,8 @@ impl RunWriter {
     /// # Errors
     /// Those of removing, after which the file is left over until the next open.
     pub fn abandon(mut self) -> Result<()> {
+        // Nothing is written to a file that was removed.
+        self.behind = Behind::Nothing;
         let open = self.run.take().map(|run| run.id);
         let sealed = self.sealed.drain(..).map(|info| info.id);
         let ids: Vec<RunId> = sealed.chain(open).collect();
