@@ -99,6 +99,13 @@ fn play_with(
             assert!(found.as_ref() == wanted, "seed {seed}, key {key}");
             assert!(account.used() <= memory);
         }
+        let hashes: Vec<u64> = (0..64).map(|nth| hash_of(nth * 13 % (keys + 50), bits)).collect();
+        let each = levels.may_have_each(&hashes);
+        for (nth, hash) in hashes.iter().enumerate() {
+            let (alone, among) = (levels.may_have(*hash), each >> nth & 1 == 1);
+            // One that stands in two partitions is not looked for.
+            assert!(among == alone || among && bits < 64, "seed {seed}, hash {hash:#x}");
+        }
     }
     let stats = levels.stats();
     let of_infos: u64 = levels.infos().iter().flatten().map(|info| info.records).sum();

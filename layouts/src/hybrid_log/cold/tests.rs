@@ -12,6 +12,7 @@ use alluvium_pagestore::{
     hash_word,
 };
 
+use super::Cold;
 use crate::contract::table::{Cursor, Layout, Peek, StateContext, Table};
 use crate::contract::upkeep::Upkeep;
 use crate::hybrid_log::batches::LookedUp;
@@ -394,7 +395,12 @@ fn puts_of_a_batch_read_runs_together_and_are_those_of_single_puts() {
     let cold: Vec<(u64, u64)> = keys.into_iter().filter(is_cold).map(|key| (key, 1)).collect();
     assert!(cold.len() > 20, "{}", cold.len());
     let before = device.stats().reads;
-    assert!(table.read_ahead_of_puts(&cold, &mut LookedUp::default()) >= cold.len());
+    let mut looked_up = LookedUp::default();
+    assert!(table.read_ahead_of_puts(&cold, &mut looked_up) >= cold.len());
+    assert!(
+        (0..cold.len()).all(|nth| !looked_up.is_absent(nth)),
+        "filters say that they are there"
+    );
     let ahead = device.stats().reads - before;
     for (key, _) in &cold {
         assert_eq!(table.get(key).unwrap(), model.get(key), "{key}");
@@ -402,6 +408,45 @@ fn puts_of_a_batch_read_runs_together_and_are_those_of_single_puts() {
     let all = device.stats().reads - before;
     assert!(ahead + 4 > cold.len() as u64 && all < ahead + 8, "{ahead} of {all} reads");
     assert!(store.used() <= store.limit());
+}
+
+#[test]
+fn what_filters_have_said_of_a_put_holds_until_another_level_comes() {
+    let (device, store) = (Simulated::new(1, Faults::none()), Account::root(8 * MIB));
+    let mut table = open::<u64, u64>(&HybridLog::new().cold_runs(true), &device, &store);
+    fn cold(table: &mut HybridLogTable<u64, u64>) -> &mut Cold {
+        table.core.log.cold.as_mut().unwrap()
+    }
+    let mut next = 0u64;
+    let mut put_some = |table: &mut HybridLogTable<u64, u64>| {
+        let mut batch = (next..next + 500).map(|key| (key, key)).collect();
+        table.put_batch(&mut batch).unwrap();
+        next += 500;
+    };
+    while cold(&mut table).levels.len() < 2 || cold(&mut table).live() == 0 {
+        put_some(&mut table);
+    }
+    // Filters come to memory.
+    (0..5000).for_each(|key| _ = table.get(&key).unwrap());
+    let new: Vec<(u64, u64)> = (1 << 40..(1 << 40) + 300).map(|key| (key, 1)).collect();
+    let mut looked_up = LookedUp::default();
+    table.read_ahead_of_puts(&new, &mut looked_up);
+    let absent: Vec<usize> = (0..new.len()).filter(|nth| looked_up.is_absent(*nth)).collect();
+    assert!(absent.len() > 200, "{}", absent.len());
+    let hash = new[absent[7]].0.key_hash();
+    let tier = cold(&mut table);
+    assert!(!tier.is_known_absent(hash));
+    tier.has_not(hash, looked_up.last_level);
+    assert!(tier.is_known_absent(hash) && !tier.is_known_absent(hash + 1));
+    // It is put, and may move down.
+    assert!(!table.put(new[absent[7]].0, 7).unwrap());
+    let levels = cold(&mut table).last_level();
+    while cold(&mut table).last_level() == levels {
+        put_some(&mut table);
+    }
+    cold(&mut table).has_not(hash, looked_up.last_level);
+    assert!(!cold(&mut table).is_known_absent(hash));
+    assert!(table.put(new[absent[7]].0, 8).unwrap(), "it is known");
 }
 
 /// Calls that fail change nothing: each is made again until it does not.

@@ -23,7 +23,7 @@ pub(in crate::hybrid_log) struct LookedUp {
     /// A bit for each: no level has its key.
     absent: [u64; PUTS_AHEAD / GROUP],
     /// The number of the last level that had come then.
-    last_level: u64,
+    pub(in crate::hybrid_log) last_level: u64,
 }
 
 impl Default for LookedUp {
@@ -34,7 +34,7 @@ impl Default for LookedUp {
 
 impl LookedUp {
     /// Whether no level had the key of the nth entry.
-    fn is_absent(&self, nth: usize) -> bool {
+    pub(in crate::hybrid_log) fn is_absent(&self, nth: usize) -> bool {
         self.absent[nth / GROUP] >> (nth % GROUP) & 1 == 1
     }
 }
