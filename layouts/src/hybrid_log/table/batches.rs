@@ -49,22 +49,35 @@ impl<K: Key, V: State> HybridLogTable<K, V> {
         from: usize,
         key: &impl Fn(&T) -> &Q,
     ) -> usize {
-        let end = self.read_stored_ahead(items, hashes, from, key);
-        if self.has_cold() { self.read_runs_ahead(&items[..end], hashes, from, key) } else { end }
+        let stored = self.core.log.stored.as_ref();
+        if !self.has_cold() && stored.is_none_or(|stored| stored.live_records() == 0) {
+            return items.len();
+        }
+        // First which, then the reads: keys are user code, which may panic, and no panic may come
+        // between the start of a read and its end.
+        let (mut places, mut end) = self.places_stored(items, hashes, from, key);
+        let (mut wanted, mut count) = ([0; GROUP], 0);
+        if self.has_cold() {
+            (count, end) = self.hashes_of_runs(&items[..end], hashes, from, (key, &mut wanted));
+        }
+        places[end..].fill(None);
+        self.core.read_group(&places, &wanted[..count]);
+        end
     }
 
-    /// The same for keys that may be in runs.
+    /// The hashes of the keys that may be in runs, as many as there are buffers. Returns how many they are, and how far
+    /// they come.
     #[cold]
     #[inline(never)]
-    fn read_runs_ahead<T, Q: Lookup<K> + ?Sized>(
+    fn hashes_of_runs<T, Q: Lookup<K> + ?Sized>(
         &mut self,
         items: &[T],
         (hashes, likely): (&[IndexHash; GROUP], &[u64; GROUP]),
         from: usize,
-        key: &impl Fn(&T) -> &Q,
-    ) -> usize {
+        (key, wanted): (&impl Fn(&T) -> &Q, &mut [u64; GROUP]),
+    ) -> (usize, usize) {
         let at_once = self.core.log.cold.as_ref().map_or(0, |cold| cold.at_once()).clamp(1, GROUP);
-        let (mut wanted, mut count, mut end) = ([0; GROUP], 0, items.len());
+        let (mut count, mut end) = (0, items.len());
         for (i, item) in items.iter().enumerate().skip(from) {
             if likely[i] == NOWHERE
                 && self.core.log.may_be_in_levels(key(item).key_hash())
@@ -78,8 +91,7 @@ impl<K: Key, V: State> HybridLogTable<K, V> {
                 count += 1;
             }
         }
-        self.core.read_runs_of(&wanted[..count]);
-        end
+        (count, end)
     }
 
     /// Puts all entries, in order. After an error those are left that were not put.
@@ -172,24 +184,21 @@ impl<K: Key, V: State> HybridLogTable<K, V> {
         (hashes, places, count)
     }
 
-    /// The same for records of segments.
-    fn read_stored_ahead<T, Q: Lookup<K> + ?Sized>(
+    /// Where the records of keys are that are in segments, as many as there are buffers. Returns how far they come, too.
+    fn places_stored<T, Q: Lookup<K> + ?Sized>(
         &mut self,
         items: &[T],
         (hashes, likely): (&[IndexHash; GROUP], &[u64; GROUP]),
         from: usize,
         key: &impl Fn(&T) -> &Q,
-    ) -> usize {
-        let all = items.len();
+    ) -> ([Option<StoredAt>; GROUP], usize) {
+        let (all, mut places) = (items.len(), [None; GROUP]);
         let Some(stored) = self.core.log.stored.as_ref().filter(|stored| stored.live_records() > 0)
         else {
-            return all;
+            return (places, all);
         };
         // One buffer is left for reads that turn out to be needed.
         let at_once = stored.free_buffers().saturating_sub(1).max(1);
-        // First which, then the reads: keys are user code, which may panic, and no panic may come
-        // between the start of a read and its end.
-        let mut places = [None; GROUP];
         let (mut cold, mut end) = (0, all);
         for (i, item) in items.iter().enumerate().skip(from) {
             let hash = hashes[i];
@@ -210,11 +219,7 @@ impl<K: Key, V: State> HybridLogTable<K, V> {
                 cold += 1;
             }
         }
-        // A single read gains nothing by being started first.
-        if cold > 1 {
-            self.core.read_group(&places);
-        }
-        end
+        (places, end)
     }
 
     /// Runs `apply` for each item in groups whose memory and storage accesses overlap.
@@ -286,8 +291,28 @@ impl Core {
         }
     }
 
-    /// Reads records of a group, all at once.
-    fn read_group(&mut self, places: &[Option<StoredAt>; GROUP]) {
+    /// Reads records of a group, and what look-ups of hashes read first of runs, all at once.
+    fn read_group(&mut self, places: &[Option<StoredAt>; GROUP], hashes: &[u64]) {
+        let count = places.iter().flatten().count();
+        if count == 0 {
+            return self.read_runs_of(hashes);
+        }
+        // A single read gains nothing by being started first.
+        if count + hashes.len() > 1 {
+            if !hashes.is_empty() {
+                // Nothing is made free while reads are under way.
+                self.log.make_room_ahead(hashes.len());
+            }
+            let pending = self.start_group(places);
+            if let Some(cold) = self.log.cold.as_mut().filter(|_| !hashes.is_empty()) {
+                cold.read_ahead(hashes);
+            }
+            self.end_group(places, pending);
+        }
+    }
+
+    /// Starts reads of records. Returns how many.
+    fn start_group(&mut self, places: &[Option<StoredAt>; GROUP]) -> usize {
         let stored = self.log.stored.as_mut().expect("a stored record has a store");
         let mut pending = 0;
         for (i, place) in places.iter().enumerate() {
@@ -296,7 +321,13 @@ impl Core {
                 pending += 1;
             }
         }
-        self.group_reads |= pending > 0;
+        self.group_reads = true;
+        pending
+    }
+
+    /// Waits for reads of records.
+    fn end_group(&mut self, places: &[Option<StoredAt>; GROUP], pending: usize) {
+        let stored = self.log.stored.as_mut().expect("a stored record has a store");
         for _ in 0..pending {
             // Whoever needs a record that was not waited for any longer meets the error.
             let ended = stored.wait(|nth| places[nth as usize].expect("was started"));
