@@ -12,6 +12,7 @@ use super::damaged;
 use super::directory::{Partition, RunInfo, directory_bytes};
 use super::guide::Guide;
 use super::run::read_directory;
+use super::second::Second;
 
 /// A place in a run, and the bytes around it.
 #[derive(Debug)]
@@ -26,6 +27,7 @@ pub struct Cursor {
     next_block: u32,
     buffer: IoBuffer,
     buffer_bytes: usize,
+    second: Second,
     /// Where the buffer begins in the file.
     buffer_offset: u64,
     /// The chunk in the buffer that is shown, and the record in it.
@@ -45,6 +47,9 @@ pub struct Cursor {
     has_jumped: bool,
 }
 
+/// Where a cursor reads ahead, it does not read fewer bytes at once.
+const HALF_BYTES_MIN: usize = BLOCK_BYTES;
+
 /// A cursor jumps to a hash if its partition is so many times as long as what that reads.
 const JUMP_SHARE: usize = 2;
 
@@ -61,25 +66,33 @@ impl Cursor {
         at_once.max(directory_bytes(info.partitions as usize)).next_multiple_of(BLOCK_BYTES)
     }
 
+    /// Bytes of each of two buffers, if both are long enough, and chunks do not pass from one to the other.
+    fn half_bytes(info: &RunInfo, read_bytes: usize) -> Option<usize> {
+        let half = Self::buffer_bytes(info, read_bytes) / 2 / BLOCK_BYTES * BLOCK_BYTES;
+        let least = directory_bytes(info.partitions as usize).max(HALF_BYTES_MIN);
+        (half >= least && info.longest_chunk as usize <= BLOCK_BYTES).then_some(half)
+    }
+
     /// A cursor on the first record of a run. Reads the directory and the first chunks.
     ///
     /// # Errors
     /// Those of the device; [`ErrorKind::Corrupt`](alluvium_pagestore::ErrorKind::Corrupt) for what is not what was
     /// written.
     pub fn open(store: SegmentStore, info: &RunInfo, read_bytes: usize) -> Result<Self> {
-        Self::open_at(store, info, read_bytes, 0)
+        Self::open_at(store, info, (read_bytes, false), 0)
     }
 
     /// [`open`](Cursor::open) on the first record whose hash is not below this one. Reads what its partition has before, or
-    /// the guide, if that is less.
+    /// the guide, if that is less. Reads half as many bytes at once and the next half ahead, if it `reads_ahead`.
     pub(super) fn open_at(
         store: SegmentStore,
         info: &RunInfo,
-        read_bytes: usize,
+        (read_bytes, reads_ahead): (usize, bool),
         hash: u64,
     ) -> Result<Self> {
         let file = store.device().open(&info.id.file_name())?;
-        let buffer_bytes = Self::buffer_bytes(info, read_bytes);
+        let half = Self::half_bytes(info, read_bytes).filter(|_| reads_ahead);
+        let buffer_bytes = half.unwrap_or_else(|| Self::buffer_bytes(info, read_bytes));
         let mut buffer = IoBuffer::zeroed(buffer_bytes);
         let partitions = read_directory(store.device(), &file, info, &mut buffer)?;
         let partition = partitions.partition_point(|partition| partition.last_hash < hash);
@@ -93,6 +106,7 @@ impl Cursor {
             next_block: 0,
             buffer,
             buffer_bytes,
+            second: Second::new(half),
             buffer_offset: 0,
             chunk_at: 0,
             chunk: None,
@@ -259,11 +273,32 @@ impl Cursor {
             return Err(damaged(self.run, offset, "a chunk of a run is longer than told"));
         }
         self.unread = None;
+        self.read_on(entry);
         Ok(())
     }
 
-    /// Reads so many bytes into the buffer, which has room for them.
+    /// Starts reading what comes after the buffer, in this partition or the next.
+    fn read_on(&mut self, entry: Partition) {
+        let next = self.buffer_offset + self.buffer.len() as u64;
+        let (start, end) = match (next < entry.guide_offset(), self.partition + 1) {
+            (true, _) => (next, entry.guide_offset()),
+            (false, later) => match self.partitions.get(later) {
+                Some(later) => (later.offset(), later.guide_offset()),
+                None => return,
+            },
+        };
+        let bytes = (end - start).min(self.buffer_bytes as u64) as usize;
+        self.second.start((&self.store, &self.file), (start, bytes));
+    }
+
+    /// Reads so many bytes into the buffer, which has room for them, unless they are being read.
     fn read(&mut self, offset: u64, bytes: usize) -> Result<()> {
+        if let Some((mut buffer, done)) = self.second.take(offset, bytes) {
+            buffer.set_len(if done.is_ok() { bytes } else { 0 });
+            self.second.give(std::mem::replace(&mut self.buffer, buffer));
+            self.read_bytes += if done.is_ok() { bytes as u64 } else { 0 };
+            return done;
+        }
         let mut buffer = std::mem::replace(&mut self.buffer, IoBuffer::empty());
         if buffer.capacity() == 0 {
             // The device keeps the one of a read that has timed out.
@@ -315,7 +350,8 @@ impl Cursor {
 #[derive(Debug)]
 pub(super) struct Chain {
     store: SegmentStore,
-    at_once: usize,
+    /// Bytes that are read at once, and whether the next are read ahead.
+    at_once: (usize, bool),
     /// The runs behind the one that is read.
     rest: std::vec::IntoIter<RunInfo>,
     /// None at the end, and before a run that could not be opened. With what the run is.
@@ -334,19 +370,20 @@ impl Chain {
         longest.unwrap_or(0) + (size_of_val(runs) + cuts + size_of::<Self>()) as u64
     }
 
-    /// A cursor on the first record of runs in order whose hash is not below this one.
+    /// A cursor on the first record of runs in order whose hash is not below this one. Reads so many bytes at once, and
+    /// ahead if that is wanted.
     ///
     /// # Errors
     /// Those of [`Cursor::open`].
     pub fn open_at(
         store: &SegmentStore,
         runs: &[RunInfo],
-        read_bytes: usize,
+        at_once: (usize, bool),
         hash: u64,
     ) -> Result<Self> {
         let start = runs.partition_point(|run| run.last_hash < hash);
         let rest = Vec::from(&runs[start..]).into_iter();
-        let (store, at_once) = (store.clone(), read_bytes);
+        let store = store.clone();
         let mut chain = Self { store, at_once, rest, cursor: None, hash: None, read_bytes: 0 };
         if let Some(first) = chain.rest.next() {
             let cursor = Cursor::open_at(chain.store.clone(), &first, at_once, hash)?;
@@ -409,7 +446,7 @@ impl Chain {
             }
             self.leave_run();
             let Some(next) = self.rest.as_slice().first() else { return Ok(()) };
-            let cursor = Cursor::open(self.store.clone(), next, self.at_once)?;
+            let cursor = Cursor::open_at(self.store.clone(), next, self.at_once, 0)?;
             self.cursor = self.rest.next().map(|run| (cursor, run));
         }
     }

@@ -37,6 +37,8 @@ pub struct MergeSizes {
     pub runs: RunSizes,
     /// Bytes that are read at once from each run.
     pub read_bytes: usize,
+    /// Whether half as many are, and the next half is read ahead.
+    pub reads_ahead: bool,
     /// Bytes of records of one hash and order that are judged; more of them stay as they are.
     pub group_bytes: usize,
     /// How many of them are judged, in the same way.
@@ -48,7 +50,8 @@ impl MergeSizes {
     pub fn of(runs: RunSizes, read_bytes: usize, levels: &[&[RunInfo]]) -> Self {
         let longest = |level: &&[RunInfo]| level.iter().map(|run| run.longest_chunk as usize).max();
         let group_bytes = levels.iter().filter_map(longest).sum();
-        Self { runs, read_bytes, group_bytes, group_records: GROUP_RECORDS * levels.len() }
+        let group_records = GROUP_RECORDS * levels.len();
+        Self { runs, read_bytes, reads_ahead: false, group_bytes, group_records }
     }
 
     /// Bytes that the list of a group takes for each level, beside payloads.
@@ -222,7 +225,8 @@ impl Merge {
         sizes: MergeSizes,
         (from, part_bytes): (u64, u64),
     ) -> Result<Self> {
-        let open = |runs: &&[RunInfo]| Chain::open_at(store, runs, sizes.read_bytes, from);
+        let at_once = (sizes.read_bytes, sizes.reads_ahead);
+        let open = |runs: &&[RunInfo]| Chain::open_at(store, runs, at_once, from);
         let sources = levels.iter().map(open);
         let sources = sources.collect::<Result<_>>()?;
         let writer = RunWriter::new(store.clone(), state, sizes.runs)?;

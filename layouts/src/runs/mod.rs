@@ -28,6 +28,7 @@ mod merge;
 mod needs;
 mod run;
 mod scan;
+mod second;
 mod unsynced;
 mod verify;
 mod whole;

@@ -58,7 +58,7 @@ pub fn scan(
     read_bytes: usize,
     visit: &mut dyn FnMut(&[RecordView<'_>]) -> Result<bool>,
 ) -> Result<()> {
-    let open = |runs| Chain::open_at(store, runs, read_bytes, *hashes.start());
+    let open = |runs| Chain::open_at(store, runs, (read_bytes, false), *hashes.start());
     let mut sources: Vec<Chain> = levels.iter().map(|runs| open(runs)).collect::<Result<_>>()?;
     let mut group = Group::new(group_bytes(levels), group_records(levels));
     while let Some(first) = first_of(&sources) {

@@ -125,6 +125,17 @@ impl Judge for Newest {
     }
 }
 
+/// [`small`] with room for two buffers, of which one is written while the other is filled.
+pub fn twofold() -> RunSizes {
+    RunSizes { write_bytes: 96 << 10, ..small() }
+}
+
+/// Sizes of a merge, which reads ahead if it has two buffers to write.
+fn merge_sizes(sizes: RunSizes, levels: &[&[RunInfo]]) -> MergeSizes {
+    let reads_ahead = sizes.write_bytes > small().write_bytes;
+    MergeSizes { reads_ahead, ..MergeSizes::of(sizes, 8 << 10, levels) }
+}
+
 /// Merges levels, of which the newest comes first and each is runs in order. Gives up where a step fails.
 pub fn merge(
     store: &SegmentStore,
@@ -134,7 +145,7 @@ pub fn merge(
     fuel: u64,
 ) -> Result<Vec<RunInfo>> {
     let runs: Vec<&[RunInfo]> = levels.iter().map(Vec::as_slice).collect();
-    let mut merge = Merge::new(store, STATE, &runs, MergeSizes::of(sizes, 8 << 10, &runs))?;
+    let mut merge = Merge::new(store, STATE, &runs, merge_sizes(sizes, &runs))?;
     let mut merged = Vec::new();
     loop {
         let done = merge.step(fuel, &mut Newest { is_last });
@@ -162,7 +173,7 @@ pub fn merge_again(
     fuel: u64,
 ) -> Result<(Vec<RunInfo>, usize)> {
     let runs: Vec<&[RunInfo]> = levels.iter().map(Vec::as_slice).collect();
-    let mut merge = Merge::new(store, STATE, &runs, MergeSizes::of(sizes, 8 << 10, &runs))?;
+    let mut merge = Merge::new(store, STATE, &runs, merge_sizes(sizes, &runs))?;
     let mut failed = 0;
     loop {
         match merge.step(fuel, &mut Newest { is_last }) {

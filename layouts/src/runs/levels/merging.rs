@@ -212,6 +212,8 @@ impl Levels {
         let is_wide = runs.is_wide && !is_last;
         let runs = RunSizes { syncs: self.syncs, is_wide, ..runs.expecting(records) };
         let sizes = MergeSizes::of(runs, read_bytes, &infos);
+        // A helper waits for its reads; the owner does not for ever.
+        let sizes = MergeSizes { reads_ahead: self.helper.is_some(), ..sizes };
         (sizes, sizes.memory_bytes(&infos))
     }
 
