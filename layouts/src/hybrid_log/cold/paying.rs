@@ -105,6 +105,11 @@ impl Cold {
         4 * (self.buried.len() + self.going.len()) >= 3 * self.buried_max
     }
 
+    /// Whether a call waits for a helper that merges.
+    fn is_waited_for(&self, need: Need) -> bool {
+        need >= Need::Soon || self.is_short_of_graves()
+    }
+
     /// Whether levels are merged next, and no records move. After a merge that has failed they may, and beside one on a
     /// helper's thread, where memory has room for both.
     fn is_merge_next(&self) -> bool {
@@ -389,7 +394,7 @@ impl Log {
     fn step_beside_helper(&mut self, cold: &mut Cold, fuel: u64, need: Need) -> Result<Stepped> {
         cold.levels.has_left(false);
         let merged = match cold.merge_rest {
-            0 => self.step_merge_away(cold, need),
+            0 => self.step_merge_away(cold, need, false),
             _ => {
                 cold.merge_rest -= 1;
                 Ok(Stepped::Nothing)
@@ -424,15 +429,22 @@ impl Log {
             // Where room must be made and nothing can move, a merge does not rest.
             (Stepped::Nothing, _) if need >= Need::Soon && rests => {
                 cold.merge_rest = 0;
-                self.step_merge_away(cold, need)
+                self.step_merge_away(cold, need, true)
+            }
+            // Where no records can move either, the merge is waited for.
+            (Stepped::Nothing, Ok(Stepped::Waiting)) if cold.is_waited_for(need) => {
+                let merged = self.step_merge_away(cold, need, true);
+                cold.rest_after(&merged);
+                merged
             }
             (Stepped::Nothing, merged) => merged,
             (moved, merged) => merged.map(|_| moved),
         }
     }
 
-    /// Has the helper's merge go on, or one that is due begin.
-    fn step_merge_away(&mut self, cold: &mut Cold, need: Need) -> Result<Stepped> {
+    /// Has the helper's merge go on, or one that is due begin. Waits for it a moment, if it may and somebody waits for the
+    /// merge.
+    fn step_merge_away(&mut self, cold: &mut Cold, need: Need, may_wait: bool) -> Result<Stepped> {
         if !cold.levels.is_merging() {
             if !cold.may_begin_merge() {
                 return Ok(Stepped::Nothing);
@@ -448,8 +460,7 @@ impl Log {
             }
         }
         let (record_type, runs, gone) = (cold.record_type, cold.run_sizes(), cold.live.gone());
-        let is_waited_for = need >= Need::Soon || cold.is_short_of_graves();
-        let is_patient = is_waited_for && cold.moving.is_none();
+        let is_patient = may_wait && cold.is_waited_for(need) && cold.moving.is_none();
         let helped = cold.levels.step_away(
             (runs, cold.work.read_bytes),
             is_patient,
