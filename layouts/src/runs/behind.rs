@@ -1,9 +1,11 @@
 //! The second buffer of a writer of runs, whose bytes are written while the first is filled.
 //!
-//! What it keeps true: it waits for the device before it goes, so that its memory is its own as long as it is booked.
+//! What it keeps true: it waits for the device before it goes, so that its memory is its own as long as it is booked. On
+//! the thread of an owner that is patient for reads it waits no longer than for these: the device has the memory then, and
+//! the owner books it with that of reads that were left.
 
 use alluvium_pagestore::io::{FileHandle, IoBuffer, Operation, UnderWay, run_blocking};
-use alluvium_pagestore::{Result, SegmentStore};
+use alluvium_pagestore::{Error, ErrorKind, Result, SegmentStore};
 
 /// The second buffer.
 #[derive(Debug)]
@@ -54,6 +56,10 @@ impl Behind {
     pub fn end(&mut self, (store, file): (&SegmentStore, &FileHandle)) -> Result<()> {
         let (offset, (buffer, done)) = match std::mem::replace(self, Self::Nothing) {
             Self::UnderWay(under_way, offset) => (offset, under_way.wait()),
+            Self::Unwritten(buffer, offset) if buffer.capacity() == 0 => {
+                *self = Self::Unwritten(buffer, offset);
+                return Err(Error::new(ErrorKind::Io, "a write of a run was lost"));
+            }
             Self::Unwritten(buffer, offset) => {
                 (offset, run_blocking(store.device(), file, Operation::Write { offset }, buffer))
             }

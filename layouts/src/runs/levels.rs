@@ -418,6 +418,9 @@ impl Levels {
     }
 
     /// [`may_have`](Levels::may_have) of up to 64 hashes, whose memory accesses overlap: a bit for each.
+    ///
+    /// # Panics
+    /// If there are more.
     pub fn may_have_each(&self, hashes: &[u64]) -> u64 {
         self.levels.iter().fold(0, |known, level| known | level.may_have_each(hashes, known))
     }

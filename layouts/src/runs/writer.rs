@@ -198,7 +198,7 @@ struct OpenPartition {
 #[derive(Debug)]
 struct OpenRun {
     id: RunId,
-    /// What is on the device. The buffer stands behind it.
+    /// What is on the device, or on its way. The buffer stands behind it.
     file: Appended,
     info: RunInfo,
 }
@@ -580,7 +580,7 @@ impl RunWriter {
         std::mem::take(&mut self.unsynced)
     }
 
-    /// Bytes written so far to the open file.
+    /// Bytes written so far to the open file, or on their way.
     pub fn open_bytes(&self) -> u64 {
         self.run.as_ref().map_or(0, |run| run.file.end())
     }

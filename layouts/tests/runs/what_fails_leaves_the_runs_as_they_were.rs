@@ -1,8 +1,9 @@
 //! A merge that fails, or that a crash ends, leaves the runs that it was to merge; one that has ended is whole.
 
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
-use alluvium_layouts::runs_internals::{RunInfo, verify};
+use alluvium_layouts::runs_internals::{RecordView, RunInfo, RunSizes, RunWriter, verify};
 use alluvium_pagestore::io::{CrashPolicy, Device, Fault, Faults, Simulated};
 use alluvium_pagestore::{ErrorKind, SegmentStore};
 
@@ -104,14 +105,19 @@ fn each_call_of_a_merge_fails_once() {
 }
 
 /// Merges while the nth call of a kind fails, and goes on with the merge. Says whether a step failed.
-fn goes_on_after(levels: &Levels, kind: u32, nth: u64, wanted: &[Owned]) -> bool {
+fn goes_on_after(
+    levels: &Levels,
+    sizes: RunSizes,
+    (kind, nth): (u32, u64),
+    wanted: &[Owned],
+) -> bool {
     match kind {
         0 => levels.device.on_nth_read(nth, Fault::Error),
         1 => levels.device.on_nth_write(nth, Fault::Error),
         _ => levels.device.on_nth_directory_operation(nth, Fault::Error),
     }
     // To begin a merge reads too: one that has not begun is not gone on with.
-    let merged = merge_again(&levels.store, small(), &levels.runs, true, 3_000);
+    let merged = merge_again(&levels.store, sizes, &levels.runs, true, 3_000);
     levels.device.forget_scripts();
     let Ok((merged, failed)) = merged else { return true };
     assert!(all(&levels.store, &merged) == wanted, "call {nth} of kind {kind}");
@@ -125,8 +131,9 @@ fn goes_on_after(levels: &Levels, kind: u32, nth: u64, wanted: &[Owned]) -> bool
 fn a_merge_goes_on_after_each_call_that_fails() {
     let levels = levels(2);
     let wanted = expected(&levels.records, true);
-    for kind in 0..3 {
-        let failed = (1..).take_while(|nth| goes_on_after(&levels, kind, *nth, &wanted)).count();
+    for (kind, sizes) in (0..3).flat_map(|kind| [(kind, small()), (kind, twofold())]) {
+        let fails = |nth: &u64| goes_on_after(&levels, sizes, (kind, *nth), &wanted);
+        let failed = (1..).take_while(fails).count();
         assert!(failed > 1, "calls of kind {kind}: {failed}");
     }
     check_sources(&levels.store, &levels);
@@ -139,10 +146,10 @@ fn a_merge_ends_where_each_tenth_call_fails() {
     let faults =
         Faults { read_errors: 0.1, write_errors: 0.1, directory_errors: 0.1, ..Faults::none() };
     let mut failed = 0;
-    for _ in 0..20 {
+    for nth in 0..40 {
         levels.device.set_faults(faults);
         let (merged, times) = loop {
-            let mut sizes = small();
+            let mut sizes = if nth % 2 == 0 { small() } else { twofold() };
             sizes.syncs = false;
             if let Ok(merged) = merge_again(&levels.store, sizes, &levels.runs, true, 3_000) {
                 break merged;
@@ -213,4 +220,22 @@ fn crash_at_each_step(seed: u64) -> usize {
     let after = levels.device.crash(CrashPolicy::Nothing);
     assert!(all(&store(&after), &merged) == expected(&levels.records, true));
     images.len()
+}
+
+#[test]
+fn a_writer_that_is_abandoned_waits_for_its_write_no_longer_than_its_owner() {
+    let device = device(1);
+    let patient = store(&device).patient(Duration::from_millis(50));
+    device.on_nth_write(1, Fault::Stuck);
+    let mut writer = RunWriter::new(patient.clone(), STATE, twofold()).unwrap();
+    // More than half of its buffer, and less than all.
+    for hash in 0..600 {
+        writer.push(RecordView { hash, mark: 0, order: &[], payload: &[7; 64] }).unwrap();
+    }
+    assert!(writer.open_bytes() > 0 && patient.left_bytes() == 0);
+    writer.abandon().unwrap();
+    assert_eq!(patient.left_bytes(), 48 << 10, "the device has the half that it was given");
+    device.release_stuck();
+    patient.wait_for_left().unwrap();
+    assert_eq!(patient.left_bytes(), 0);
 }

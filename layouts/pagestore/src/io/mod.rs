@@ -337,7 +337,8 @@ pub fn next_completion(
 }
 
 /// One submitted request. The owner can do other work before it waits. Dropping this waits for the
-/// request to end, or leaves it to a [`Patient`] device.
+/// request to end. The owner of a [`Patient`] device leaves it, of whatever kind, if the device makes
+/// no progress.
 #[derive(Debug)]
 pub struct UnderWay {
     device: Arc<dyn Device>,
@@ -403,8 +404,10 @@ impl UnderWay {
 
 impl Drop for UnderWay {
     fn drop(&mut self) {
-        if let Some(completions) = self.completions.take() {
-            let _ended = self.end(completions);
-        }
+        let Some(completions) = self.completions.take() else { return };
+        let _ended = match self.device.patient().filter(|patient| patient.is_owned_here()) {
+            Some(patient) => patient.wait_for(&self.file, self.operation, completions, self.bytes),
+            None => wait_for(&*self.device, &self.file, &completions),
+        };
     }
 }

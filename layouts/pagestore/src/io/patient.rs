@@ -93,7 +93,12 @@ impl Patient {
     /// Whether this thread is the one that does not wait for ever for such an operation.
     pub(super) fn is_for(&self, operation: Operation) -> bool {
         let is_read = matches!(operation, Operation::Read { .. });
-        (is_read || self.in_all) && self.owner == std::thread::current().id()
+        (is_read || self.in_all) && self.is_owned_here()
+    }
+
+    /// Whether this thread is the one that does not wait for ever.
+    pub(super) fn is_owned_here(&self) -> bool {
+        self.owner == std::thread::current().id()
     }
 
     /// Waits for a request, and leaves it if the device does nothing.

@@ -637,6 +637,8 @@ impl Cold {
         (self.rest, self.lent, self.wants_move, self.found_nothing) = (0, 0, false, false);
         (self.nothing_until, self.asked_in_vain, self.rest_asking) = (0, 0, 0);
         (self.merge_rest, self.merges_given_up, self.waits_since) = (0, 0, None);
+        // The device may have a write of what was given up.
+        self.book_left();
     }
 
     /// Bytes of buffers that it keeps when it is [cleared](Cold::clear).
@@ -738,6 +740,7 @@ impl Cold {
         self.levels.give_up();
         self.levels.wait_to_leave(self.store.patience().unwrap_or(DROP_MOST));
         self.purse.give_back();
+        self.book_left();
         self.held_bytes() < held
     }
 }

@@ -1,6 +1,8 @@
 //! Batches: groups of keys whose memory accesses overlap, and whose reads from storage are under way
 //! together.
 
+use std::ops::Range;
+
 use alluvium_pagestore::{Key, Lookup, Result, State};
 
 use crate::contract::table::BatchError;
@@ -15,6 +17,8 @@ use crate::hybrid_log::table::HybridLogTable;
 pub(in crate::hybrid_log) const GROUP: usize = 64;
 /// Entries that are put for which reads of runs are under way together: few of them need one.
 const PUTS_AHEAD: usize = 4096;
+/// The fewest entries for which filters are asked together.
+const GROUP_MIN: usize = 8;
 /// Buckets of the index are loaded so many of them ahead.
 const PREFETCHED: usize = 8;
 
@@ -147,37 +151,46 @@ impl<K: Key, V: State> HybridLogTable<K, V> {
         let last_level = cold.map_or(0, |cold| cold.last_level());
         looked_up.last_level = last_level;
         let (mut wanted, mut count) = ([0; GROUP], 0);
-        let groups = next[..next.len().min(PUTS_AHEAD)].chunks(GROUP);
-        for (group, entries) in groups.enumerate() {
-            let (hashes, places, asked) = self.hashes_without_entry(entries);
+        let (mut from, end) = (0, next.len().min(PUTS_AHEAD));
+        while from < end {
+            // No more are asked at once than a few times those that can be read.
+            let group = from..end.min(from + (at_once - count + 1).clamp(GROUP_MIN, GROUP));
+            let (hashes, places, asked) = self.hashes_without_entry(next, group.clone());
             let may_have = self.core.log.may_each_be_in_levels(&hashes[..asked]);
             for nth in 0..asked {
+                let place = usize::from(places[nth]);
                 if may_have >> nth & 1 == 0 {
-                    looked_up.absent[group] |= 1 << places[nth];
+                    looked_up.absent[place / GROUP] |= 1 << (place % GROUP);
                     continue;
                 }
                 if count == at_once {
                     self.core.read_runs_of(&wanted[..count]);
-                    return group * GROUP + usize::from(places[nth]);
+                    return place;
                 }
                 wanted[count] = hashes[nth];
                 count += 1;
             }
+            from = group.end;
         }
         self.core.read_runs_of(&wanted[..count]);
         PUTS_AHEAD
     }
 
     /// The hashes of keys of a group that have no entry in the index, where these keys stand, and how many there are.
-    fn hashes_without_entry(&self, entries: &[(K, V)]) -> ([u64; GROUP], [u8; GROUP], usize) {
+    fn hashes_without_entry(
+        &self,
+        next: &[(K, V)],
+        group: Range<usize>,
+    ) -> ([u64; GROUP], [u16; GROUP], usize) {
         let (mut hashes, mut places, mut count) = ([0; GROUP], [0; GROUP], 0);
-        for (place, (key, _)) in entries.iter().enumerate() {
-            if let Some((later, _)) = entries.get(place + PREFETCHED) {
+        for place in group {
+            let key = &next[place].0;
+            if let Some((later, _)) = next.get(place + PREFETCHED) {
                 self.core.log.index.prefetch(self.hash(later));
             }
             // Of a key that has an entry no filter is asked.
             if matches!(self.core.locate_again(self.hash(key), key), Located::Absent) {
-                (hashes[count], places[count]) = (key.key_hash(), place as u8);
+                (hashes[count], places[count]) = (key.key_hash(), place as u16);
                 count += 1;
             }
         }
