@@ -123,42 +123,49 @@ fn two_indexes_that_do_not_fit_both_move_to_runs() {
     }
 }
 
+#[test]
+fn two_maps_that_share_the_memory_move_to_runs_and_open_again() {
+    maps_that_share_the_memory_all_move_to_runs_and_open_again(2);
+}
+
+#[test]
+fn four_maps_that_share_the_memory_move_to_runs_and_open_again() {
+    maps_that_share_the_memory_all_move_to_runs_and_open_again(4);
+}
+
 /// Several maps of one store, of which none has `memory` of its own: each takes for moves what its part of the memory
 /// allows, and all of them are opened again in the same memory.
-#[test]
-fn maps_that_share_the_memory_all_move_to_runs_and_open_again() {
-    for count in [2, 4] {
-        let place = tempfile::tempdir().unwrap();
-        let names = &["one", "two", "three", "four"][..count];
-        let open_all = |store: &Store| -> Vec<Map<u64, [u64; 1]>> {
-            let open = |name: &&str| map(store, name, HybridLog::new().cold_runs_automatic());
-            names.iter().map(open).collect()
-        };
-        // Indexes of all would take all of the memory.
-        let (keys, share) = (MEMORY / 16 / count as u64, 1000);
-        {
-            let store = open(place.path());
-            let mut maps = open_all(&store);
-            for first in (0..keys).step_by(share) {
-                let end = keys.min(first + share as u64);
-                maps.iter_mut().for_each(|map| fill(map, first..end));
-            }
-            for (name, map) in names.iter().zip(&mut maps) {
-                assert!(keys_in_runs(&store, name) > keys / 3, "{name}");
-                check(map, keys);
-            }
-            store.checkpoint(1).unwrap();
-        }
+fn maps_that_share_the_memory_all_move_to_runs_and_open_again(count: usize) {
+    let place = tempfile::tempdir().unwrap();
+    let names = &["one", "two", "three", "four"][..count];
+    let open_all = |store: &Store| -> Vec<Map<u64, [u64; 1]>> {
+        let open = |name: &&str| map(store, name, HybridLog::new().cold_runs_automatic());
+        names.iter().map(open).collect()
+    };
+    // Indexes of all would take all of the memory.
+    let (keys, share) = (MEMORY / 16 / count as u64, 1000);
+    {
         let store = open(place.path());
         let mut maps = open_all(&store);
-        maps.iter_mut().for_each(|map| check(map, keys));
-        for key in (0..keys).step_by(31) {
-            assert_eq!(maps[0].take(&key).unwrap(), Some([key; 1]), "{key}");
+        for first in (0..keys).step_by(share) {
+            let end = keys.min(first + share as u64);
+            maps.iter_mut().for_each(|map| fill(map, first..end));
         }
-        fill(&mut maps[1], keys..keys + keys / 10);
-        assert_eq!(maps[0].len().unwrap(), keys - keys.div_ceil(31));
-        check(&mut maps[1], keys + keys / 10);
+        for (name, map) in names.iter().zip(&mut maps) {
+            assert!(keys_in_runs(&store, name) > keys / 3, "{name}");
+            check(map, keys);
+        }
+        store.checkpoint(1).unwrap();
     }
+    let store = open(place.path());
+    let mut maps = open_all(&store);
+    maps.iter_mut().for_each(|map| check(map, keys));
+    for key in (0..keys).step_by(31) {
+        assert_eq!(maps[0].take(&key).unwrap(), Some([key; 1]), "{key}");
+    }
+    fill(&mut maps[1], keys..keys + keys / 10);
+    assert_eq!(maps[0].len().unwrap(), keys - keys.div_ceil(31));
+    check(&mut maps[1], keys + keys / 10);
 }
 
 /// What others take while the index grows makes it begin sooner.
