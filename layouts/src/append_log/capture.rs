@@ -125,9 +125,10 @@ impl Capture {
 impl InSteps for ListsCore {
     fn pause(&mut self) -> Result<()> {
         let is_syncing = self.capture.as_ref().is_some_and(|capture| capture.is_syncing);
-        if self.waits_for_merges() {
+        let is_busy = self.writing > 0 || is_syncing;
+        if !is_busy && self.waits_for_merges() {
             self.wait_for_merges(None);
-        } else if self.writing == 0 && !is_syncing {
+        } else if !is_busy {
             std::thread::yield_now();
         } else if let Some(answer) = self.jobs.wait() {
             self.take(answer);

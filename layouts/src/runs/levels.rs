@@ -53,6 +53,15 @@ impl Level {
         self.runs.iter().map(|run| run.info().bytes).sum()
     }
 
+    /// The first hash that counts, if the first run has one.
+    fn first_hash(&self) -> Option<u64> {
+        let first = self.runs.first()?.info();
+        match first.cut_of(first.first_hash) {
+            Some(last) => last.checked_add(1),
+            None => Some(first.first_hash),
+        }
+    }
+
     /// These files of it are not synced.
     fn are_unsynced(&mut self, unsynced: &[UnsyncedRun]) {
         for run in &mut self.runs {
@@ -152,6 +161,8 @@ pub struct Levels {
     parted: Vec<Parted>,
     /// Bytes of a part.
     part_bytes: u64,
+    /// Memory of a part that is over, for the next one.
+    kept_for_next: Option<Booked>,
     /// Who merges. None: the owner, in its steps.
     helper: Option<Helper>,
     /// Merges that were given up while the helper has them.
@@ -185,6 +196,7 @@ impl Levels {
             merging,
             parted: Vec::new(),
             part_bytes: u64::MAX,
+            kept_for_next: None,
             helper: None,
             leaving: Vec::new(),
             buffer,

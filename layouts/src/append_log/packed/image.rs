@@ -2,10 +2,10 @@
 
 use alluvium_pagestore::io::IoBuffer;
 use alluvium_pagestore::{
-    Error, ErrorKind, ImagePart, RUNS, Result, RunId, RunInfo, SegmentStore, StateImage, Time,
+    Error, ErrorKind, ImagePart, KIB, RUNS, Result, RunId, RunInfo, SegmentStore, StateImage, Time,
 };
 
-use super::{ORDER_BYTES, Packed, PackedSlice, SliceDirectory, number_in, time_of};
+use super::{ORDER_BYTES, Packed, PackedSlice, SliceDirectory, number_in, time_of, whole_bytes};
 use crate::append_log::LAYOUT;
 use crate::append_log::checkpoint::{RunKey, RunValue};
 use crate::append_log::core::ListsCore;
@@ -165,6 +165,14 @@ impl Packed {
             }
             self.has_chunks_of(level);
             self.levels.add(level)?;
+        }
+        self.levels.go_on_in_parts();
+        let (least, most) = self.part_bytes;
+        if most > least {
+            // They may have longer records than are written now.
+            let chunk = self.longest_chunk.max(self.runs.payload_bytes_max as u64 + KIB);
+            let whole = whole_bytes(self.account.limit(), least, chunk.next_multiple_of(4 * KIB));
+            self.directory = SliceDirectory::loaded_up_to(whole);
         }
         // Merges have to write what is there, whatever the sizes were.
         let longest = self.longest_chunk as usize;

@@ -12,8 +12,8 @@ use alluvium_pagestore::{Result, Time};
 use super::packing::{PackOrder, PackedRuns};
 use super::slices::PackedSlice;
 use super::{
-    Coming, GOING_BYTES, Going, LEVELS_MAX, PACKED, PACKED_RUNS_MAX, PackedRoom, REST,
-    UNPACKED_SHARE, is_plain, loaded_most,
+    Coming, GOING_BYTES, Going, PACKED, PACKED_RUNS_MAX, PackedRoom, REST, UNPACKED_SHARE,
+    is_plain, loaded_most,
 };
 use crate::append_log::bucket::{BUCKET_BYTES, Bucket};
 use crate::append_log::core::ListsCore;
@@ -68,7 +68,7 @@ impl ListsCore {
         }
         let packed = self.packed.as_mut().expect("looked at above");
         // Levels are not to become more and more, as they would if they cannot be merged.
-        if packed.levels.len() > 2 * LEVELS_MAX {
+        if packed.has_too_many_levels() {
             others.extend(small);
             return (Vec::new(), others);
         }
@@ -95,9 +95,8 @@ impl ListsCore {
     /// Whether small buckets wait for levels to be merged.
     pub(in crate::append_log) fn waits_for_merges(&self) -> bool {
         self.packed.as_ref().is_some_and(|packed| {
-            let are_many = packed.levels.len() > 2 * LEVELS_MAX;
-            let is_merging = packed.levels.is_merging() && packed.rest == 0;
-            packed.writes && are_many && is_merging
+            let is_merging = packed.levels.merging_bytes() > 0 && packed.rest == 0;
+            packed.writes && is_merging && packed.has_too_many_levels()
         })
     }
 

@@ -91,10 +91,18 @@ impl Packed {
             return Ok(());
         }
         self.purse.give_back();
+        let before = (self.levels.is_merging(), self.levels.stats_merges());
         let stepped = match self.levels.is_helped() {
             true => self.step_away(is_patient),
             false => self.step_here(),
         };
+        let could_not_begin =
+            before == (false, self.levels.stats_merges()) && !self.levels.is_merging();
+        if could_not_begin && self.levels.merging_bytes() > 0 {
+            // Whoever waits for it goes on without it, and has what was kept for it.
+            self.levels.give_up();
+            self.rest = REST;
+        }
         self.end_judging();
         self.save_up();
         if stepped.is_err() {
@@ -120,7 +128,8 @@ impl Packed {
             return Ok(());
         }
         let begins = !self.levels.is_merging();
-        if begins && !self.judging.try_reserve_more(self.directory.memory_bytes()) {
+        let more = self.directory.memory_bytes().saturating_sub(self.judging.bytes());
+        if begins && !self.judging.try_reserve_more(more) {
             return Ok(());
         }
         let Self { levels, directory, runs, merged_bytes, .. } = self;
@@ -136,7 +145,8 @@ impl Packed {
         if self.levels.leaving_bytes() > 0 {
             self.levels.has_left(false);
         }
-        let is_used = self.levels.is_merging() || self.levels.leaving_bytes() > 0;
+        // The next part of a merge takes it over.
+        let is_used = self.levels.merging_bytes() > 0 || self.levels.leaving_bytes() > 0;
         if !is_used && self.judging.bytes() > 0 {
             self.judging.give_back();
         }
@@ -145,7 +155,7 @@ impl Packed {
     /// Another batch comes. Where levels have become many, appends are to pay for it with steps of merges, one each; if they
     /// have not paid for some batches, this does.
     pub(in crate::append_log) fn comes_another(&mut self) {
-        if self.levels.len() <= LEVELS_MAX {
+        if self.levels.standing() <= LEVELS_MAX {
             return;
         }
         if self.owed_steps >= OWED_MAX {
@@ -161,7 +171,7 @@ impl Packed {
             return false;
         }
         self.owed_steps -= 1;
-        if self.levels.len() <= LEVELS_MAX || self.step(true).is_err() {
+        if self.levels.standing() <= LEVELS_MAX || self.step(true).is_err() {
             self.owed_steps = 0;
         }
         true
@@ -171,7 +181,7 @@ impl Packed {
     pub(in crate::append_log) fn catch_up(&mut self) {
         self.owed_steps = self.owed_steps.saturating_sub(STEPS_MAX);
         for _ in 0..STEPS_MAX {
-            if self.levels.len() <= LEVELS_MAX || self.step(true).is_err() {
+            if self.levels.standing() <= LEVELS_MAX || self.step(true).is_err() {
                 return;
             }
         }
@@ -184,6 +194,11 @@ impl Packed {
         if !self.levels.is_merging() {
             let _ = self.step(false);
         }
+    }
+
+    /// Whether levels are so many that small buckets are not to be packed until some are merged.
+    pub(super) fn has_too_many_levels(&self) -> bool {
+        self.levels.standing() > 2 * LEVELS_MAX || self.levels.len() > 3 * LEVELS_MAX
     }
 
     /// Takes the memory back that merges and reading need and do not have.

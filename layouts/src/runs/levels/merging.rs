@@ -32,11 +32,11 @@ pub fn due(records: &[u64]) -> Option<usize> {
     if above.iter().sum::<u64>() as f64 > SHARE * *oldest as f64 {
         return Some(records.len().min(MERGED_MAX));
     }
-    due_above(above)
+    due_above(above, |_| true)
 }
 
-/// How many of the newest of some levels are to be merged, whatever is below them. None: there are few.
-pub(super) fn due_above(above: &[u64]) -> Option<usize> {
+/// How many of the newest of some levels are to be merged, whatever is below them, of as many as may be. None: there are few.
+pub(super) fn due_above(above: &[u64], may_be: impl Fn(&usize) -> bool) -> Option<usize> {
     if above.len() < ABOVE_MAX {
         return None;
     }
@@ -46,8 +46,11 @@ pub(super) fn due_above(above: &[u64]) -> Option<usize> {
         sum as f64 / ((count - 1) * (count - 1)) as f64
     };
     let counts = 2..=above.len().min(MERGED_MAX);
-    counts.min_by(|one, other| cost(one).total_cmp(&cost(other)))
+    counts.filter(may_be).min_by(|one, other| cost(one).total_cmp(&cost(other)))
 }
+
+/// What is noted of the cuts of a part takes no more than this.
+const NOTED_BYTES: u64 = 1024;
 
 /// A merge under way.
 #[derive(Debug)]
@@ -98,7 +101,8 @@ impl Levels {
 
     /// Bytes that are booked for the merge which goes on.
     pub fn merging_bytes(&self) -> u64 {
-        self.merging.as_ref().map_or(0, |merging| merging.memory.bytes())
+        let kept = self.kept_for_next.as_ref().map_or(0, Booked::bytes);
+        kept + self.merging.as_ref().map_or(0, |merging| merging.memory.bytes())
     }
 
     /// Whether levels are to be merged, or are being merged.
@@ -219,11 +223,25 @@ impl Levels {
 
     /// Books memory for a merge, if there is room when guides make some. A look-up has room beside it.
     fn book(&mut self, bytes: u64) -> Option<Booked> {
-        let needed = bytes + self.longest_read();
+        let kept = self.kept_for_next.take();
+        let mut memory =
+            kept.unwrap_or_else(|| Booked::none(self.account.clone(), MemoryKind::Buffers));
+        let missing = bytes.saturating_sub(memory.bytes());
+        if missing == 0 {
+            return Some(memory);
+        }
+        // A part that follows takes what is noted of its cuts more.
+        let missing = missing + if self.part_bytes < u64::MAX { NOTED_BYTES } else { 0 };
+        let follows = memory.bytes() > 0;
+        let needed = missing + if follows { 0 } else { self.longest_read() };
         self.reclaim(needed.saturating_sub(self.account.available()));
-        let mut memory = Booked::none(self.account.clone(), MemoryKind::Buffers);
         let has_room = self.account.available() >= needed;
-        (has_room && memory.try_reserve_more(bytes)).then_some(memory)
+        if has_room && memory.try_reserve_more(missing) {
+            return Some(memory);
+        }
+        // What a part had stays with the next one, which is tried again.
+        self.kept_for_next = Some(memory).filter(|memory| memory.bytes() > 0);
+        None
     }
 
     fn go_on(&mut self, fuel: u64, judge: &mut dyn Judge) -> Result<bool> {
@@ -264,6 +282,11 @@ impl Levels {
         let merged = at..at + merging.numbers.len();
         let latest = self.levels[merged.clone()].iter().map(|level| level.latest).max();
         level.latest = latest.unwrap_or(level.latest);
+        if next.is_some() {
+            // The next part is to begin whatever takes memory meanwhile.
+            let none = Booked::none(self.account.clone(), MemoryKind::Buffers);
+            self.kept_for_next = Some(std::mem::replace(&mut merging.memory, none));
+        }
         let removed = match next {
             Some(next) => {
                 self.install_part(level, (merging, at), next);
@@ -284,6 +307,7 @@ impl Levels {
     /// Gives up the merge that goes on, and removes what it wrote. Where a helper has it, its memory comes back when that
     /// has seen so.
     pub fn give_up(&mut self) {
+        self.kept_for_next = None;
         let Some(Merging { worker, memory, .. }) = self.merging.take() else { return };
         match worker {
             // It removes what it wrote.

@@ -11,7 +11,7 @@
 
 use std::ops::Range;
 
-use super::merging::{Merging, due, due_above};
+use super::merging::{MERGED_MAX, Merging, due, due_above};
 use super::{Level, Levels};
 
 /// So many merges in parts may be under way, each of levels that are newer than those of the one before.
@@ -49,6 +49,52 @@ impl Levels {
         self.parted.len()
     }
 
+    /// How many levels there would be if each merge in parts were over: those that it merges, and what it wrote so far, count
+    /// as one. Cost: O(levels).
+    pub fn standing(&self) -> usize {
+        let spare = |parted: &Parted| {
+            let merged = parted.merged.and_then(|number| self.position(number));
+            (self.range_of(parted).len() + usize::from(merged.is_some())).saturating_sub(1)
+        };
+        self.levels.len() - self.parted.iter().map(spare).sum::<usize>()
+    }
+
+    /// Merges in parts that were under way when a checkpoint was taken go on, for levels that were restored from it, of which
+    /// nothing else was cut: neighbours of which nothing below the same hash counts, one of them cut up to there. What was
+    /// merged of them stands above, and ends below that hash.
+    pub fn go_on_in_parts(&mut self) {
+        self.parted.clear();
+        let mut below = self.levels.len();
+        while let Some((last, next)) = self.last_cut(below) {
+            let begins_there =
+                |level: &&Level| level.first_hash().is_none_or(|first| first >= next);
+            let after = self.levels[last + 1..below].iter().take(MERGED_MAX - 1);
+            let after = after.take_while(begins_there).count();
+            let end = last + 1 + after;
+            let up = self.levels[..end].iter().rev().take(MERGED_MAX);
+            let start = end - up.take_while(begins_there).count();
+            let ends_there =
+                |level: &&Level| level.runs.iter().all(|run| run.info().last_hash < next);
+            let above = start.checked_sub(1).map(|above| &self.levels[above]);
+            let merged = above.filter(ends_there).map(|level| level.number);
+            let numbers = self.levels[start..end].iter().map(|level| level.number).collect();
+            self.parted.push(Parted { numbers, merged, next });
+            below = start;
+        }
+        // More than may be under way are none that went on.
+        self.parted.truncate(PARTED_MAX);
+    }
+
+    /// The last level before this one whose first hashes are cut, and the first hash of it that counts.
+    fn last_cut(&self, before: usize) -> Option<(usize, u64)> {
+        let is_cut = |level: &Level| {
+            let first = level.runs.first()?.info();
+            first.cut_of(first.first_hash)?.checked_add(1)
+        };
+        let mut levels = self.levels[..before].iter().enumerate().rev();
+        levels.find_map(|(at, level)| Some((at, is_cut(level)?)))
+    }
+
     pub(super) fn due(&self) -> Option<Due> {
         let records = |levels: &[Level]| levels.iter().map(Level::records).collect::<Vec<u64>>();
         let newest = |count: usize| Due { range: 0..count, from: 0 };
@@ -63,7 +109,7 @@ impl Levels {
             let bytes = || self.levels[..*count].iter().map(Level::bytes).sum::<u64>();
             self.parted.len() < PARTED_MAX || bytes() <= self.part_bytes
         };
-        let begun = due_above(&records(&self.levels[..above])).filter(may_begin);
+        let begun = due_above(&records(&self.levels[..above]), may_begin);
         Some(begun.map_or(Due { range, from: parted.next }, newest))
     }
 
@@ -120,5 +166,8 @@ impl Levels {
         let levels = &self.levels;
         let is_there = |number: &u64| levels.iter().any(|level| level.number == *number);
         self.parted.retain(|parted| parted.numbers.iter().any(is_there));
+        if self.due().is_none() {
+            self.kept_for_next = None;
+        }
     }
 }
