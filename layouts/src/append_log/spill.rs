@@ -351,13 +351,16 @@ impl ListsCore {
         let are_left = self.waits_for_merges();
         let (number, mut batch, mut total) = (self.epoch + 1, Vec::new(), 0);
         let (small, packed_bytes, packed_runs) = self.batch_to_pack();
+        let has_room_for = self.runs_with_room();
         for bucket in self.buckets.values_mut().rev().filter(|bucket| bucket.elements > 0) {
             let live = bucket.live_bytes();
             if are_left && live <= small && would_wait(bucket) {
                 continue;
             }
             let is_full = total >= bytes || batch.len() >= BATCH_RUNS_MAX;
-            if is_full && (live > small || total >= packed_bytes || batch.len() >= packed_runs) {
+            if is_full && (live > small || total >= packed_bytes || batch.len() >= packed_runs)
+                || batch.len() >= has_room_for
+            {
                 break;
             }
             total += live;
@@ -375,7 +378,7 @@ impl ListsCore {
 
     /// Freezes small buckets that could not be packed, so that they need not wait.
     fn freeze_unpackable(&mut self, number: u64) -> Vec<Arc<Frozen>> {
-        let times = self.small_unpackable(BATCH_RUNS_MAX);
+        let times = self.small_unpackable(BATCH_RUNS_MAX.min(self.runs_with_room()));
         self.account.charge(MemoryKind::Tables, times.len() as u64 * RUN_BYTES);
         let mut frozen = Vec::with_capacity(times.len());
         for time in times {
@@ -383,6 +386,11 @@ impl ListsCore {
             frozen.extend(bucket.map(|bucket| freeze(bucket, number)));
         }
         frozen
+    }
+
+    /// For so many more runs there is memory; some may always be frozen, which is in what is kept from appends.
+    fn runs_with_room(&self) -> usize {
+        usize::try_from(self.account.available() / RUN_BYTES).unwrap_or(usize::MAX).max(16)
     }
 
     /// Freezes all lists, without any of them written.
