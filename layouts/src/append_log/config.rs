@@ -24,6 +24,8 @@ pub struct AppendLog {
     packs_slices: Option<bool>,
     #[serde(skip)]
     packs_all: bool,
+    #[serde(skip)]
+    reads_in_parts: bool,
 }
 
 /// Largest block size chosen by default, in bytes, without the last element.
@@ -105,6 +107,14 @@ impl AppendLog {
         self
     }
 
+    /// [`pack_all`](AppendLog::pack_all), where all but the smallest packed slices are taken for large ones: for tests.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn pack_all_in_parts(mut self) -> Self {
+        self.reads_in_parts = true;
+        self.pack_all()
+    }
+
     pub(super) fn limit(&self) -> Option<u64> {
         self.memory.map(|size| size.0)
     }
@@ -146,6 +156,7 @@ impl AppendLog {
             patience: self.patience_ms.map_or(LIST_PATIENCE, Duration::from_millis),
             packs_slices: self.packs_slices.unwrap_or(PACKS_SLICES),
             packs_all: self.packs_all,
+            reads_in_parts: self.reads_in_parts,
         };
         // A run's window and a block decoded, of a few runs; and lists.
         let needed = sizes.writer_bytes + 8 * sizes.window_bytes as u64 + (32 << 10);
@@ -195,4 +206,6 @@ pub struct Sizes {
     pub packs_slices: bool,
     /// Whether small buckets are packed also where there are few of them.
     pub packs_all: bool,
+    /// Whether all but the smallest packed slices are read part by part, and moved to runs of their own to be cleared.
+    pub reads_in_parts: bool,
 }

@@ -15,6 +15,7 @@ use super::frozen::{LIVE, Piece, sooner};
 use super::gather::{Gathered, Stop};
 use super::key_unsafe::{KeyRef, OwnedKey, has};
 use super::notes::{View, resolve, views};
+use super::packed::is_paged;
 use super::run::{Mark, Run, RunCursor, Source};
 use crate::contract::lists::span;
 use crate::contract::table::Cursor;
@@ -39,6 +40,8 @@ pub struct Resume {
     pub(super) cursors: Vec<RunCursor>,
     /// Where the list there was left, if one was.
     pub(super) within: Option<(OwnedKey, Stop)>,
+    /// Merges of levels that had ended: cursors do not find what was merged since.
+    pub(super) merges: u64,
 }
 
 /// How far a fold goes, and what it has looked at in memory.
@@ -85,7 +88,8 @@ impl ListsCore {
         }
         if folded.is_ok() && !cursor.done {
             let position = (cursor.position, 0);
-            self.resume = Some(Resume { buckets, position, cursors, within: None });
+            let merges = self.merges_of_levels();
+            self.resume = Some(Resume { buckets, position, cursors, within: None, merges });
         }
         folded
     }
@@ -98,8 +102,11 @@ impl ListsCore {
         buckets: &Range<Time>,
         position: (u64, u64),
     ) -> Result<Option<(Vec<RunCursor>, Option<(OwnedKey, Stop)>)>> {
+        let merges = self.merges_of_levels();
         let is_known = |resume: &Resume| {
-            position != (0, 0) && resume.buckets == *buckets && resume.position == position
+            let is_there = resume.buckets == *buckets
+                && (resume.merges == merges || !resume.cursors.iter().any(RunCursor::is_paged));
+            position != (0, 0) && is_there && resume.position == position
         };
         match self.resume.take().filter(is_known) {
             Some(resume) => Ok(Some((resume.cursors, resume.within))),
@@ -165,16 +172,18 @@ impl ListsCore {
         }
         let of_place = of_key.map(|hash| self.range.place(hash));
         let stored = |run: &Run| run.stored.clone().expect("a run is somewhere");
-        let names = loop {
+        let (names, needed) = loop {
             // Making room may pack more of these slices, or drop other runs from memory.
             if self.load_packed(&packed(self), of_place)? {
                 continue;
             }
             let names = named(self);
             self.wait_for_left(&names)?;
+            let paged =
+                self.packed.as_ref().map_or((0, 0), |p| (p.paged_bytes(), p.paging_bytes()));
             let least = |(time, number): &(Time, u64)| {
                 let run = self.run(*time, *number).expect("a named run");
-                stored(run).reading_bytes_min()
+                if is_paged(run) { paged.0 } else { stored(run).reading_bytes_min() }
             };
             // Few runs of buckets that are not folded are read at a time.
             let (own, others): (Vec<_>, Vec<_>) = names.iter().partition(|name| driven(self, name));
@@ -182,12 +191,12 @@ impl ListsCore {
             let others = others.into_iter().map(least).max().unwrap_or(0);
             let once = |(time, number): &(Time, u64)| {
                 let run = self.run(*time, *number).expect("a named run");
-                stored(run).reading_bytes_once()
+                if is_paged(run) { paged.1 } else { stored(run).reading_bytes_once() }
             };
             let once = names.iter().map(once).max().unwrap_or(0);
             let needed = own + OTHERS_AT_ONCE * others + once;
             if self.account.available() >= needed {
-                break names;
+                break (names, needed);
             }
             self.make_room_to_read(needed, "reading runs")?;
         };
@@ -204,9 +213,17 @@ impl ListsCore {
         // A cursor takes what its run needs at least, whatever its share is.
         let share = self.account.available() / 2 / names.len() as u64;
         let window = share.min(WINDOW_BYTES_MAX);
+        let spare = self.account.available().saturating_sub(needed);
+        let are_paged =
+            |(time, number): &&(Time, u64)| self.run(*time, *number).is_some_and(is_paged);
+        let paged = names.iter().filter(are_paged).count();
         let open = |(time, number): &(Time, u64)| {
             let run = self.run(*time, *number).expect("a named run");
             let name = (*time, *number);
+            let packed = self.packed.as_ref().filter(|_| is_paged(run));
+            if let Some(slice) = packed.and_then(|packed| packed.paged(*time, paged, spare)) {
+                return RunCursor::paged(source.clone(), self.account.clone(), name, slice);
+            }
             let cached = run.cached.as_ref().map(|cached| cached.blocks.clone());
             let (account, stored) = (self.account.clone(), stored(run));
             // Of one key, the blocks of its list and no more; the cursor takes a window of one block at least.

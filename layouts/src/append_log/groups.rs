@@ -146,7 +146,8 @@ impl ListsCore {
         folded?;
         if !cursor.done {
             let position = (cursor.position, told);
-            self.resume = Some(Resume { buckets, position, cursors, within });
+            let merges = self.merges_of_levels();
+            self.resume = Some(Resume { buckets, position, cursors, within, merges });
         }
         failed.map_or(Ok(()), Err)
     }

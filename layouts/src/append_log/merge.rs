@@ -10,7 +10,9 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use alluvium_pagestore::block::AlignedVec;
-use alluvium_pagestore::{KeyHash, MemoryKind, Result, SegmentId, SegmentWriter, Time};
+use alluvium_pagestore::{
+    Error, ErrorKind, KeyHash, MemoryKind, Result, SegmentId, SegmentWriter, Time,
+};
 
 use super::block::{Block, ListType, NewEntry, Stretch, Target};
 use super::bucket::Bucket;
@@ -19,7 +21,7 @@ use super::core::ListsCore;
 use super::frozen::{rank_of, sooner};
 use super::jobs::{ENTRY_BYTES, Merge, MergeName, MergedRun, Merging, Output, Pages, resolve};
 use super::key_unsafe::{OwnedKey, has};
-use super::run::{Prepaid, RUN_BYTES, Run, RunCursor, StoredRun, is_long};
+use super::run::{Prepaid, RUN_BYTES, Run, RunCursor, Source, StoredRun, is_long};
 use crate::checkpoint::files_of;
 use crate::heap::hash_range::HashRange;
 use crate::support::gaps::Gaps;
@@ -179,15 +181,28 @@ impl ListsCore {
             next,
             bytes,
         };
+        let gaps = bucket.gaps.clone();
+        let merger = self.merger_of((source, cursors), cuts, gaps);
+        self.merging = true;
+        self.jobs.merge(Box::new(merger), name);
+        true
+    }
+
+    fn merger_of(
+        &self,
+        (source, cursors): (Source, Vec<RunCursor<Prepaid>>),
+        cuts: Vec<(OwnedKey, u64)>,
+        gaps: Gaps,
+    ) -> Merger {
         let (chunk, segment) = (MERGE_CHUNK_BYTES, self.sizes.segment_bytes);
-        let merger = Merger {
+        Merger {
             writer: SegmentWriter::new(source.store, source.state, chunk, segment),
             scratch: AlignedVec::new(),
             pages: Some(Pages::new()),
             cursors,
             cuts,
-            gaps: bucket.gaps.clone(),
-            range,
+            gaps,
+            range: self.range,
             block_bytes: self.sizes.block_bytes,
             list_type: self.list_type,
             entries: self.list_type.empty(),
@@ -195,10 +210,37 @@ impl ListsCore {
             last_plain: false,
             elements: 0,
             keys: 0,
-        };
-        self.merging = true;
-        self.jobs.merge(Box::new(merger), name);
-        true
+        }
+    }
+
+    /// Writes what a cursor reads as a run, at once: so many elements. Takes what a merge does beside the cursor.
+    ///
+    /// # Errors
+    /// Those of reading and writing: nothing is left then.
+    pub(super) fn copy_to_run(
+        &mut self,
+        cursor: RunCursor<Prepaid>,
+        elements: u64,
+    ) -> Result<MergedRun> {
+        let source = self.source.clone().expect("runs have a source");
+        let mut merger = self.merger_of((source, vec![cursor]), Vec::new(), Gaps::default());
+        loop {
+            match merger.step() {
+                Ok(None) => {}
+                Ok(Some(copied)) if copied.elements == elements => return Ok(copied),
+                Ok(Some(copied)) => {
+                    let found = copied.elements;
+                    let what = format!("{found} elements are in records that tell {elements}");
+                    self.jobs.remove(copied.stored.files.iter().map(|info| info.id).collect());
+                    return Err(Error::new(ErrorKind::Corrupt, what));
+                }
+                Err(error) => {
+                    let useless = merger.abandon();
+                    self.jobs.remove(useless);
+                    return Err(error);
+                }
+            }
+        }
     }
 
     /// A step of a merge was done.

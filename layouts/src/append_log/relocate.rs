@@ -23,18 +23,16 @@ impl ListsCore {
     }
 
     /// Whether only notes can say that a key has nothing in a bucket.
-    fn has_runs(&self, time: Time) -> bool {
+    pub(super) fn has_runs(&self, time: Time) -> bool {
         self.buckets.get(&time).is_some_and(|bucket| !bucket.runs.is_empty())
     }
 
     pub(super) fn clear_list(&mut self, time: Time, key: KeyRef<'_>) -> Result<()> {
         self.leave_fold();
         self.poll()?;
-        self.unpack_for(&[time], 0, "")?;
-        if self.has_runs(time) {
-            self.unpack_for(&[time], self.room_to_note(), "a cleared list")?;
-        }
-        let (hash, cut) = (key.key_hash(), self.epoch + 1);
+        let hash = key.key_hash();
+        self.clear_or_unpack(time, (hash, key), self.room_to_note())?;
+        let cut = self.epoch + 1;
         let Some(bucket) = self.buckets.get_mut(&time) else { return Ok(()) };
         if bucket.runs.is_empty() {
             bucket.take_note(hash, key);

@@ -10,8 +10,8 @@ use std::sync::Arc;
 use alluvium_pagestore::block::AlignedVec;
 use alluvium_pagestore::io::BLOCK_BYTES;
 use alluvium_pagestore::{
-    Account, FooterEntry, MemoryKind, RECORD_HEADER_BYTES, Result, SegmentInfo, SegmentReader,
-    SegmentStore, Time, rounded,
+    Account, Error, ErrorKind, FooterEntry, MemoryKind, RECORD_HEADER_BYTES, Result, SegmentInfo,
+    SegmentReader, SegmentStore, Time, rounded,
 };
 
 use super::block::{Block, ListType};
@@ -19,6 +19,7 @@ use super::config::BLOCK_BYTES_MAX;
 use super::element_type_unsafe::ElementSlice;
 use super::frozen::Frozen;
 use super::key_unsafe::{KeyRef, OwnedKey, has};
+use super::packed::{Begin, PagedSlice, Part};
 use crate::heap::hash_range::HashRange;
 
 /// Where a block is.
@@ -180,6 +181,9 @@ pub struct RunCursor<B: Booking = Rc<Account>> {
     booking: B,
     run: Arc<StoredRun>,
     cached: Option<Blocks>,
+    /// The packed slice, if it is one that is read part by part, and the part that is there.
+    paged: Option<Arc<PagedSlice>>,
+    part: Option<Part>,
     /// With its window, once something was read.
     reader: Option<SegmentReader>,
     /// The block after the one that is decoded.
@@ -243,6 +247,8 @@ impl<B: Booking> RunCursor<B> {
             booking,
             run,
             cached,
+            paged: None,
+            part: None,
             reader: None,
             next_block: 0,
             entries: None,
@@ -258,6 +264,49 @@ impl<B: Booking> RunCursor<B> {
         }
     }
 
+    /// A cursor at the start of a packed slice, which is read part by part. Each record is a block.
+    pub fn paged(source: Source, booking: B, name: (Time, u64), slice: Arc<PagedSlice>) -> Self {
+        let none = Arc::new(StoredRun { files: Vec::new(), blocks: Vec::new() });
+        let mut cursor = Self::new(source, booking, name, none, None, 0);
+        cursor.paged = Some(slice);
+        cursor
+    }
+
+    /// Whether it is on a slice that is read part by part.
+    pub fn is_paged(&self) -> bool {
+        self.paged.is_some()
+    }
+
+    /// Where a block begins; `None` if there is none. Of a slice that is read part by part the part is read that has it.
+    fn place_of(&mut self, block: usize) -> Result<Option<u64>> {
+        if self.paged.is_none() {
+            let range = self.source.range;
+            return Ok(self.run.blocks.get(block).map(|block| range.place(block.record.hash)));
+        }
+        if self.part.as_ref().is_none_or(|part| !part.tells(block)) {
+            self.read_part(Begin::Nth(block))?;
+        }
+        let record = self.part.as_ref().and_then(|part| part.get(block));
+        Ok(record.map(|(place, _)| *place))
+    }
+
+    /// Reads the part that begins there, and says with which record that is.
+    fn read_part(&mut self, begin: Begin) -> Result<usize> {
+        let paged = self.paged.clone().expect("only a paged slice has parts");
+        self.forget_part();
+        self.booking.reserve(paged.reading_bytes())?;
+        let part = paged.read(begin);
+        let bytes = part.as_ref().map_or(0, Part::bytes);
+        self.booking.adjust(paged.reading_bytes(), bytes);
+        self.bytes_read += bytes;
+        Ok(self.part.insert(part?).first())
+    }
+
+    fn forget_part(&mut self) {
+        let bytes = self.part.take().map_or(0, |part| part.bytes());
+        self.booking.adjust(bytes, 0);
+    }
+
     /// Where the next entry stands; `None` at the end.
     pub fn peek(&mut self) -> Result<Option<u64>> {
         loop {
@@ -266,7 +315,7 @@ impl<B: Booking> RunCursor<B> {
             }
             if let Some(key) = self.key_at(self.at) {
                 self.place = Some(self.source.range.place(key.key_hash()));
-            } else if self.next_block < self.run.blocks.len() {
+            } else if self.place_of(self.next_block)?.is_some() {
                 self.load(self.next_block)?;
             } else {
                 return Ok(None);
@@ -329,10 +378,15 @@ impl<B: Booking> RunCursor<B> {
         if self.place.is_some_and(|here| here >= place) {
             return Ok(());
         }
-        let range = self.source.range;
-        let after = self.run.blocks.partition_point(|b| range.place(b.record.hash) < place);
-        // The block before may end with the place.
-        let first = after.saturating_sub(1);
+        let first = match self.paged.is_some() {
+            true => self.part_at(place)?,
+            false => {
+                let range = self.source.range;
+                let after = self.run.blocks.partition_point(|b| range.place(b.record.hash) < place);
+                // The block before may end with the place.
+                after.saturating_sub(1)
+            }
+        };
         if first >= self.next_block {
             self.forget();
             self.next_block = first;
@@ -341,6 +395,14 @@ impl<B: Booking> RunCursor<B> {
             self.advance();
         }
         Ok(())
+    }
+
+    /// The first record at or after a place, of a slice that is read part by part; its part is read, if it is another.
+    fn part_at(&mut self, place: u64) -> Result<usize> {
+        match self.part.as_ref().and_then(|part| part.at_or_after(place)) {
+            Some(first) => Ok(first),
+            None => self.read_part(Begin::Place(place)),
+        }
     }
 
     /// Blocks decoded, and bytes read from storage, since this was last asked.
@@ -372,25 +434,25 @@ impl<B: Booking> RunCursor<B> {
     pub fn keys_here(&mut self, out: &mut Vec<OwnedKey>) -> Result<()> {
         let Some(place) = self.peek()? else { return Ok(()) };
         let mark = self.mark();
-        if !self.may_go_on(place, out) {
+        if !self.may_go_on(place, out)? {
             (self.at, self.place) = (mark.at, None);
             return Ok(());
         }
         let here = (std::mem::take(&mut self.entries), std::mem::take(&mut self.decoded_bytes));
         let after = self.next_block;
         let loaded = self.load(after);
-        let goes_on = loaded.is_ok() && self.may_go_on(place, out);
+        let goes_on = loaded.and_then(|()| self.may_go_on(place, out));
         let ahead = (std::mem::take(&mut self.entries), std::mem::take(&mut self.decoded_bytes));
         (self.entries, self.decoded_bytes) = here;
         (self.next_block, self.at, self.place) = (mark.block, mark.at, None);
-        loaded?;
+        let goes_on = goes_on?;
         self.ahead = Some(Ahead { block: after, entries: ahead.0, bytes: ahead.1 });
         if !goes_on {
             return Ok(());
         }
         let mut block = after + 1;
         self.load(block)?;
-        while self.may_go_on(place, out) {
+        while self.may_go_on(place, out)? {
             block += 1;
             self.load(block)?;
         }
@@ -399,19 +461,18 @@ impl<B: Booking> RunCursor<B> {
 
     /// Adds the keys that stand at a place in the block, from where it stands on; says whether the next
     /// block may have more.
-    fn may_go_on(&mut self, place: u64, out: &mut Vec<OwnedKey>) -> bool {
+    fn may_go_on(&mut self, place: u64, out: &mut Vec<OwnedKey>) -> Result<bool> {
         let range = self.source.range;
         while let Some(key) = self.key_at(self.at) {
             if range.place(key.key_hash()) != place {
-                return false;
+                return Ok(false);
             }
             if !has(out, key) {
                 out.push(key.to_owned());
             }
             self.at += 1;
         }
-        let next = self.run.blocks.get(self.next_block);
-        next.is_some_and(|next| range.place(next.record.hash) == place)
+        Ok(self.place_of(self.next_block)? == Some(place))
     }
 
     /// Decodes a block.
@@ -424,6 +485,9 @@ impl<B: Booking> RunCursor<B> {
                 return Ok(());
             }
             self.booking.adjust(ahead.bytes, 0);
+        }
+        if self.paged.is_some() {
+            return self.load_of_part(block);
         }
         let BlockAt { file, record } = self.run.blocks[block];
         let info = self.run.files.get(file as usize);
@@ -453,13 +517,29 @@ impl<B: Booking> RunCursor<B> {
             // Others have long blocks too, and read one after the other.
             self.booking.adjust(self.window_bytes, 0);
         }
+        self.has_decoded(block, entries);
+        Ok(())
+    }
+
+    /// Decodes a record of a slice that is read part by part.
+    fn load_of_part(&mut self, block: usize) -> Result<()> {
+        self.place_of(block)?;
+        let record = self.part.as_ref().and_then(|part| part.get(block));
+        let Some((_, record)) = record else {
+            return Err(Error::new(ErrorKind::Corrupt, "a packed slice has lost a record"));
+        };
+        let entries = self.source.list_type.decode(record)?;
+        self.has_decoded(block, entries);
+        Ok(())
+    }
+
+    fn has_decoded(&mut self, block: usize, entries: Box<dyn Block>) {
         self.blocks_read += 1;
         self.entries_read += entries.len() as u64;
         self.decoded_bytes = entries.bytes();
         self.entries = Some(entries);
         self.booking.adjust(0, self.decoded_bytes);
         self.next_block = block + 1;
-        Ok(())
     }
 
     /// Gives its memory back. What comes next is read again when it is sought.
@@ -470,6 +550,7 @@ impl<B: Booking> RunCursor<B> {
         self.forget();
         let ahead = self.ahead.take().map_or(0, |ahead| ahead.bytes);
         self.booking.adjust(ahead, 0);
+        self.forget_part();
         if self.reader.take().is_some() {
             self.booking.adjust(self.window_bytes, 0);
         }
@@ -497,6 +578,7 @@ impl<B: Booking> Drop for RunCursor<B> {
     fn drop(&mut self) {
         let window = if self.reader.is_some() { self.window_bytes } else { 0 };
         let ahead = self.ahead.as_ref().map_or(0, |ahead| ahead.bytes);
-        self.booking.adjust(window + self.decoded_bytes + ahead, 0);
+        let part = self.part.as_ref().map_or(0, Part::bytes);
+        self.booking.adjust(window + self.decoded_bytes + ahead + part, 0);
     }
 }

@@ -243,10 +243,11 @@ const KIND: Kind = Kind {
     groups: 0,
 };
 
-/// An append log that packs whatever it can, only what it has to, or nothing.
+/// An append log that packs whatever it can, and reads it at once or in parts; only what it has to; or nothing.
 fn packing(seed: u64) -> AppendLog {
     match seed % 4 {
-        0 | 1 => AppendLog::new().pack_all(),
+        0 => AppendLog::new().pack_all(),
+        1 => AppendLog::new().pack_all_in_parts(),
         2 => AppendLog::new(),
         _ => AppendLog::new().packs_slices(false),
     }

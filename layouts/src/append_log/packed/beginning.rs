@@ -11,6 +11,10 @@ use crate::append_log::run::RUN_BYTES;
 /// Small buckets may take one part in so many of the memory before they are packed for a checkpoint, while memory is not
 /// short.
 const PLENTY_SHARE: u64 = 16;
+/// Once buckets would take more than one part in so many of the memory with runs of their own, larger ones are packed too:
+/// those that take up to one part in so many of the memory.
+const PLENTY_OF_LARGE_SHARE: u64 = 16;
+const LARGE_SHARE: u64 = 8;
 /// One part in so many of the memory is to be free beside what is kept when packing ends: else it would begin again soon.
 const END_SHARE: u64 = 16;
 
@@ -33,19 +37,27 @@ impl ListsCore {
 
     /// Begins if small buckets take more than a part of the memory.
     fn begin_from(&mut self, share: u64) -> bool {
-        let Some(packed) = self.packed.as_ref().filter(|_| self.sizes.packs_slices) else {
+        let are_large = are_many(self.buckets.len(), PLENTY_OF_LARGE_SHARE, &self.account);
+        let Some(packed) = self.packed.as_mut().filter(|_| self.sizes.packs_slices) else {
             return false;
         };
+        if are_large && !packed.packs_large {
+            packed.packs_large = true;
+            self.kept = None;
+        }
         if packed.writes {
             return true;
         }
         // What is restored is merged, and has memory kept for reading it anyway.
         let has_packed = !packed.directory.is_empty();
-        if !has_packed && !self.has_many_small(share) {
+        let begins = has_packed || self.has_many_small(share);
+        let packed = self.packed.as_mut().expect("looked at above");
+        if !begins {
+            packed.lacks_memory = false;
             return false;
         }
-        let packed = self.packed.as_mut().expect("looked at above");
-        if !packed.take_memory() {
+        packed.lacks_memory = !packed.take_memory();
+        if packed.lacks_memory {
             return false;
         }
         // What was accepted for runs of its own is to be read in what is left.
@@ -100,7 +112,7 @@ impl ListsCore {
         if !self.sizes.packs_all && !are_many(self.buckets.len(), share, &self.account) {
             return false;
         }
-        let small_bytes = self.packed.as_ref().map_or(0, |packed| packed.small_bytes);
+        let small_bytes = self.packed.as_ref().map_or(0, |packed| packed.packable_bytes());
         let element = self.pieces.elements.layout().size() as u64;
         let (mut small, mut stored) = (0, 0);
         for bucket in self.buckets.values() {
@@ -141,10 +153,27 @@ impl Packed {
             && !self.is_lent
     }
 
+    /// Up to how many bytes in memory a bucket is packed.
+    pub(super) fn packable_bytes(&self) -> u64 {
+        match self.packs_large {
+            true => self.small_bytes.max(self.account.limit() / LARGE_SHARE),
+            false => self.small_bytes,
+        }
+    }
+
+    /// Whether packing could not begin for lack of memory that is there now.
+    pub(super) fn may_begin(&self) -> bool {
+        self.lacks_memory && self.has_memory_to_begin()
+    }
+
+    fn has_memory_to_begin(&self) -> bool {
+        let bytes = self.runs.memory_bytes() + self.merge_bytes();
+        self.account.available() >= bytes + self.account.limit() / 64
+    }
+
     /// Takes the memory for writing and merging. Says whether there is some.
     fn take_memory(&mut self) -> bool {
-        let bytes = self.runs.memory_bytes() + self.merge_bytes();
-        let is_there = self.account.available() >= bytes + self.account.limit() / 64;
+        let is_there = self.has_memory_to_begin();
         if is_there {
             self.writer_memory.charge(self.runs.memory_bytes());
             self.purse.charge(self.merge_bytes());
@@ -162,6 +191,6 @@ impl Packed {
         self.levels.give_up();
         self.writer_memory.give_back();
         self.purse.give_back();
-        self.writes = false;
+        (self.writes, self.packs_large) = (false, false);
     }
 }

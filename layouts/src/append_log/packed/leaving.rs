@@ -11,10 +11,7 @@ use alluvium_pagestore::{Result, Time};
 
 use super::packing::{PackOrder, PackedRuns};
 use super::slices::PackedSlice;
-use super::{
-    Coming, GOING_BYTES, Going, PACKED, PACKED_RUNS_MAX, PackedRoom, REST, UNPACKED_SHARE,
-    is_plain, loaded_most,
-};
+use super::{Coming, GOING_BYTES, Going, PACKED, PACKED_RUNS_MAX, PackedRoom, REST, is_plain};
 use crate::append_log::bucket::{BUCKET_BYTES, Bucket};
 use crate::append_log::core::ListsCore;
 use crate::append_log::frozen::Frozen;
@@ -48,7 +45,7 @@ impl ListsCore {
         let (imported, mut room) = (self.imported(), PackedRoom::of(packed));
         let mut taken = Coming::default();
         let (small, mut others): (Vec<_>, Vec<_>) = batch.into_iter().partition(|frozen| {
-            let (time, loaded) = (frozen.bucket, loaded_most(frozen.booked.total()));
+            let (time, loaded) = (frozen.bucket, packed.loaded_most(frozen.booked.total()));
             let together = self.together_with(time);
             let is_packable = self.is_packable(frozen, &imported)
                 && room.has(together.clone(), (time, loaded), taken.within(&together));
@@ -83,7 +80,12 @@ impl ListsCore {
         small: Vec<Arc<Frozen>>,
         mut others: Vec<Arc<Frozen>>,
     ) -> Vec<Arc<Frozen>> {
+        let most = self.packed.as_ref().map_or(0, |packed| packed.small_bytes);
         for frozen in small {
+            if frozen.booked.total() > most {
+                others.push(frozen);
+                continue;
+            }
             match self.run_mut(frozen.bucket, frozen.number) {
                 Some(run) => (run.busy, run.waits) = (false, true),
                 None => others.push(frozen),
@@ -123,7 +125,7 @@ impl ListsCore {
             is_small && bucket.runs.iter().all(|run| run.number == PACKED)
         });
         let stays = small.filter(|bucket| {
-            let more = (bucket.time, loaded_most(bucket.live_bytes()));
+            let more = (bucket.time, packed.loaded_most(bucket.live_bytes()));
             imported.contains(&bucket.time) || !room.has(self.together_with(bucket.time), more, 0)
         });
         stays.map(|bucket| bucket.time).take(most).collect()
@@ -156,7 +158,10 @@ impl ListsCore {
     pub(in crate::append_log) fn batch_to_pack(&self) -> (u64, u64, usize) {
         let Some(packed) = self.packed.as_ref().filter(|_| self.packs()) else { return (0, 0, 0) };
         let runs = self.account.available() / 4 / RUN_BYTES;
-        (packed.small_bytes, self.sizes.want_free, (runs as usize).min(PACKED_RUNS_MAX))
+        // Larger ones do not wait for merges.
+        let waits = self.waits_for_merges();
+        let small = if waits { packed.small_bytes } else { packed.packable_bytes() };
+        (small, self.sizes.want_free, (runs as usize).min(PACKED_RUNS_MAX))
     }
 
     /// The buckets that others import from.
@@ -178,11 +183,9 @@ impl ListsCore {
             _ => return None,
         };
         let live = bucket.live_bytes();
-        let own = bucket.runs.iter().map(|run| run.elements).sum::<u64>();
-        let is_small = bytes.max(live) <= packed.small_bytes
-            && self.has_room_to_unpack(bucket.time, own + bucket.elements);
+        let is_small = bytes.max(live) <= packed.packable_bytes();
         let freed = BUCKET_BYTES + index + bucket.live.memory_bytes();
-        is_small.then(|| (freed, loaded_most(bytes + live)))
+        is_small.then(|| (freed, packed.loaded_most(bytes + live)))
     }
 
     /// Whether the first element of a bucket is of a bucket that will be packed, whatever is packed before.
@@ -194,13 +197,13 @@ impl ListsCore {
         let together = self.together_with(time);
         let near = self.near_in_memory(&together, time, begun);
         let Some(packed) = &self.packed else { return false };
-        self.has_room_to_unpack(time, 1)
-            && PackedRoom::of(packed).has(together, (time, loaded_most(BUCKET_BYTES)), near)
+        let one = packed.loaded_most(BUCKET_BYTES);
+        PackedRoom::of(packed).has(together, (time, one), near)
     }
 
     /// What a bucket that begins takes once it is packed and loaded.
     pub(in crate::append_log) fn begun_bytes(&self) -> u64 {
-        loaded_most(BUCKET_BYTES)
+        self.packed.as_ref().map_or(0, |packed| packed.loaded_most(BUCKET_BYTES))
     }
 
     /// What the buckets in memory that are read together with one take once they are loaded, as they were counted last;
@@ -223,23 +226,13 @@ impl ListsCore {
         Time(time.0.saturating_sub(span))..=Time(time.0.saturating_add(span))
     }
 
-    /// Whether what is packed of a slice can be unpacked with so many elements more, however short their archives are.
-    fn has_room_to_unpack(&self, time: Time, more: u64) -> bool {
-        let packed = self.packed.as_ref().and_then(|packed| packed.directory.get(time));
-        let elements = more + packed.map_or(0, |slice| slice.elements);
-        let bytes = elements.saturating_mul(self.pieces.elements.layout().size() as u64);
-        bytes <= self.account.limit() / UNPACKED_SHARE
-    }
-
     fn is_packable(&self, frozen: &Frozen, imported: &BTreeSet<Time>) -> bool {
         let (Some(packed), time) = (&self.packed, frozen.bucket) else { return false };
         let Some(bucket) = self.buckets.get(&time) else { return false };
         let own = bucket.runs.iter().find(|run| run.number != PACKED);
-        frozen.booked.total() <= packed.small_bytes
+        frozen.booked.total() <= packed.packable_bytes()
             && !packed.refused.contains(&(time, frozen.number))
-            && own.is_some_and(|run| {
-                run.number == frozen.number && self.has_room_to_unpack(time, run.elements)
-            })
+            && own.is_some_and(|run| run.number == frozen.number)
             && is_plain(bucket)
             && !imported.contains(&time)
     }
@@ -338,8 +331,9 @@ impl ListsCore {
             && self.buckets.get(&time).is_some_and(is_plain);
         let bucket = self.buckets.get_mut(&time).filter(|_| is_free);
         let left = bucket.and_then(|bucket| {
-            let at = bucket.runs.iter().position(|run| run.number == number)?;
-            Some(bucket.runs.remove(at))
+            // What is packed is older than all runs: a slice that was moved out meanwhile is one of them.
+            let at = bucket.runs.iter().position(|run| run.number != PACKED)?;
+            (bucket.runs[at].number == number).then(|| bucket.runs.remove(at))
         });
         let Some(run) = left else {
             self.refuse_packed(name);
@@ -374,7 +368,7 @@ impl ListsCore {
         let Some(packed) = self.packed.as_ref() else { return };
         if packed.may_end {
             self.end_packing();
-        } else if !packed.writes && !packed.directory.is_empty() {
+        } else if !packed.writes && (!packed.directory.is_empty() || packed.may_begin()) {
             self.begin_packing();
         }
         let Some(packed) = self.packed.as_mut() else { return };

@@ -139,6 +139,12 @@ impl ListsCore {
         Ok(is_done)
     }
 
+    /// Whether a slice is loaded as a whole, and not read part by part.
+    pub(super) fn is_loaded_whole(&self, slice: PackedSlice) -> bool {
+        let packed = self.packed.as_ref();
+        packed.is_some_and(|packed| packed.directory.loaded(slice.bytes) == slice.bytes)
+    }
+
     fn to_load(&self, time: Time) -> Option<PackedSlice> {
         let packed = self.packed.as_ref().filter(|packed| !packed.loaded.contains(&time))?;
         packed.directory.get(time)
@@ -154,9 +160,20 @@ impl ListsCore {
             bytes += slice.bytes + LOADED_BYTES;
             is_first || bytes <= most
         });
-        let some: Vec<Known> = some.collect();
-        if some.is_empty() {
-            return Ok(false);
+        let mut some: Vec<Known> = some.collect();
+        let is_whole = |(_, slice): &Known| self.is_loaded_whole(*slice);
+        match some.iter().position(|known| !is_whole(known)) {
+            Some(0) => {
+                self.make_room_to_read(LOADED_BYTES, "reading packed slices")?;
+                // Unless that packed more of it.
+                if self.to_load(some[0].0) == Some(some[0].1) {
+                    self.install_loaded(some[0], None)?;
+                }
+                return Ok(true);
+            }
+            Some(at) => some.truncate(at),
+            None if some.is_empty() => return Ok(false),
+            None => {}
         }
         if of_place.is_none() && self.load_ahead(&some)? {
             return Ok(true);
@@ -172,7 +189,7 @@ impl ListsCore {
         // Unless more of them was packed while memory was made free: then they are looked at again.
         for (known, records) in read?.into_iter().flatten() {
             match some.iter().any(|(time, _)| *time == known.0) {
-                true => self.install_loaded(known, records)?,
+                true => self.install_loaded(known, Some(records))?,
                 false => {
                     let packed = self.packed.as_mut().expect("it was read");
                     packed.ahead.put(known, records, &packed.account);
@@ -205,23 +222,25 @@ impl ListsCore {
             drop(booked);
             // Unless more of it was packed meanwhile.
             if self.to_load(known.0) == Some(known.1) {
-                self.install_loaded(*known, records)?;
+                self.install_loaded(*known, Some(records))?;
             }
         }
         Ok(any)
     }
 
-    fn install_loaded(&mut self, (time, slice): Known, records: Records) -> Result<()> {
+    /// A slice becomes a run of its bucket, with its records in memory, or none if it is read part by part.
+    fn install_loaded(&mut self, (time, slice): Known, records: Option<Records>) -> Result<()> {
         if !self.buckets.contains_key(&time) {
             let bucket = self.new_bucket((time, slice.since))?;
             self.add_bucket(bucket);
         }
-        let Records { mut blocks, payloads, bytes, .. } = records;
+        let is_whole = records.is_some();
+        let Records { mut blocks, payloads, bytes, .. } = records.unwrap_or_default();
         blocks.shrink_to_fit();
         let stored = StoredRun { files: Vec::new(), blocks };
         self.account.charge(MemoryKind::Tables, stored.memory_bytes() + RUN_BYTES);
         self.account.charge(MemoryKind::Buffers, bytes);
-        let cached = Cached { blocks: Arc::new(payloads), bytes, used: true };
+        let cached = is_whole.then(|| Cached { blocks: Arc::new(payloads), bytes, used: true });
         let run = Run {
             number: PACKED,
             elements: 0,
@@ -231,7 +250,7 @@ impl ListsCore {
             // Nobody merges it or drops it from memory.
             busy: true,
             waits: false,
-            cached: Some(cached),
+            cached,
         };
         let bucket = self.buckets.get_mut(&time).expect("there or made");
         bucket.runs.insert(0, run);

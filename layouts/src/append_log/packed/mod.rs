@@ -13,11 +13,14 @@
 
 mod ahead;
 mod beginning;
+mod clearing;
 mod image;
 mod leaving;
 mod loading;
 mod merging;
+mod moving;
 mod packing;
+mod paged;
 mod room;
 mod slices;
 #[cfg(test)]
@@ -47,6 +50,7 @@ use room::{Coming, PageSums};
 
 pub use image::{PackedAtBarrier, page_of, slice_and_run_of, slices_of_page, sync_all};
 pub use packing::{PackOrder, PackedRuns};
+pub use paged::{Begin, PagedSlice, Part, is_paged};
 pub(super) use room::{Greatest, PackedRoom};
 pub use slices::{PackedSlice, SliceDirectory};
 
@@ -60,12 +64,15 @@ const LOADED_BYTES: u64 = BUCKET_BYTES + RUN_BYTES + 256;
 const LOADED_SHARE: u64 = 8;
 /// Small buckets are packed once buckets with runs of their own would take more than one part in so many of the memory.
 const BUCKETS_SHARE: u64 = 64;
-/// What one slice has packed takes one part in so many of the memory at most, since unpacking it takes much more.
-const SLICE_SHARE: u64 = 32;
-/// The elements of one packed slice take one part in so many of the memory at most, as values.
-const UNPACKED_SHARE: u64 = 16;
+/// A slice of which more than one part in so many of the memory is packed is read part by part.
+const SLICE_SHARE: u64 = 64;
+/// It is read one part in so many of the memory at a time, at least.
+const PAGED_SHARE: u64 = 128;
+const PAGED_BYTES_MIN: u64 = 8 * KIB;
+/// A slice of which more than one part in so many of the memory is packed already gets runs of its own from then on.
+const SLICE_MOST_SHARE: u64 = 8;
 /// Hashes, which are slices here, of a partition: what is read before a slice is a part of it.
-const PARTITION_SLICES: usize = 128;
+const PARTITION_SLICES: usize = 256;
 /// Most buckets that are packed together: the fewer batches there are, the less merges write again.
 const PACKED_RUNS_MAX: usize = 1024;
 /// Bytes of records that a step of a merge looks at.
@@ -111,6 +118,10 @@ pub struct Packed {
     merged_bytes: usize,
     /// A bucket is small up to so many bytes in memory.
     small_bytes: u64,
+    /// A slice that is read part by part is read so many bytes at a time, at least and at most.
+    part_bytes: (u64, u64),
+    /// Larger buckets are packed as well, as there are many.
+    packs_large: bool,
     /// What a batch takes that is written, once one was.
     writer_memory: Booked,
     /// Saved up for merges, and lent to who reads.
@@ -126,6 +137,8 @@ pub struct Packed {
     owed_steps: usize,
     /// Whether small buckets are packed and levels merged: there is [memory for it](beginning).
     writes: bool,
+    /// Whether there was no memory to begin the last time.
+    lacks_memory: bool,
     /// Whether that memory may be of no use any more.
     may_end: bool,
     /// What was free when it was looked at last whether it is.
@@ -147,9 +160,9 @@ pub struct Packed {
     loaded_most: u64,
 }
 
-/// What a bucket of so many bytes in memory takes once it is packed and loaded, at most.
-fn loaded_most(bytes: u64) -> u64 {
-    LOADED_BYTES + 2 * bytes
+/// Larger slices are read part by part: they take no more than this while they are.
+fn whole_bytes(memory: u64, part_bytes: u64, chunk_bytes: u64) -> u64 {
+    (memory / SLICE_SHARE).max(part_bytes + 2 * chunk_bytes + paged::KNOWN_BYTES)
 }
 
 /// The hash that a slice has in runs.
@@ -200,12 +213,20 @@ impl Packed {
         }
         let state = fingerprint(&context.name);
         let none = |kind| Booked::none(account.clone(), kind);
-        let part_bytes = if sizes.packs_all { PART_BYTES / 512 } else { PART_BYTES };
+        let merged_part_bytes = if sizes.packs_all { PART_BYTES / 512 } else { PART_BYTES };
+        let part_bytes = (memory / PAGED_SHARE).max(PAGED_BYTES_MIN);
+        let payload_bytes_max = 2 * sizes.block_bytes + 1024;
+        let chunk_bytes = (payload_bytes_max as u64 + KIB).next_multiple_of(4 * KIB);
+        let (whole_bytes, part_bytes, part_most) = match sizes.reads_in_parts {
+            true => (192, 192, 192),
+            false => (whole_bytes(memory, part_bytes, chunk_bytes), part_bytes, u64::MAX),
+        };
         let levels = Levels::new(store.clone(), account.clone(), state);
-        let levels = levels.merged_in_parts_of(part_bytes);
+        let levels = levels.merged_in_parts_of(merged_part_bytes);
         Some(Self {
             state,
-            directory: SliceDirectory::default(),
+            directory: SliceDirectory::loaded_up_to(whole_bytes),
+            part_bytes: (part_bytes, part_most),
             directory_memory: none(MemoryKind::Tables),
             sums: PageSums::default(),
             are_sums_old: false,
@@ -215,7 +236,7 @@ impl Packed {
                 partition_hashes: PARTITION_SLICES,
                 write_bytes: (memory / 256).clamp(16 * KIB, MERGED_BYTES_MAX) as usize,
                 file_bytes: 8 * MIB,
-                payload_bytes_max: 2 * sizes.block_bytes + 1024,
+                payload_bytes_max,
                 order_bytes: ORDER_BYTES,
                 key_groups: 1,
                 groups_each: 1,
@@ -225,6 +246,7 @@ impl Packed {
             read_bytes: (memory / 256).clamp(4 * KIB, 16 * KIB) as usize,
             merged_bytes: (memory / 256).clamp(4 * KIB, MERGED_BYTES_MAX) as usize,
             small_bytes: (memory / 64).clamp(8 * KIB, 64 * KIB),
+            packs_large: false,
             writer_memory: none(MemoryKind::Buffers),
             purse: none(MemoryKind::Buffers),
             judging: none(MemoryKind::Tables),
@@ -234,6 +256,7 @@ impl Packed {
             is_lent: false,
             owed_steps: 0,
             writes: false,
+            lacks_memory: false,
             may_end: false,
             tried_to_end: 0,
             rest: 0,
@@ -247,6 +270,11 @@ impl Packed {
             store: store.clone(),
             account,
         })
+    }
+
+    /// What a bucket of so many bytes in memory takes once it is packed and loaded, at most.
+    fn loaded_most(&self, bytes: u64) -> u64 {
+        LOADED_BYTES + self.directory.loaded(2 * bytes)
     }
 
     /// Whether a slice has something packed.

@@ -109,8 +109,14 @@ impl Records<'_> {
         scratch: &mut AlignedVec,
         (place, entry): (u64, &NewEntry<'_>),
     ) -> Result<()> {
-        self.order.list_type.encode(trials, scratch, 0..1, &|_| entry.clone())?;
-        if scratch.len() > self.order.sizes.payload_bytes_max && entry.elements.len() > 1 {
+        let most = self.order.sizes.payload_bytes_max;
+        let values = entry.elements.len() * self.order.list_type.elements.layout().size();
+        // A long list is not encoded as a whole only to find that out.
+        let is_long = values > 8 * most && entry.elements.len() > 1;
+        if !is_long {
+            self.order.list_type.encode(trials, scratch, 0..1, &|_| entry.clone())?;
+        }
+        if is_long || scratch.len() > most && entry.elements.len() > 1 {
             for half in entry.halves() {
                 self.push(trials, scratch, (place, &half))?;
             }

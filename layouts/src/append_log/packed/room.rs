@@ -10,7 +10,7 @@ use std::ops::RangeInclusive;
 use alluvium_pagestore::Time;
 
 use super::slices::PAGE_SLICES;
-use super::{LOADED_BYTES, LOADED_SHARE, Packed, SLICE_SHARE, SliceDirectory};
+use super::{LOADED_BYTES, LOADED_SHARE, Packed, SLICE_MOST_SHARE, SliceDirectory};
 
 /// What slices take once they are loaded, summed up to each page of the directory. Its memory is booked with the pages.
 #[derive(Debug, Default)]
@@ -68,7 +68,7 @@ impl<'p> Upto<'p> {
             self.slices.clear();
             self.slices.reserve_exact(PAGE_SLICES);
             for (time, slice) in directory.slices_of(first) {
-                sum += slice.bytes + LOADED_BYTES;
+                sum += directory.loaded(slice.bytes) + LOADED_BYTES;
                 self.slices.push((time, sum));
             }
             sums.looked_at.set(sums.looked_at.get() + self.slices.len() as u64);
@@ -116,7 +116,7 @@ impl<'p> PackedRoom<'p> {
 
     /// Whether what is packed of slices that are read `together` has room in memory with so much more of one of them,
     /// beside so much that is taken already and what is being packed; and whether the slice itself is small enough to be
-    /// unpacked.
+    /// read part by part.
     pub fn has(
         &mut self,
         together: RangeInclusive<Time>,
@@ -125,7 +125,12 @@ impl<'p> PackedRoom<'p> {
     ) -> bool {
         let Self { packed, limit, .. } = *self;
         let own = self.own.sum(time) - earlier(&mut self.own, time);
-        if own.saturating_sub(LOADED_BYTES) + more > limit / SLICE_SHARE {
+        let directory = &packed.directory;
+        // It takes no more than a part of it, however much is packed of it.
+        let most = directory.loaded(u64::MAX).saturating_add(LOADED_BYTES);
+        let more = more.min(most.saturating_sub(own));
+        let is_paged = own >= most;
+        if is_paged && directory.get(time).is_some_and(|own| own.bytes > limit / SLICE_MOST_SHARE) {
             return false;
         }
         let packed_there =
@@ -148,10 +153,10 @@ impl Packed {
         let all = || self.directory.within(Time::MIN..=Time::MAX);
         let (mut first, mut sum) = (all().peekable(), 0);
         for (time, slice) in all() {
-            sum += slice.bytes + LOADED_BYTES;
+            sum += self.directory.loaded(slice.bytes) + LOADED_BYTES;
             let is_apart = |from: Time| i128::from(time.0) - i128::from(from.0) >= span;
             while let Some((_, gone)) = first.next_if(|(from, _)| is_apart(*from)) {
-                sum -= gone.bytes + LOADED_BYTES;
+                sum -= self.directory.loaded(gone.bytes) + LOADED_BYTES;
             }
             most = most.max(sum);
         }

@@ -33,13 +33,15 @@ struct Page {
     coded: Arc<[u8]>,
     slices: u32,
     last: Time,
-    /// Bytes of its slices.
+    /// Bytes that its slices take once they are loaded.
     bytes: u64,
 }
 
 /// The packed slices.
 #[derive(Clone, Debug, Default)]
 pub struct SliceDirectory {
+    /// No slice takes more than this once it is loaded.
+    most: Option<u64>,
     /// By the time of the first slice.
     pages: BTreeMap<Time, Page>,
     elements: u64,
@@ -48,6 +50,16 @@ pub struct SliceDirectory {
 }
 
 impl SliceDirectory {
+    /// No slices. Larger ones than this are read part by part, and take so much while they are.
+    pub fn loaded_up_to(most: u64) -> Self {
+        Self { most: Some(most.next_multiple_of(UNIT_BYTES)), ..Self::default() }
+    }
+
+    /// What so many bytes of a slice take once it is loaded.
+    pub fn loaded(&self, bytes: u64) -> u64 {
+        bytes.min(self.most.unwrap_or(u64::MAX))
+    }
+
     pub fn is_empty(&self) -> bool {
         self.slices == 0
     }
@@ -190,7 +202,7 @@ impl SliceDirectory {
         self.pages.iter().map(|(first, page)| (*first, &*page.coded))
     }
 
-    /// Of each page the time of its first slice, its slices, and their bytes.
+    /// Of each page the time of its first slice, its slices, and what their bytes take once they are [loaded](Self::loaded).
     pub fn page_sums(&self) -> impl ExactSizeIterator<Item = (Time, u64, u64)> {
         self.pages.iter().map(|(first, page)| (*first, u64::from(page.slices), page.bytes))
     }
@@ -249,7 +261,8 @@ impl SliceDirectory {
         self.coded_bytes += coded.bytes.len() as u64;
         self.slices += slices.len() as u64;
         self.elements += slices.iter().map(|(_, slice)| slice.elements).sum::<u64>();
-        let bytes = slices.iter().map(|(_, slice)| slice.bytes.next_multiple_of(UNIT_BYTES)).sum();
+        let loaded = |slice: &PackedSlice| self.loaded(slice.bytes.next_multiple_of(UNIT_BYTES));
+        let bytes = slices.iter().map(|(_, slice)| loaded(slice)).sum();
         let (last, slices) = (slices[slices.len() - 1].0, slices.len() as u32);
         self.pages.insert(*first, Page { coded: coded.bytes.into(), slices, last, bytes });
     }

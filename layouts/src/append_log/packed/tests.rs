@@ -217,3 +217,177 @@ fn a_checkpoint_between_two_parts_of_a_merge_has_each_slice_once() {
     let total: u64 = rounds[purged as usize..].iter().sum();
     assert_eq!(ground.lists.len(), total);
 }
+
+/// A stream of slices, some of which are open at a time, and each of which is large: of keys that have a list in each.
+struct Large {
+    ground: Ground,
+    keys: u64,
+    /// What each slice has, by key.
+    model: BTreeMap<i64, BTreeMap<u64, Vec<Element>>>,
+}
+
+impl Large {
+    fn new(memory: u64, keys: u64) -> Self {
+        let layout = AppendLog::new().packs_slices(true);
+        Self { ground: Ground::new(&layout, memory), keys, model: BTreeMap::new() }
+    }
+
+    fn append(&mut self, slice: i64, nth: u64) {
+        let key = hash_word(nth) % self.keys;
+        let element = [nth, slice as u64, key, 7];
+        let appended = self.ground.lists.append(Time(slice), &key, element);
+        appended.unwrap_or_else(|refused| panic!("{slice}, {nth}: {}", refused.error));
+        self.model.entry(slice).or_default().entry(key).or_default().push(element);
+    }
+
+    /// Elements come to slices that are open, the first of which is closed as another one is opened.
+    fn stream(&mut self, slices: i64, open: i64, each: u64) {
+        for nth in 0..slices as u64 * each {
+            let first = (nth / each) as i64;
+            let slice = first + (hash_word(nth ^ 77) % open as u64) as i64;
+            self.append(slice, nth);
+        }
+    }
+
+    fn check(&mut self, slice: i64) {
+        let (mut cursor, mut found) = (Cursor::default(), BTreeMap::<u64, Vec<Element>>::new());
+        while !cursor.done {
+            let window = Time(slice)..Time(slice + 1);
+            let step = self.ground.lists.fold(window, &mut cursor, 300, &mut |key, list| {
+                let all = found.entry(*key).or_default();
+                while let Some(element) = list.next()? {
+                    all.push(*element);
+                }
+                Ok(())
+            });
+            step.unwrap();
+        }
+        assert!(self.model.get(&slice).is_none_or(|wanted| *wanted == found), "{slice}");
+        assert_eq!(self.model.contains_key(&slice), !found.is_empty(), "{slice}");
+    }
+
+    fn read(&mut self, slice: i64, key: u64) {
+        let mut found = Vec::new();
+        let read = self.ground.lists.stream(Time(slice), &key, &mut |list| {
+            while let Some(element) = list.next()? {
+                found.push(*element);
+            }
+            Ok(())
+        });
+        read.unwrap();
+        let wanted = self.model.get(&slice).and_then(|slice| slice.get(&key));
+        assert!(wanted.map_or(&[][..], |all| &all[..]) == found, "{slice}, {key}");
+    }
+
+    fn clear(&mut self, slice: i64, key: u64) {
+        self.ground.lists.clear_key(Time(slice), &key).unwrap();
+        if let Some(all) = self.model.get_mut(&slice) {
+            all.remove(&key);
+        }
+        self.model.retain(|_, all| !all.is_empty());
+    }
+
+    /// Moves the list of a key to another slice, before what that has.
+    fn relocate(&mut self, from: i64, to: i64, key: u64) {
+        self.ground.lists.relocate(Time(from), Time(to), &key).unwrap();
+        let moved = self.model.get_mut(&from).and_then(|all| all.remove(&key));
+        if let Some(mut moved) = moved {
+            let all = self.model.entry(to).or_default().entry(key).or_default();
+            moved.append(all);
+            *all = moved;
+        }
+        self.model.retain(|_, all| !all.is_empty());
+    }
+}
+
+/// Slices of 20 to 50 KB take a few bytes of memory each, of one key or of many, open at once or one after the other.
+fn pack_large((keys, open, each): (u64, i64, u64), slices: i64) {
+    let memory = 1 << 20;
+    let mut large = Large::new(memory, keys);
+    large.stream(slices, open, each);
+    let own = large.ground.with_runs().len();
+    assert!(own < 150, "{own} runs");
+    let packed = large.ground.lists.core.packed.as_ref().unwrap();
+    let most = packed.directory.within(Time::MIN..=Time::MAX).map(|(_, slice)| slice.bytes).max();
+    let (count, bytes) = (packed.directory.len(), packed.directory.memory_bytes());
+    println!("{own} runs, {count} slices, {most:?} bytes most, {bytes} bytes of directory");
+    assert!(most > Some(20 << 10), "{most:?}");
+    assert!(bytes < 16 * slices as u64);
+    assert!(open > 1 || packed.packs_large);
+    for slice in (0..slices).step_by(43) {
+        large.check(slice);
+        large.read(slice, slice as u64 % keys);
+    }
+    assert!(large.ground.lists.core.account.stats().peak <= memory);
+    let image = large.ground.checkpoint();
+    large.ground.reopen(&AppendLog::new().packs_slices(true), image);
+    for slice in (0..slices).step_by(101) {
+        large.check(slice);
+        large.clear(slice, slice as u64 % keys);
+        large.relocate(slice + 1, slice + 2, slice as u64 % keys);
+        (slice..slice + 3).for_each(|slice| large.check(slice));
+        large.append(slice, 1 << 40);
+        large.check(slice);
+    }
+    assert!(large.ground.lists.core.account.stats().peak <= memory);
+    let middle = slices / 2;
+    large.ground.lists.purge(Time(middle), usize::MAX).unwrap();
+    large.model.retain(|slice, _| *slice >= middle);
+    (middle - 10..middle + 10).for_each(|slice| large.check(slice));
+    let left = large.model.values().flat_map(|all| all.values()).map(|list| list.len() as u64);
+    assert!(large.ground.lists.len() >= left.sum());
+}
+
+#[test]
+fn large_slices_of_one_list_are_packed_where_there_are_many() {
+    pack_large((1, 64, 700), 400);
+}
+
+#[test]
+fn large_slices_of_many_lists_are_packed_where_there_are_many() {
+    pack_large((150, 64, 700), 400);
+}
+
+#[test]
+fn large_slices_one_after_the_other_are_packed_where_there_are_many() {
+    pack_large((20, 1, 1_500), 300);
+}
+
+/// A slice that has nothing of a list that is cleared, or nothing else, stays packed, or goes.
+#[test]
+fn clearing_unpacks_only_slices_that_have_something_else_too() {
+    let mut ground = Ground::new(&AppendLog::new().pack_all(), 4 << 20);
+    for slice in 0..200 {
+        ground.append(slice, 0..3);
+        if slice % 4 == 0 {
+            ground.lists.append(Time(slice), &8, [5; 4]).unwrap();
+        }
+    }
+    ground.lists.reclaim(u64::MAX).unwrap();
+    let is_packed = |ground: &Ground, slice| ground.lists.core.is_packed(Time(slice));
+    assert!((0..200).all(|slice| is_packed(&ground, slice)));
+    for slice in 0..200 {
+        ground.lists.clear_key(Time(slice), &9).unwrap();
+    }
+    assert!(
+        (0..200).all(|slice| is_packed(&ground, slice)) && ground.lists.core.buckets.is_empty()
+    );
+    assert_eq!(ground.lists.len(), 650);
+    for slice in 0..100 {
+        ground.lists.clear_key(Time(slice), &7).unwrap();
+        // What has nothing else is gone.
+        assert!(
+            !is_packed(&ground, slice) && ground.lists.core.buckets.is_empty() == (slice % 4 > 0)
+        );
+        assert_eq!(ground.fold(slice), [[0; 4]; 0]);
+        ground.lists.clear_key(Time(slice), &8).unwrap();
+    }
+    assert_eq!(ground.lists.len(), 325);
+    for slice in 100..200 {
+        // Something more of it is in memory.
+        ground.append(slice, 3..4);
+        ground.lists.clear_key(Time(slice), &(7 + slice as u64 % 2)).unwrap();
+        let count = if slice % 2 == 0 { 0 } else { 4 };
+        assert!(ground.fold(slice).into_iter().eq((0..count).map(|n| [n; 4])), "{slice}");
+    }
+}

@@ -1,7 +1,7 @@
 //! Unpacking a slice: its lists come back to its bucket, as if they had never left memory. So whatever clears or moves
-//! lists knows nothing of packed ones.
+//! lists knows nothing of packed ones. A slice that has no room in memory [becomes a run](super::moving) of its bucket.
 
-use alluvium_pagestore::{MemoryKind, Result, Time};
+use alluvium_pagestore::{ErrorKind, MemoryKind, Result, Time};
 
 use super::PackedSlice;
 use super::loading::Records;
@@ -12,6 +12,8 @@ use crate::append_log::key_unsafe::{KeyRef, OwnedKey};
 
 /// Times that slices are unpacked, and memory is made free, for one call.
 const ROUNDS_MAX: usize = 16;
+/// A slice that may take more than one part in so many of the memory becomes a run of its own instead.
+const UNPACKED_SHARE: u64 = 2;
 /// What a list takes beside its elements: a head, an early part, and the growth of their tables.
 const LIST_BYTES: u64 = 512;
 
@@ -45,7 +47,17 @@ impl ListsCore {
         let lists = (slice.bytes / 64).min(slice.elements).max(1) * LIST_BYTES;
         let chunks = slice.elements * self.pieces.elements.layout().size() as u64;
         let more = 4 * slice.bytes + 2 * chunks + lists + 2 * self.sizes.piece_bytes as u64;
-        let read = self.read_packed(&[(time, slice)], more, None)?;
+        let is_large = more > self.account.limit() / UNPACKED_SHARE
+            || self.sizes.reads_in_parts && !self.is_loaded_whole(slice);
+        if is_large {
+            return self.move_out(time, slice);
+        }
+        let read = match self.read_packed(&[(time, slice)], more, None) {
+            Err(error) if error.kind() == ErrorKind::OverBudget => {
+                return self.move_out(time, slice);
+            }
+            read => read?,
+        };
         let Some((_, records)) = read.and_then(|mut all| all.pop()) else { return Ok(()) };
         let booked = records.bytes;
         self.account.charge(MemoryKind::Buffers, booked);
