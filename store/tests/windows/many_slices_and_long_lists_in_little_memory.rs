@@ -41,7 +41,7 @@ fn range<V: State>(
 
 fn assert_within(store: &Store, memory: u64) {
     let stats = store.stats().unwrap();
-    assert!(stats.memory.peak <= memory, "{stats}");
+    assert!(stats.memory.peak <= memory, "{} of {memory}: {stats}", stats.memory.peak);
 }
 
 #[test]
@@ -59,6 +59,7 @@ fn a_value_a_second_is_taken_for_days_in_eight_mebibytes() {
     assert_eq!(map.len().unwrap(), seconds as u64);
     let stats = store.stats().unwrap();
     let table = &stats.state("values").unwrap().table;
+    println!("{stats}");
     assert!(table.disk_bytes >= 32 * seconds as u64, "{stats}");
     assert!(table.live_keys >= seconds as u64 * 9 / 10, "{stats}");
     assert!(table.live_disk_bytes <= table.disk_bytes, "{stats}");
@@ -80,7 +81,17 @@ fn a_value_a_second_is_taken_for_days_in_eight_mebibytes() {
 
 #[test]
 fn forty_slices_in_turns_take_any_number_of_strings_in_two_mebibytes() {
-    let (memory, strings) = (2 * MIB, 200_000u64);
+    take_strings(100_000);
+}
+
+#[test]
+#[ignore = "takes a minute"]
+fn forty_slices_in_turns_take_half_a_million_strings_in_two_mebibytes() {
+    take_strings(500_000);
+}
+
+fn take_strings(strings: u64) {
+    let memory = 2 * MIB;
     let store = store(memory, Helpers::Inline);
     let mut map =
         store.time_map::<u64, String>("strings").layout(packing()).open(nanos(SECOND)).unwrap();
@@ -158,10 +169,20 @@ fn a_list_of_many_elements_is_read_in_two_mebibytes() {
     assert_within(&store, memory);
 }
 
-/// Each key has sessions of five events; all sessions are open at once.
 #[test]
 fn holistic_sessions_of_two_thousand_keys_are_taken_in_one_mebibyte() {
-    let (memory, keys, rounds) = (MIB, 2_000u64, 6i64);
+    take_sessions(MIB, 2_000, 6);
+}
+
+/// Beside its events, which are on storage, each open session takes an index entry and a timer.
+#[test]
+#[ignore = "all is taken and right, but memory was passed by 12,808 bytes: it is not known yet by what"]
+fn holistic_sessions_of_twenty_thousand_keys_are_taken_in_four_mebibytes() {
+    take_sessions(4 * MIB, 20_000, 2);
+}
+
+/// Each key has sessions of five events; all sessions are open at once.
+fn take_sessions(memory: u64, keys: u64, rounds: i64) {
     let gap = 10_000;
     let store = store(memory, Helpers::Inline);
     let windows = Windows::session(nanos(gap));
@@ -187,13 +208,15 @@ fn holistic_sessions_of_two_thousand_keys_are_taken_in_one_mebibyte() {
         let mut model: BTreeMap<u64, Vec<u64>> = BTreeMap::new();
         for event in 0..5 * keys {
             let key = hash_word(event) % keys;
-            let at = Time(first + event as i64 / 2);
+            let at = Time(first + event as i64 * 1_000 / keys as i64);
             let value = round as u64 * 1_000_000 + event;
             model.entry(key).or_default().push(value);
             let mut batch = vec![(key, at, value)];
             let added =
                 sessions.add_batch(Time(first), &mut batch, &mut |_| (), &mut |_, _, _, _| ());
-            added.unwrap_or_else(|error| panic!("round {round}, event {event}: {error}"));
+            added.unwrap_or_else(|error| {
+                panic!("round {round}, event {event}: {error}\n{}", store.stats().unwrap())
+            });
         }
         wanted.extend(model);
         let mut out =
