@@ -12,6 +12,7 @@ use crate::append_log::bucket::BUCKET_BYTES;
 use crate::append_log::core::ListsCore;
 use crate::append_log::jobs::MergedRun;
 use crate::append_log::run::{Prepaid, RUN_BYTES, Run, RunCursor};
+use crate::checkpoint::files_of;
 use crate::support::booked::Booked;
 
 /// What is known of a run takes less than this and one part in so many of its bytes.
@@ -66,7 +67,7 @@ impl ListsCore {
         let MergedRun { stored, elements, keys } = copied;
         self.stats.rewritten += elements;
         self.stats.flushed_bytes += stored.bytes();
-        self.files.add(&stored);
+        self.files.add(files_of(&stored.files));
         self.account.charge(MemoryKind::Tables, stored.memory_bytes() + RUN_BYTES);
         let run = Run {
             number: slice.since,
