@@ -69,7 +69,8 @@ impl<K: Key, A: State> PanesLayout<K, A> for HybridLog {
     }
 
     fn open_panes(&self, context: StateContext, merge: Merge<A>) -> Result<Self::Panes> {
-        TablePanes::open(self, context, merge)
+        // Key groups are found by keys in memory here, which know nothing of runs.
+        TablePanes::open(&self.clone().cold_runs_if_asked(), context, merge)
     }
 }
 

@@ -186,13 +186,13 @@ impl HybridLog {
         self
     }
 
-    /// Lets records that stay cold move from the log to sorted runs. A key there takes 1.5 to 2
-    /// bytes of memory, where a key of the log takes an index entry of 14 to 21 bytes: so memory
-    /// limits the number of hot keys only. A cold key takes one read more to be changed, and each
-    /// byte that moves is written some 4 times.
+    /// Sets whether records that stay cold move from the log to sorted runs from the beginning on,
+    /// or never. A key there takes 1.5 to 2 bytes of memory, where a key of the log takes an index
+    /// entry of 14 to 21 bytes: so memory limits the number of hot keys only. A cold key takes one
+    /// read more to be changed, and each byte that moves is written some 4 times.
     ///
-    /// It needs [`COLD_RUNS_MEMORY_MIN`] of memory, and has no effect in a store without a
-    /// directory. Default: off.
+    /// Default: [automatically](HybridLog::cold_runs_automatic). With `true` the state needs
+    /// [`COLD_RUNS_MEMORY_MIN`] of memory. Has no effect in a store without a directory.
     ///
     /// Key groups move. Exports of an open store have every key.
     #[must_use]
@@ -204,14 +204,24 @@ impl HybridLog {
     /// Lets records move to [sorted runs](HybridLog::cold_runs) once the index would take about
     /// half of the memory, or less in little memory or beside other states. Until then the log is
     /// as it is without runs. It stays so in less than [`COLD_RUNS_MEMORY_MIN`] of memory, for
-    /// entries that expire, and for values that are longer than a record that moves.
-    /// `cold-runs = "automatic"` in a configuration.
+    /// entries that expire, for values that are longer than a record that moves, and for panes of
+    /// windows. `cold-runs = "automatic"` in a configuration. This is the default: written out or
+    /// not, it means the same.
     ///
     /// A state that has runs is refused by memory of less than
     /// [`COLD_RUNS_MEMORY_MIN`].
     #[must_use]
     pub fn cold_runs_automatic(mut self) -> Self {
         self.cold_runs = Some(ColdRuns::When(When::Automatic));
+        self
+    }
+
+    /// The same log, whose records move to runs from the beginning on or never: for state of which a part is not known to
+    /// it.
+    pub(crate) fn cold_runs_if_asked(mut self) -> Self {
+        if !matches!(self.cold_runs, Some(ColdRuns::Always(_))) {
+            self.cold_runs = Some(ColdRuns::Always(false));
+        }
         self
     }
 
@@ -351,7 +361,7 @@ impl HybridLog {
             cooling_percent: u64::from(self.cooling_percent.unwrap_or(COOLING_PERCENT).min(90)),
             patience: self.patience_ms.map_or(PATIENCE, Duration::from_millis),
             cold_runs: self.cold_runs == Some(ColdRuns::Always(true)),
-            cold_runs_later: self.cold_runs == Some(ColdRuns::When(When::Automatic)),
+            cold_runs_later: !matches!(self.cold_runs, Some(ColdRuns::Always(_))),
             cold_entries: self.cold_entries,
             calls_per_record: self.checkpoint_pace.unwrap_or(CHECKPOINT_PACE).into(),
             hash_mask: self

@@ -869,7 +869,7 @@ fn a_page_that_is_refused_says_what_a_page_needs() {
 #[test]
 fn an_index_that_is_refused_says_how_much_was_free_for_it() {
     let store = Account::root(MIB);
-    let mut table = open::<u64>(&HybridLog::new(), &store, true);
+    let mut table = open::<u64>(&HybridLog::new().cold_runs(false), &store, true);
     let refused = (0..).find_map(|key| table.put(key, key).err()).unwrap().error;
     let text = refused.message();
     let numbers: Vec<u64> = text.split([' ', ',']).filter_map(|word| word.parse().ok()).collect();

@@ -177,7 +177,7 @@ fn the_stream_is_not_refused_for_the_memory_of_what_was_cleared() {
 fn fills_memory_beside(shares: u64) -> u64 {
     let device = Simulated::new(1, Faults::none());
     let segments = SegmentStore::new(Arc::new(device.clone()), 1);
-    let layout = HybridLog::new();
+    let layout = HybridLog::new().cold_runs(false);
     let (memory, keys) = (MIB, 36_000);
     let (mut table, account) = open::<[u64; 2]>(&layout, &segments, memory, false, None).unwrap();
     let mut model = Model::new();

@@ -32,7 +32,7 @@ fn with_room() -> AnyLayout {
 }
 
 fn without() -> AnyLayout {
-    HybridLog::new().memory(2 * MIB).into()
+    HybridLog::new().memory(2 * MIB).cold_runs(false).into()
 }
 
 fn builder(device: &Simulated) -> StoreBuilder {
@@ -167,7 +167,8 @@ fn other_stores_restore_key_groups_of_a_checkpoint_with_runs() {
             .filter(|(key, _)| owned.contains(&group_of(key)))
             .map(|(k, v)| (*k, *v))
             .collect();
-        for layout in [AnyLayout::from(Heap::new()), without(), with_room()] {
+        let by_itself = AnyLayout::from(HybridLog::new().memory(2 * MIB));
+        for layout in [AnyLayout::from(Heap::new()), without(), by_itself, with_room()] {
             let target = Simulated::new(4, Faults::none());
             let source = Source::device(Arc::new(device.clone()));
             let store = builder(&target).owned_groups(owned.clone());

@@ -53,10 +53,12 @@ fn a_store_refuses_about_where_it_is_said() {
     let heap = || AnyLayout::from(Heap::new());
     let log = || AnyLayout::from(HybridLog::new().cold_runs(false));
     for memory in [512 * KIB, 768 * KIB, 3 * MIB, 6 * MIB] {
-        for (name, layout) in [("heap", heap()), ("hybrid-log", log())] {
+        for (name, options, layout) in
+            [("heap", "", heap()), ("hybrid-log", "cold-runs = false", log())]
+        {
             let store = store(memory);
             let keys = fill(&mut store.map("map").layout(layout).open().unwrap());
-            let needs = said(name, "", ExpectedKeys::new(0, keys));
+            let needs = said(name, options, ExpectedKeys::new(0, keys));
             assert_near(needs.smallest, memory, MARGIN, &format!("{name}, {keys} keys"));
         }
     }
@@ -66,20 +68,30 @@ fn a_store_refuses_about_where_it_is_said() {
 fn a_store_with_runs_refuses_about_where_it_is_said() {
     for memory in [MIB, MIB + 256 * KIB, MIB + 512 * KIB] {
         let store = store(memory);
-        let log = HybridLog::new().cold_runs(true);
+        let log = HybridLog::new();
         let keys = fill(&mut store.map("map").layout(AnyLayout::from(log)).open().unwrap());
-        let needs = said("hybrid-log", "cold-runs = true", ExpectedKeys::new(0, keys));
+        let needs = said("hybrid-log", "", ExpectedKeys::new(0, keys));
         assert_near(needs.smallest, memory, MARGIN_OF_RUNS, &format!("with runs, {keys} keys"));
     }
 }
 
 #[test]
 fn hot_keys_stay_in_memory_in_what_is_wanted() {
-    let asked = [("", 10_000, 60_000), ("", 40_000, 40_000), ("cold-runs = true", 5_000, 200_000)];
+    let (off, on) = ("cold-runs = false", "cold-runs = true");
+    let asked = [
+        (off, 10_000, 60_000),
+        (off, 40_000, 40_000),
+        (on, 5_000, 200_000),
+        ("", 40_000, 40_000),
+        ("", 5_000, 200_000),
+    ];
     for (options, hot, cold) in asked {
         let needs = said("hybrid-log", options, ExpectedKeys::new(hot, cold));
         let store = store(needs.wanted);
-        let log = HybridLog::new().cold_runs(!options.is_empty());
+        let log = match options {
+            "" => HybridLog::new(),
+            options => HybridLog::new().cold_runs(options == on),
+        };
         let mut map = store.map("map").layout(AnyLayout::from(log)).open().unwrap();
         for key in 0..hot + cold {
             map.put(key, key).map_err(|rejected| rejected.error).unwrap();
@@ -111,7 +123,7 @@ fn it_is_a_table_of_all_layouts_and_options() {
     for head in heads.iter().chain([&lines[1]]) {
         assert!(page.lines().any(|line| line.starts_with(head)), "{head}");
     }
-    assert_eq!(heads.len(), 4, "{said}");
+    assert_eq!(heads.len(), 5, "{said}");
     // Entries that expire are longer, and counted.
     let expiring = store(MIB).expiring_map::<u64, u64>("counts").explain_memory(keys);
     let plain = store(MIB).map::<u64, u64>("counts").explain_memory(keys);

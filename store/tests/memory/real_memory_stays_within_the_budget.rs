@@ -345,7 +345,7 @@ fn maps_whose_records_move_to_sorted_runs() {
                 within("a put of", key);
             }
             if key % 7 == 0 {
-                maps[0].update(&(key / 2), || 0, |value| *value += 0).unwrap();
+                maps[0].update(&(key / 2), || 0, |value| *value = key / 2).unwrap();
                 within("an update of", key / 2);
                 assert_eq!(maps[1].take(&(key / 7)).unwrap(), Some(key / 7));
                 within("a delete of", key / 7);
@@ -379,18 +379,33 @@ fn anonymous_bytes() -> i64 {
 /// has to stay within it, while the state grows past it, shrinks and grows again.
 #[test]
 fn pieces_of_huge_pages_are_within_the_budget() {
+    let moved = are_within_the_budget(HybridLog::new().cold_runs(false), 2, KEPT_BYTES);
+    assert_eq!(moved.unwrap_or(0), 0);
+}
+
+/// The same where records move to sorted runs. Filters come and go in pieces of some 30 KiB, of which the allocator keeps
+/// more after the store is closed; what the store holds is bound as before.
+#[test]
+fn pieces_of_huge_pages_and_sorted_runs_are_within_the_budget() {
+    let moved = are_within_the_budget(HybridLog::new().cold_runs(true), 1, 3 * KEPT_BYTES);
+    assert!(moved.is_none_or(|moved| moved > 500_000), "{moved:?} records have moved");
+}
+
+/// What the allocator keeps back of what was given to it.
+const KEPT_BYTES: i64 = 12 << 20;
+
+/// Says how many records have moved to sorted runs.
+fn are_within_the_budget(layout: HybridLog, rounds: u64, left_most: i64) -> Option<u64> {
     const MEMORY: u64 = 256 * MIB;
-    /// What the allocator keeps back of what was given to it.
-    const KEPT_BYTES: i64 = 12 << 20;
     let _alone = alone();
     if anonymous_bytes() == 0 {
         println!("skipped: the operating system does not tell");
-        return;
+        return None;
     }
     let place = tempfile::tempdir().unwrap();
     let (held_before, before) = (held(), anonymous_bytes());
     let store = Store::builder(place.path()).memory(MEMORY).open().unwrap();
-    let mut map: Map<u64, [u64; 3]> = store.map("m").open().unwrap();
+    let mut map: Map<u64, [u64; 3]> = store.map("m").layout(layout.into()).open().unwrap();
     let mut most = 0;
     let mut mapped = 0;
     let check = |store: &Store, most: &mut i64, mapped: &mut i64| {
@@ -403,7 +418,7 @@ fn pieces_of_huge_pages_are_within_the_budget() {
         *mapped = (booked - (held() - held_before) as i64).max(*mapped);
     };
     let keys = 7_000_000u64;
-    for round in 0..2u64 {
+    for round in 0..rounds {
         for key in 0..keys {
             map.update(&key, || [0; 3], |v| *v = [key, round, v[1] + 1]).unwrap();
             if key % 8192 == 0 {
@@ -425,5 +440,8 @@ fn pieces_of_huge_pages_are_within_the_budget() {
     assert!(stats.pages_flushed > 0, "the state never outgrew its memory");
     drop((map, store));
     let left = anonymous_bytes() - before;
-    assert!(left <= KEPT_BYTES, "{left} bytes are left");
+    assert!(left <= left_most, "{left} bytes are left");
+    let counted = held() - held_before;
+    assert!(counted <= 64 << 10, "{counted} bytes are held after the store is closed");
+    Some(stats.runs.moved)
 }

@@ -95,6 +95,17 @@ fn a_log_that_is_cleared_gets_its_tier_again() {
 }
 
 #[test]
+fn unless_it_is_off_a_log_gets_a_tier() {
+    let (device, store) = (Simulated::new(1, Faults::none()), Account::root(MIB));
+    let mut log: Log = open(&HybridLog::new(), &device, &store);
+    for key in 0..120_000 {
+        log.put(key, [key; 6]).unwrap();
+    }
+    assert!(log.stats().runs.keys > 60_000, "{:?}", log.stats());
+    assert_eq!(log.len(), 120_000);
+}
+
+#[test]
 fn a_configuration_says_when_records_move() {
     let words = [
         ("true", HybridLog::new().cold_runs(true)),

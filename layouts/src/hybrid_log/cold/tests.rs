@@ -250,7 +250,7 @@ fn where_directories_have_no_room_keys_are_refused_and_none_is_lost() {
 #[test]
 fn without_a_tier_the_index_does_not_fit() {
     let (device, store) = (Simulated::new(1, Faults::none()), Account::root(MIB));
-    let mut table = open::<u64, u64>(&HybridLog::new(), &device, &store);
+    let mut table = open::<u64, u64>(&HybridLog::new().cold_runs(false), &device, &store);
     let refused = (0..250_000).find_map(|key| table.put(key, key).err()).unwrap();
     assert_eq!(refused.error.kind(), ErrorKind::OverBudget);
 }
