@@ -4,6 +4,8 @@
 //! opened is in the modules below.
 
 pub(crate) mod aside;
+#[cfg(test)]
+mod asking_tests;
 mod being_opened;
 pub(crate) mod builder;
 pub(crate) mod config;
@@ -29,7 +31,7 @@ use std::time::Duration;
 use alluvium_layouts::trace_event;
 use alluvium_pagestore::io::{Device, Patience, SureNames};
 use alluvium_pagestore::{
-    Account, Error, ErrorKind, Helper, MemoryKind, Reclaim, Result, SegmentStore, Served,
+    Account, Asked, Error, ErrorKind, Helper, MemoryKind, Reclaim, Result, SegmentStore, Served,
     StateManifest,
 };
 
@@ -141,17 +143,21 @@ impl OpenState {
 
 /// The open states, as the root account knows them: it lives as long as any of them, also after
 /// the store's last handle is gone.
-#[derive(Clone, Default)]
-struct Elastic(Rc<RefCell<Vec<Weak<dyn Hooks>>>>);
+#[derive(Clone)]
+struct Elastic {
+    states: Rc<RefCell<Vec<Weak<dyn Hooks>>>>,
+    root: Weak<Account>,
+}
 
 impl Reclaim for Elastic {
     fn reclaim(&self, bytes: u64) -> Result<()> {
         let (mut lacking, mut failed) = (bytes, Ok(()));
-        for state in self.0.borrow().iter().filter_map(Weak::upgrade) {
+        let asked = self.root.upgrade().map_or(Asked::All, |root| root.asked_for());
+        for state in self.states.borrow().iter().filter_map(Weak::upgrade) {
             if lacking == 0 {
                 break;
             }
-            match state.reclaim(lacking) {
+            match state.reclaim(asked, lacking) {
                 Ok(given) => lacking = lacking.saturating_sub(given),
                 Err(error) => failed = Err(error),
             }
@@ -224,7 +230,7 @@ impl Store {
         let helper =
             helper.map_or_else(|| start_helper(&config, device.as_ref(), lock.as_ref()), Ok)?;
         let root = Account::root(config.memory.0);
-        let elastic = Elastic::default();
+        let elastic = Elastic { states: Rc::default(), root: Rc::downgrade(&root) };
         root.set_reclaim(Box::new(elastic.clone()));
         let tracer =
             config.trace.as_ref().map(|options| Tracer::start(options, config.patience_ms));

@@ -282,7 +282,7 @@ impl Inner {
         drop(states);
         if !forgotten.is_empty() {
             drop(forgotten);
-            self.elastic.0.borrow_mut().retain(|hooks| hooks.strong_count() > 0);
+            self.elastic.states.borrow_mut().retain(|hooks| hooks.strong_count() > 0);
         }
     }
 
@@ -294,7 +294,7 @@ impl Inner {
         (hooks, cell): (Rc<dyn Hooks>, Rc<dyn Any>),
         is_derived: bool,
     ) -> Claim {
-        self.elastic.0.borrow_mut().push(Rc::downgrade(&hooks));
+        self.elastic.states.borrow_mut().push(Rc::downgrade(&hooks));
         let mut claimed = Claimed::default();
         let claim = claimed.claim();
         let state = OpenState { manifest, account, hooks, cell, claimed, is_derived, groups };

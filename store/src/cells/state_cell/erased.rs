@@ -4,7 +4,7 @@ use std::cell::RefMut;
 
 use alluvium_layouts::{CheckpointOutcome, Cursor, TableStats};
 use alluvium_pagestore::{
-    BlobWriter, Encoded, Error, ErrorKind, KeyGroup, Result, StateImage, Time,
+    Asked, BlobWriter, Encoded, Error, ErrorKind, KeyGroup, Result, StateImage, Time,
 };
 
 use super::{Contents, Kind, Mark, Outgoing, StateCell};
@@ -123,17 +123,17 @@ impl AnyCell {
         Ok(())
     }
 
-    /// Has it give up memory; if that is not enough, all of it that may be dropped.
-    pub(super) fn reclaim(&self, bytes: u64) -> Result<u64> {
+    /// Has it give up memory; if that is not enough, and all is asked for, all of it that may be dropped.
+    pub(super) fn reclaim(&self, asked: Asked, bytes: u64) -> Result<u64> {
         // A state that is in use is often the one that lacks memory: no error is made of that.
         let Ok(mut contents) = self.contents.try_borrow_mut() else { return Ok(0) };
-        let given = self.give_up(&mut *contents, bytes);
+        let given = self.give_up(&mut *contents, asked, bytes);
         given.map_err(|error| error.with("state", &self.core.name))
     }
 
-    fn give_up(&self, contents: &mut dyn Contents, bytes: u64) -> Result<u64> {
+    fn give_up(&self, contents: &mut dyn Contents, asked: Asked, bytes: u64) -> Result<u64> {
         let mut given = contents.upkeep_mut().reclaim(bytes)?;
-        if given < bytes && self.core.droppable.take() {
+        if given < bytes && asked == Asked::All && self.core.droppable.take() {
             self.core.dropped.set(true);
             // Out of sight at once; the memory comes with what is asked for next.
             contents.purge()?;

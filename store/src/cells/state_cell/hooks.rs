@@ -2,7 +2,7 @@
 //! are erased.
 
 use alluvium_layouts::{CheckpointOutcome, TableStats};
-use alluvium_pagestore::{BlobWriter, KeyGroup, Result, StateImage, Time};
+use alluvium_pagestore::{Asked, BlobWriter, KeyGroup, Result, StateImage, Time};
 
 use super::erased::AnyCell;
 use super::{Contents, StateCell};
@@ -33,9 +33,8 @@ pub(crate) trait Hooks: Movable {
     fn fixed_bytes(&self) -> (u64, u64) {
         (0, u64::MAX)
     }
-    /// Gives memory up to other states, unless this one is in use; says how much.
-    fn reclaim(&self, bytes: u64) -> Result<u64> {
-        let _ = bytes;
+    /// Gives memory up to other states, of what they ask for, unless this one is in use; says how much.
+    fn reclaim(&self, _asked: Asked, _bytes: u64) -> Result<u64> {
         Ok(0)
     }
     fn compaction_error(&self) -> Option<String> {
@@ -147,8 +146,8 @@ impl<C: Contents> Hooks for StateCell<C> {
         self.erased().fixed_bytes()
     }
 
-    fn reclaim(&self, bytes: u64) -> Result<u64> {
-        self.erased().reclaim(bytes)
+    fn reclaim(&self, asked: Asked, bytes: u64) -> Result<u64> {
+        self.erased().reclaim(asked, bytes)
     }
 
     fn compaction_error(&self) -> Option<String> {
