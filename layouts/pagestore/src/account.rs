@@ -86,6 +86,18 @@ impl Drop for AskedBefore<'_> {
     }
 }
 
+/// Who frees memory, while it is asked: nobody asks it meanwhile.
+struct Asking<'a> {
+    root: &'a Account,
+    reclaim: Option<Box<dyn Reclaim>>,
+}
+
+impl Drop for Asking<'_> {
+    fn drop(&mut self) {
+        self.root.reclaim.replace(self.reclaim.take());
+    }
+}
+
 /// A node of the budget: a limit, and the memory reserved under it.
 pub struct Account {
     name: String,
@@ -382,9 +394,9 @@ impl Account {
         }
         let Some(reclaim) = self.reclaim.take() else { return Ok(()) };
         let lacking = self.used.get().saturating_add(bytes).saturating_sub(self.limit);
-        let asked = reclaim.reclaim(lacking);
-        self.reclaim.replace(Some(reclaim));
-        asked
+        // Whoever is asked may panic, and is asked again.
+        let asking = Asking { root: self, reclaim: Some(reclaim) };
+        asking.reclaim.as_ref().map_or(Ok(()), |reclaim| reclaim.reclaim(lacking))
     }
 
     /// Makes the error for `bytes` that do not fit. It names the states that hold the memory and
@@ -638,6 +650,10 @@ mod tests {
         let asked = std::panic::AssertUnwindSafe(|| a.ensure_of(Asked::Unknown, 101));
         assert!(std::panic::catch_unwind(asked).is_err());
         assert_eq!(nested.1.borrow()[4..], [Asked::Unknown; 2]);
+        // One that has panicked is asked again.
+        nested.1.borrow_mut().truncate(2);
+        assert!(a.ensure(101, "all").is_err());
+        assert_eq!(nested.1.borrow()[2..], [all, all]);
         assert_eq!(a.asked_for(), Asked::All);
     }
 

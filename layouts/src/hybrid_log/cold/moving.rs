@@ -410,6 +410,7 @@ impl Log {
             // What the move had is kept for the next.
             cold.keep_purse();
             self.cold = Some(cold);
+            self.keep_for_work();
             left.unwrap_or_else(|panic| resume_unwind(panic));
         } else {
             self.cold = Some(cold);

@@ -306,9 +306,12 @@ impl Log {
     pub fn must_move_down(&mut self) -> Result<bool> {
         let Some(cold) = &mut self.cold else { return Ok(false) };
         (cold.wants_move, cold.takes_few) = (true, true);
-        self.stats.stalls += 1;
+        let stalls = self.stats.stalls;
         let stepped = self.step_cold(FUEL_MAX, Need::Now);
         self.cold.iter_mut().for_each(|cold| cold.takes_few = cold.entries_max.is_some());
+        // One that waits for a helper is counted there.
+        let is_counted = self.stats.stalls > stalls || matches!(stepped, Ok(Stepped::Nothing));
+        self.stats.stalls += u64::from(!is_counted);
         match stepped {
             Ok(Stepped::Waiting) => self.is_merge_on_its_way().map(|()| true),
             Ok(stepped) => Ok(stepped != Stepped::Nothing),

@@ -301,6 +301,7 @@ impl Core {
             self.group_reads = true;
             self.log.make_room_ahead(hashes.len());
             self.log.cold.iter_mut().for_each(|cold| cold.read_ahead(hashes));
+            self.log.keep_for_work();
         }
     }
 
@@ -319,6 +320,7 @@ impl Core {
             let pending = self.start_group(places);
             if let Some(cold) = self.log.cold.as_mut().filter(|_| !hashes.is_empty()) {
                 cold.read_ahead(hashes);
+                self.log.keep_for_work();
             }
             self.end_group(places, pending);
         }
@@ -363,5 +365,6 @@ impl Core {
             self.log.stored.as_mut().expect("a read has a store").recycle(read);
         }
         self.log.cold.iter_mut().for_each(|cold| cold.forget_ahead());
+        self.log.keep_for_work();
     }
 }

@@ -221,14 +221,18 @@ impl Log {
                 freed => return freed.map(|()| true),
             }
         }
-        // What is only tried comes last: it fails where another way is left.
-        Ok(!are_of_use && self.give_room_for_notes_up()
+        let is_freed = !are_of_use && self.give_room_for_notes_up()
             || self.try_to_move(tried)?
             || self.give_runs_up()
             || self.free_one_beside()?
-            || self.force_one_beside()?
-            || self.move_in_need()?
-            || self.index.asks_for_pages() && self.ask_others(is_held_back, tried))
+            || self.force_one_beside()?;
+        if is_freed {
+            return Ok(true);
+        }
+        // What is only tried comes last: it fails where another way is left.
+        let moved = self.move_in_need();
+        let is_asked = !matches!(moved, Ok(true)) && self.index.asks_for_pages();
+        if is_asked && self.ask_others(is_held_back, tried) { Ok(true) } else { moved }
     }
 
     /// [`must_move_down`](Log::must_move_down), until that found nothing: each time it looks at all that is on storage.
