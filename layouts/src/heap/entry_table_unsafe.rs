@@ -22,7 +22,7 @@ use super::entry_part_unsafe::{IterMut, Part, TakenPart};
 use super::group_unsafe::{Block, entries_max};
 use super::hash_range::HashRange;
 use super::raw_table_unsafe::RawTable;
-use crate::support::record_type_unsafe::{Entry, RecordRef, RecordType};
+use crate::support::record_type_unsafe::{Entry, RecordType};
 
 /// Groups of a block: a walk reads a block at a time.
 pub(super) const GROUPS_MAX: usize = 8;
@@ -265,9 +265,21 @@ impl<T> EntryTable<T> {
 
     /// Iterates over the entries with this hash. Cost: a look-up, and an indirect call per entry.
     pub fn of_hash(&self, hash: u64) -> impl Iterator<Item = &T> {
-        let is_alike = move |record: &RecordRef<'_>| record.hash() == hash;
+        self.of_hash_from(hash, 0).map(|(_, entry)| entry)
+    }
+
+    /// Does so from a window on, whose number was told with an entry. It has the same entries as long as none
+    /// [moves](Self::moves) and those with this hash stay. Cost: also a hop per block before it.
+    pub fn of_hash_from(&self, hash: u64, window: usize) -> impl Iterator<Item = (usize, &T)> {
+        let alike = self.table.alike_from(hash, window);
+        let alike = alike.filter(move |(_, record)| record.hash() == hash);
         // SAFETY: as said above; the entry stays while `self` is borrowed.
-        self.table.alike(hash).filter(is_alike).map(|record| unsafe { &*record.as_ptr().cast() })
+        alike.map(|(window, record)| (window, unsafe { &*record.as_ptr().cast() }))
+    }
+
+    /// Returns a number that is another one once an entry has moved.
+    pub fn moves(&self) -> u64 {
+        self.table.moves()
     }
 
     /// Returns the hashes of entries from `place` to `last`, those of the part at `place`, sorted; and where the next

@@ -204,7 +204,7 @@ impl RawTable {
     }
 
     /// Iterates over a chain of blocks.
-    fn hanging(&self, first: Block) -> impl Iterator<Item = Block> + Clone + use<> {
+    pub(super) fn hanging(&self, first: Block) -> impl Iterator<Item = Block> + Clone + use<> {
         // SAFETY: as said above.
         std::iter::successors(Some(first), |block| unsafe { block.head() }.next)
     }

@@ -225,6 +225,11 @@ impl RawTable {
         self.moved
     }
 
+    /// Returns a number that is another one once an entry has moved.
+    pub fn moves(&self) -> u64 {
+        self.moved + u64::from(self.blocks)
+    }
+
     /// Returns the index of a hash in the directory: the highest bits of its [place](HashRange::place). Out of range if
     /// the table is empty.
     #[inline(always)]
@@ -349,12 +354,18 @@ impl RawTable {
         }
     }
 
-    /// Iterates over the entries with the tag of a hash that stand where it may, each once. Cost: that of one look-up that
-    /// finds nothing.
-    pub fn alike(&self, hash: u64) -> impl Iterator<Item = RecordRef<'_>> {
+    /// Iterates over the entries with the tag of a hash that stand where it may, each once, from the window with this
+    /// number on, and tells in which window each is. Cost: that of one look-up that finds nothing.
+    pub fn alike_from(
+        &self,
+        hash: u64,
+        mut number: usize,
+    ) -> impl Iterator<Item = (usize, RecordRef<'_>)> {
         let (tag, begin) = (tag_of(hash), hash as usize & self.last());
-        let mut block = self.directory.get(self.index_of(hash)).copied();
-        let (mut window, mut windows, mut found) = (begin, 0, None);
+        let first = self.directory.get(self.index_of(hash));
+        let mut block = first.and_then(|first| self.hanging(*first).nth(number / self.groups()));
+        let (mut windows, mut found) = (number & self.mask(), None);
+        let mut window = (begin + windows * SLOTS) & self.last();
         std::iter::from_fn(move || {
             loop {
                 let at = block?;
@@ -365,7 +376,7 @@ impl RawTable {
                     let slot = (window + left.trailing_zeros() as usize) & self.last();
                     *left &= *left - 1;
                     // SAFETY: as said above; a slot with a tag has an entry, and `self` is borrowed.
-                    return Some(unsafe { self.record((at, slot)) });
+                    return Some((number, unsafe { self.record((at, slot)) }));
                 }
                 // SAFETY: as said above.
                 let (is_passed, next) = unsafe { (at.is_passed(window), at.head().next) };
@@ -373,7 +384,7 @@ impl RawTable {
                     block = None;
                     return None;
                 }
-                (windows, found) = (windows + 1, None);
+                (number, windows, found) = (number + 1, windows + 1, None);
                 window = (window + SLOTS) & self.last();
                 if windows > self.mask() {
                     (block, window, windows) = (next, begin, 0);

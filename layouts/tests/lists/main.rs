@@ -11,6 +11,7 @@ mod folds_load_packed_slices;
 mod groups;
 mod heap_lists_are_read_in_steps;
 mod heap_lists_write_what_has_come;
+mod keys_of_one_hash_are_visited_in_few_looks;
 mod levels_of_packed_slices_are_merged_by_the_helper;
 mod many_slices;
 mod packing_takes_nothing_where_nothing_is_packed;

@@ -1,8 +1,8 @@
 //! Lists on the heap by ranges of hashes: for lists whose key groups come and go.
 //!
 //! The table of a bucket stands in the order of hashes, so that those asked for are found without a look
-//! at the others. The cursor's position is the place of a list, its version how many elements of the
-//! lists at that place were visited.
+//! at the others. A visit's cursor has the place of a list as its position; its version is how many elements of
+//! the lists at that place were visited. A removal's version says whether lists are left at its place.
 
 use std::ops::RangeInclusive;
 
@@ -12,6 +12,22 @@ use crate::contract::by_hash::{ByHash, VisitRun};
 use crate::contract::table::Cursor;
 use crate::heap::lists::reading::record_elements;
 use crate::heap::lists::{HeapLists, List};
+
+/// Where the last call began that has left lists of one hash to the next. So that one does not walk over all before
+/// them again, however many they are.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Visited {
+    bucket: Time,
+    hash: u64,
+    /// What the table said of its [moves](crate::heap::entry_table_unsafe::EntryTable::moves).
+    moves: u64,
+    /// The number of a window, and the elements of lists with this hash in those before.
+    window: usize,
+    before: u64,
+}
+
+/// The hashes of lists in the order of a part; where the next part begins; and the bytes booked for them.
+type Found = (Vec<u64>, Option<u64>, u64);
 
 impl<K: Key, E: State> ByHash<K, E, Time> for HeapLists<K, E> {
     /// Visits lists in runs of as many elements as a value may have bytes, or one.
@@ -25,12 +41,14 @@ impl<K: Key, E: State> ByHash<K, E, Time> for HeapLists<K, E> {
     ) -> Result<()> {
         let (mut spent, fuel) = (0, fuel.max(1));
         while !cursor.done && spent < fuel {
-            let (found, next, memory) = self.lists_at(bucket, hashes, cursor);
+            let left = self.left_at(bucket, hashes, cursor);
+            let (found, next, memory) =
+                left.unwrap_or_else(|| self.lists_at(bucket, hashes, cursor));
             let visited = self.visit_lists(bucket, &found, cursor, (&mut spent, fuel), visit);
             drop(found);
             self.context.account.release(MemoryKind::Buffers, memory);
             if visited? {
-                self.go_on(next, cursor);
+                go_on(next, cursor);
             }
             spent += 1;
         }
@@ -46,27 +64,25 @@ impl<K: Key, E: State> ByHash<K, E, Time> for HeapLists<K, E> {
         cursor: &mut Cursor,
         fuel: usize,
     ) -> Result<usize> {
-        let mut removed = 0;
-        while !cursor.done && removed < fuel.max(1) {
+        let (mut removed, fuel) = (0, fuel.max(1));
+        if cursor.version > 0 && !cursor.done {
+            cursor.version = 0;
+            self.remove_alike(
+                bucket,
+                self.range.hash(cursor.position),
+                cursor,
+                (&mut removed, fuel),
+            );
+        }
+        while !cursor.done && removed < fuel {
             let (found, next, memory) = self.lists_at(bucket, hashes, cursor);
-            let mut is_all = true;
-            for hash in &found {
-                if removed >= fuel.max(1) {
-                    cursor.position = self.range.place(*hash);
-                    is_all = false;
-                    break;
-                }
-                let lists = self.buckets.get(bucket).map(|bucket| &bucket.lists);
-                let list = lists.and_then(|lists| lists.of_hash(*hash).next());
-                let Some(list) = list else { continue };
-                removed += list.elements.len().max(1);
-                let key = list.key.clone();
-                self.clear_list(bucket, *hash, &key);
-            }
+            let mut alike = found.chunk_by(|a, b| a == b).map(|same| same[0]);
+            let is_all =
+                alike.all(|hash| self.remove_alike(bucket, hash, cursor, (&mut removed, fuel)));
             drop(found);
             self.context.account.release(MemoryKind::Buffers, memory);
             if is_all {
-                self.go_on(next, cursor);
+                go_on(next, cursor);
             }
             removed += 1;
         }
@@ -76,49 +92,116 @@ impl<K: Key, E: State> ByHash<K, E, Time> for HeapLists<K, E> {
 }
 
 impl<K: Key, E: State> HeapLists<K, E> {
+    /// Removes the lists with this hash as far as there is fuel; says whether those were all. If not, the cursor is at
+    /// those that are left.
+    fn remove_alike(
+        &mut self,
+        time: Time,
+        hash: u64,
+        cursor: &mut Cursor,
+        (removed, fuel): (&mut usize, usize),
+    ) -> bool {
+        loop {
+            let lists = self.buckets.get(time).map(|bucket| &bucket.lists);
+            let Some(list) = lists.and_then(|lists| lists.of_hash(hash).next()) else {
+                return true;
+            };
+            if *removed >= fuel {
+                (cursor.position, cursor.version) = (self.range.place(hash), 1);
+                return false;
+            }
+            *removed += list.elements.len().max(1);
+            let key = list.key.clone();
+            self.clear_list(time, hash, &key);
+        }
+    }
+
     /// Visits the lists with these hashes as far as there is fuel; says whether that were all.
     fn visit_lists(
-        &self,
-        bucket: Time,
+        &mut self,
+        time: Time,
         found: &[u64],
         cursor: &mut Cursor,
         (spent, fuel): (&mut usize, usize),
         visit: VisitRun<'_, K, E>,
     ) -> Result<bool> {
-        let Some(bucket) = self.buckets.get(bucket) else { return Ok(true) };
-        let run_bytes = usize::try_from(self.context.max_value_bytes).unwrap_or(usize::MAX);
         for hash in found.chunk_by(|a, b| a == b).map(|same| same[0]) {
             let place = self.range.place(hash);
             if place != cursor.position {
                 (cursor.position, cursor.version) = (place, 0);
             }
-            let mut before = 0;
-            for List { key, elements: list, .. } in bucket.lists.of_hash(hash) {
-                let mut from = cursor.version.saturating_sub(before) as usize;
-                while from < list.len() {
-                    if *spent >= fuel {
-                        return Ok(false);
-                    }
-                    let rest = &list[from..];
-                    let count = record_elements(rest, run_bytes).min(fuel - *spent).max(1);
-                    visit(key, from as u64, &rest[..count])?;
-                    (from, *spent) = (from + count, *spent + count);
-                    cursor.version = before + from as u64;
-                }
-                before += list.len() as u64;
+            if cursor.version == 0 {
+                // Lists may have changed since that visit.
+                self.visited = None;
+            }
+            let mut begun = None;
+            let fuel = (&mut *spent, fuel);
+            let visited =
+                self.visit_alike(time, hash, &mut cursor.version, fuel, (&mut begun, visit));
+            if !matches!(visited, Ok(true)) {
+                self.visited = begun;
+                return visited;
             }
         }
         Ok(true)
     }
 
-    /// The hashes of the lists at the cursor, a part of the table's; where the next part begins; and the
-    /// bytes booked for them.
-    fn lists_at(
+    /// Visits the lists with this hash, of which so many elements were `told`, and notes where it has `begun`.
+    fn visit_alike(
+        &self,
+        time: Time,
+        hash: u64,
+        told: &mut u64,
+        (spent, fuel): (&mut usize, usize),
+        (begun, visit): (&mut Option<Visited>, VisitRun<'_, K, E>),
+    ) -> Result<bool> {
+        let Some(lists) = self.buckets.get(time).map(|bucket| &bucket.lists) else {
+            return Ok(true);
+        };
+        let run_bytes = usize::try_from(self.context.max_value_bytes).unwrap_or(usize::MAX);
+        let moves = lists.moves();
+        let is_of = |at: &Visited| (at.bucket, at.hash, at.moves) == (time, hash, moves);
+        let known = self.visited.filter(|at| is_of(at) && at.before <= *told);
+        let none = Visited { bucket: time, hash, moves, window: 0, before: 0 };
+        let mut at = known.unwrap_or(none);
+        let mut before = at.before;
+        for (window, List { key, elements: list, .. }) in lists.of_hash_from(hash, at.window) {
+            if window != at.window {
+                (at.window, at.before) = (window, before);
+            }
+            let mut from = told.saturating_sub(before) as usize;
+            while from < list.len() {
+                begun.get_or_insert(at);
+                if *spent >= fuel {
+                    return Ok(false);
+                }
+                let rest = &list[from..];
+                let count = record_elements(rest, run_bytes).min(fuel - *spent).max(1);
+                visit(key, from as u64, &rest[..count])?;
+                (from, *spent) = (from + count, *spent + count);
+                *told = before + from as u64;
+            }
+            before += list.len() as u64;
+        }
+        Ok(true)
+    }
+
+    /// The hash of lists that a call has left, if the cursor is at them, and the place after them.
+    fn left_at(
         &self,
         bucket: Time,
         hashes: &RangeInclusive<u64>,
         cursor: &Cursor,
-    ) -> (Vec<u64>, Option<u64>, u64) {
+    ) -> Option<Found> {
+        let hash = self.visited.filter(|left| left.bucket == bucket)?.hash;
+        let is_there = cursor.version > 0 && self.range.place(hash) == cursor.position;
+        let last = self.range.place(*hashes.end());
+        let next = cursor.position.checked_add(1 << self.range.same_bits());
+        is_there.then(|| (vec![hash], next.filter(|next| *next <= last), 0))
+    }
+
+    /// The hashes of the lists at the cursor, a part of the table's.
+    fn lists_at(&self, bucket: Time, hashes: &RangeInclusive<u64>, cursor: &Cursor) -> Found {
         let Some(bucket) = self.buckets.get(bucket) else { return (Vec::new(), None, 0) };
         let (first, last) = (self.range.place(*hashes.start()), self.range.place(*hashes.end()));
         let place = cursor.position.max(first);
@@ -127,11 +210,11 @@ impl<K: Key, E: State> HeapLists<K, E> {
         let (found, next) = bucket.lists.hashes_at(place, last);
         (found, next, memory)
     }
+}
 
-    fn go_on(&self, next: Option<u64>, cursor: &mut Cursor) {
-        match next {
-            Some(place) => (cursor.position, cursor.version) = (place, 0),
-            None => cursor.done = true,
-        }
+fn go_on(next: Option<u64>, cursor: &mut Cursor) {
+    match next {
+        Some(place) => (cursor.position, cursor.version) = (place, 0),
+        None => cursor.done = true,
     }
 }

@@ -26,6 +26,7 @@ use crate::contract::upkeep::Upkeep;
 use crate::heap::Heap;
 use crate::heap::entry_table_unsafe::{EntryTable, Keyed};
 use crate::heap::hash_range::HashRange;
+use crate::heap::lists::groups::Visited;
 use crate::heap::lists::reading::{Captured, Reading};
 use crate::heap::lists::records::{Record, Records};
 use crate::heap::place::Place;
@@ -51,6 +52,8 @@ pub struct HeapLists<K, E> {
     /// What checkpoints that were given up have noted, to be dropped.
     pub(crate) notes_left: Vec<Captured<K, E>>,
     len: u64,
+    /// Where lists of one hash were visited last.
+    visited: Option<Visited>,
     /// What the checkpoint being taken has to read still.
     pub(crate) reading: Option<Box<Reading<K, E>>>,
     /// What checkpoints have. Lists that have got elements since the last barrier count as changed.
@@ -103,6 +106,7 @@ impl<K: Key, E: State> ListsLayout<K, E> for Heap {
             purged: Vec::new(),
             notes_left: Vec::new(),
             len: 0,
+            visited: None,
             reading: None,
         };
         if let Some((image, blobs)) = restored {
