@@ -29,7 +29,7 @@ pub use contract::expiry::{ExpiryPass, Touched};
 pub use contract::fetch::{Fetch, Ticket};
 pub use contract::lists::{Elements, Lists, ListsLayout, VisitList, for_each_list};
 pub use contract::needs::{ContextOf, ExpectedKeys, MemoryNeeds, MemoryParts};
-pub use contract::panes::{Merge, Panes, PanesLayout, Run};
+pub use contract::panes::{Merge, PaneRun, Panes, PanesLayout};
 pub use contract::table::{
     BatchError, CheckpointOutcome, Cursor, Layout, Pace, Peek, RunStats, StateContext, Table,
     TableStats,
@@ -45,7 +45,7 @@ pub use hybrid_log::{
 };
 pub use restore::full_image::{EntryWriter, Images, read_entries, write_entries};
 pub use restore::of_runs::HasSameKey;
-pub use restore::parts::Part;
+pub use restore::parts::ForeignState;
 #[doc(hidden)]
 pub use support::by_time_unsafe::ByTime;
 #[doc(hidden)]

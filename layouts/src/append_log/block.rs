@@ -17,7 +17,7 @@ use super::checkpoint::NoteValue;
 use super::element_type_unsafe::{ElementSlice, ElementType};
 use super::heads_unsafe::HeadType;
 use super::key_unsafe::{KeyRef, OwnedKey};
-use crate::checkpoint::Paced;
+use crate::checkpoint::BatchWriter;
 use crate::contract::lists::Elements;
 
 /// The types of a state's lists.
@@ -31,7 +31,7 @@ pub struct ListType {
     empty: fn() -> Box<dyn Block>,
     encode: Encode,
     encode_key: fn(KeyRef<'_>, &mut AlignedVec) -> Result<()>,
-    push_note: fn(&mut Paced, KeyRef<'_>, &NoteValue) -> Result<()>,
+    push_note: fn(&mut BatchWriter, KeyRef<'_>, &NoteValue) -> Result<()>,
     decode_note: fn(&[u8]) -> Result<(OwnedKey, NoteValue)>,
 }
 
@@ -184,7 +184,7 @@ impl ListType {
     ///
     /// # Errors
     /// Those of encoding.
-    pub fn push_note(&self, to: &mut Paced, key: KeyRef<'_>, note: &NoteValue) -> Result<()> {
+    pub fn push_note(&self, to: &mut BatchWriter, key: KeyRef<'_>, note: &NoteValue) -> Result<()> {
         (self.push_note)(to, key, note)
     }
 

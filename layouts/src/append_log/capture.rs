@@ -31,7 +31,9 @@ use super::key_unsafe::OwnedKey;
 use super::notes::Note;
 use super::packed::{PackedAtBarrier, is_plain};
 use super::run::{RUN_BYTES, StoredRun};
-use crate::checkpoint::{BATCH_BYTES_MAX, InSteps, Pace, Paced, files_of, files_of_image};
+use crate::checkpoint::{
+    BATCH_BYTES_MAX, BatchWriter, InSteps, WriterSizes, files_of, files_of_image,
+};
 use crate::contract::table::CheckpointOutcome;
 use crate::heap::entry_table_unsafe::FrozenTable;
 use crate::heap::snapshot::Snapshot;
@@ -69,7 +71,7 @@ pub struct Capture {
     sync_failed: Option<Error>,
     /// Whether the catalog has its first record.
     is_headed: bool,
-    catalog: Option<Paced>,
+    catalog: Option<BatchWriter>,
     /// Booked for the catalog's writer, and for the runs.
     catalog_bytes: u64,
     booked: u64,
@@ -342,9 +344,9 @@ impl ListsCore {
         }
     }
 
-    fn catalog_pace(&self) -> Pace {
+    fn catalog_sizes(&self) -> WriterSizes {
         let batch = (self.account.limit() / 64).clamp(4 << 10, BATCH_BYTES_MAX as u64);
-        Pace {
+        WriterSizes {
             chunk_bytes: MERGE_CHUNK_BYTES,
             segment_bytes: self.sizes.segment_bytes,
             page_records: PAGE_BLOCKS as u32,
@@ -356,23 +358,23 @@ impl ListsCore {
 
     /// What writing a catalog takes.
     pub(super) fn catalog_bytes(&self) -> u64 {
-        self.catalog_pace().memory_bytes()
+        self.catalog_sizes().memory_bytes()
     }
 
     /// Puts more into the catalog.
     fn write_catalog(&mut self, capture: &mut Capture) -> Result<()> {
         if capture.catalog.is_none() {
-            let pace = self.catalog_pace();
+            let sizes = self.catalog_sizes();
             // What is left free for reads stays so, if it can be.
-            let (bytes, what) = (pace.memory_bytes(), "the catalog of a checkpoint");
+            let (bytes, what) = (sizes.memory_bytes(), "the catalog of a checkpoint");
             if self.make_room(bytes + self.sizes.read_slack, what).is_err() {
                 self.make_room(bytes, what)?;
             }
-            self.account.charge(MemoryKind::Buffers, pace.memory_bytes());
-            capture.catalog_bytes = pace.memory_bytes();
+            self.account.charge(MemoryKind::Buffers, sizes.memory_bytes());
+            capture.catalog_bytes = sizes.memory_bytes();
             let source = self.source.clone().expect("there is storage");
             let who = (self.context.helper.clone(), self.account.clone());
-            capture.catalog = Some(Paced::new(who, source.store, source.state, pace));
+            capture.catalog = Some(BatchWriter::new(who, source.store, source.state, sizes));
         }
         let catalog = capture.catalog.as_mut().expect("made above");
         if !catalog.is_ready()? {
@@ -424,7 +426,7 @@ impl ListsCore {
             }
             Step::Noting => {
                 let mut more = true;
-                while more && capture.catalog.as_mut().is_some_and(Paced::has_room) {
+                while more && capture.catalog.as_mut().is_some_and(BatchWriter::has_room) {
                     more = self.take_some_notes(capture)?;
                 }
                 let catalog = capture.catalog.as_mut().expect("made above");

@@ -8,13 +8,16 @@ use super::config::{AppendLog, LIST_PATIENCE};
 use crate::contract::lists::{Lists, ListsLayout, VisitList, span_of};
 use crate::contract::table::{Cursor, StateContext};
 use crate::heap::hash_range::HashRange;
-use crate::restore::parts::Part;
+use crate::restore::parts::ForeignState;
 
 /// Elements looked at between two steps.
 const FUEL: usize = 4096;
 
 /// Gives each wanted list of a part, bucket by bucket.
-pub fn for_each_list<K: Key, E: State>(part: &Part, visit: VisitList<'_, K, E>) -> Result<()> {
+pub fn for_each_list<K: Key, E: State>(
+    part: &ForeignState,
+    visit: VisitList<'_, K, E>,
+) -> Result<()> {
     let blobs = BlobReader::new(part.context.segment_store()?.shared_device());
     let restored = Some((part.image.clone(), blobs));
     let context = StateContext { restored, ..part.context.clone() };

@@ -30,4 +30,4 @@ pub use recording::Recording;
 pub use remembered::Remembered;
 pub(crate) use remembered::{LeftSets, Marked};
 pub(crate) use steps::{Given, overtaken};
-pub(crate) use writer::{BATCH_BYTES_MAX, Pace, Paced, Sink};
+pub(crate) use writer::{BATCH_BYTES_MAX, BatchWriter, Sink, WriterSizes};

@@ -7,21 +7,21 @@ use alluvium_pagestore::{Account, Key, MemoryKind, PlacedAt, Result, State};
 
 use super::ledger::HeapFiles;
 use super::naming::Naming;
-use super::writer::Paced;
+use super::writer::BatchWriter;
 use crate::heap::place::Place;
 use crate::support::booked::Booked;
 use crate::support::record_type_unsafe::RecordRef;
 
 /// What a checkpoint writes.
 #[derive(Debug)]
-pub(super) struct Part {
+pub(super) struct Recorded {
     pub booked: Booked,
     pub naming: Naming,
     /// Records that were given to be written.
     pub encoded: u64,
 }
 
-impl Part {
+impl Recorded {
     pub fn new(account: Rc<Account>) -> Self {
         let booked = Booked::none(account.clone(), MemoryKind::Buffers);
         Self { naming: Naming::first(account), booked, encoded: 0 }
@@ -36,8 +36,8 @@ impl Part {
 #[derive(Debug)]
 pub struct Recording<'a> {
     /// The batch being filled; none beside the writer.
-    pub(super) own: Option<&'a mut Paced>,
-    pub(super) part: &'a mut Part,
+    pub(super) own: Option<&'a mut BatchWriter>,
+    pub(super) recorded: &'a mut Recorded,
     pub(super) files: &'a mut HeapFiles,
     pub(super) epoch: u32,
     pub(super) changed: &'a mut u64,
@@ -53,14 +53,14 @@ impl Recording<'_> {
     ///
     /// # Panics
     /// If entries are read beside the writer.
-    pub(crate) fn batch(&mut self) -> &mut Paced {
+    pub(crate) fn batch(&mut self) -> &mut BatchWriter {
         self.own.as_deref_mut().expect("a batch is being filled")
     }
 
     /// The same without the batch: entries are read beside the writer.
     pub(crate) fn without_batch(&mut self) -> Recording<'_> {
-        let Self { part, files, epoch, changed, .. } = self;
-        Recording { own: None, part, files, epoch: *epoch, changed }
+        let Self { recorded, files, epoch, changed, .. } = self;
+        Recording { own: None, recorded, files, epoch: *epoch, changed }
     }
 
     /// Whether there is a batch.
@@ -79,29 +79,29 @@ impl Recording<'_> {
 
     /// A record is on its way to the batches.
     pub(crate) fn count_encoded(&mut self) {
-        self.part.encoded += 1;
+        self.recorded.encoded += 1;
     }
 
     /// The place of a record that was written; none if there is no slot for its segment.
     pub(crate) fn place_of(&mut self, at: PlacedAt) -> Place {
-        self.part.naming.place_of(at, self.files)
+        self.recorded.naming.place_of(at, self.files)
     }
 
     /// Whether a record is in a segment that is written anew.
     #[inline]
     pub(crate) fn is_anew(&self, place: Place) -> bool {
-        self.part.naming.is_anew(place)
+        self.recorded.naming.is_anew(place)
     }
 
     /// Whether nothing is remembered of a checkpoint before.
     pub(crate) fn is_first(&self) -> bool {
-        self.part.naming.is_first
+        self.recorded.naming.is_first
     }
 
     /// Returns whether the checkpoint must [write](Recording::write) an entry at this place.
     /// Otherwise the entry [stays](Recording::keep).
     pub fn is_due(&self, place: Place) -> bool {
-        self.part.is_due(place)
+        self.recorded.is_due(place)
     }
 
     /// Writes an entry whose last record is at `before`. Returns its new place, or [`Place::NONE`]
@@ -111,15 +111,15 @@ impl Recording<'_> {
     /// Those of encoding and of writing.
     pub fn write<K: Key, V: State>(&mut self, key: &K, value: &V, before: Place) -> Result<Place> {
         let at = self.batch().place(key.key_hash(), key, value)?;
-        let Self { part, files, .. } = self;
-        part.encoded += 1;
-        part.naming.outdate(before, files)?;
-        Ok(part.naming.place_of(at, files))
+        let Self { recorded, files, .. } = self;
+        recorded.encoded += 1;
+        recorded.naming.outdate(before, files)?;
+        Ok(recorded.naming.place_of(at, files))
     }
 
     /// Notes that an entry present at the barrier stays at this place.
     pub fn keep(&mut self, place: Place) {
-        self.part.naming.sets.insert_at(place);
+        self.recorded.naming.sets.insert_at(place);
     }
 
     /// Notes that the entry [written](Recording::write) at this place was removed since the
@@ -134,12 +134,12 @@ impl Recording<'_> {
     /// # Errors
     /// [`ErrorKind::Overtaken`] if there is no room to note it.
     pub(crate) fn outdate(&mut self, place: Place) -> Result<()> {
-        self.part.naming.outdate(place, self.files)
+        self.recorded.naming.outdate(place, self.files)
     }
 
     /// By slot, whether what is live in a segment is written anew. Empty if no segment is.
     pub(crate) fn anew(&self) -> &[bool] {
-        &self.part.naming.anew
+        &self.recorded.naming.anew
     }
 
     /// Whether places of this epoch count.

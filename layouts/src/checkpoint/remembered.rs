@@ -24,14 +24,14 @@ use super::dead::DeadPlaces;
 use super::ledger::{ADDED, HeapFiles, Named};
 use super::live_sets::LiveSets;
 use super::naming::Begun;
-use super::recording::{Part, Recording};
+use super::recording::{Recorded, Recording};
 use super::steps::{Given, Stepped};
 use super::telling::{Lent, Telling};
-use super::writer::Pace;
+use super::writer::WriterSizes;
 use crate::contract::table::{CheckpointOutcome, StateContext, TableStats};
 use crate::heap::place::Place;
 use crate::heap::segment_bytes;
-use crate::restore::full_image::{Images, pace, read_placed, reading_bytes, room_bytes};
+use crate::restore::full_image::{Images, read_placed, reading_bytes, room_bytes, sizes};
 use crate::support::booked::Booked;
 
 /// Bytes of a record beside what its entry owns, about.
@@ -70,10 +70,10 @@ struct Taking {
     /// them.
     changed: u64,
     stepped: Stepped,
-    pace: Pace,
+    sizes: WriterSizes,
     /// Whether it is decided what is written: no record has died since the barrier before that.
     is_planned: bool,
-    part: Part,
+    recorded: Recorded,
     /// All is written.
     telling: Option<Telling>,
 }
@@ -122,7 +122,7 @@ struct Again {
 impl Taking {
     fn again(&self) -> Again {
         // A state that counts changes counts those that were written, too.
-        let written = self.entries.map_or(0, |_| self.part.encoded);
+        let written = self.entries.map_or(0, |_| self.recorded.encoded);
         Again { written, changed: self.changed }
     }
 }
@@ -157,7 +157,7 @@ impl Remembered {
         if self.context.segments.is_none() {
             return Ok(());
         }
-        let room = room_bytes(&self.context, &pace::<K, V>(&self.context, u64::MAX));
+        let room = room_bytes(&self.context, &sizes::<K, V>(&self.context, u64::MAX));
         let what = "the buffers of checkpoints";
         self.room.reserve_more(room, what).or_else(|_| {
             self.forget();
@@ -223,14 +223,14 @@ impl Remembered {
     /// Returns whether the running checkpoint must write the entry at this place, which it has not
     /// read. Valid once the checkpoint is [planned](Remembered::plan).
     pub fn is_due(&self, place: Place) -> bool {
-        self.taking.as_ref().is_some_and(|taking| taking.part.is_due(place))
+        self.taking.as_ref().is_some_and(|taking| taking.recorded.is_due(place))
     }
 
     /// Notes the removal of an entry that the running checkpoint has yet to write. The state keeps
     /// the entry until then.
     pub fn outdate(&mut self, place: Place) {
         let Some(taking) = &mut self.taking else { return };
-        if taking.part.naming.outdate(place, &mut self.files).is_err() {
+        if taking.recorded.naming.outdate(place, &mut self.files).is_err() {
             taking.stepped.lose();
         }
     }
@@ -249,7 +249,7 @@ impl Remembered {
     /// By slot, whether the checkpoint being taken writes anew what is live in a segment. Empty if
     /// none is taken.
     pub(crate) fn anew(&self) -> &[bool] {
-        self.taking.as_ref().map_or(&[], |taking| &taking.part.naming.anew)
+        self.taking.as_ref().map_or(&[], |taking| &taking.recorded.naming.anew)
     }
 
     /// Whether the checkpoint being taken cannot be ended.
@@ -263,16 +263,16 @@ impl Remembered {
     /// [`ErrorKind::Unsupported`] in a store without a directory.
     pub fn begin<K: Key, V: State>(&mut self, entries: u64, bytes: u64) -> Result<()> {
         let segment_bytes = segment_bytes(bytes + entries * RECORD_BYTES);
-        let pace = Pace { segment_bytes, ..pace::<K, V>(&self.context, entries) };
-        self.begin_at(Some(entries), pace)
+        let sizes = WriterSizes { segment_bytes, ..sizes::<K, V>(&self.context, entries) };
+        self.begin_at(Some(entries), sizes)
     }
 
-    /// [`begin`](Remembered::begin) at a pace. Without the number of entries, what the state counts
+    /// [`begin`](Remembered::begin) with these sizes. Without the number of entries, what the state counts
     /// as changed is written, and the records are counted.
     ///
     /// # Errors
     /// As for `begin`.
-    pub(crate) fn begin_at(&mut self, entries: Option<u64>, pace: Pace) -> Result<()> {
+    pub(crate) fn begin_at(&mut self, entries: Option<u64>, sizes: WriterSizes) -> Result<()> {
         let stepped = Stepped::with_room(&self.context, self.room.bytes())?;
         drop(self.give_up());
         if self.undecided.take().is_some() {
@@ -284,9 +284,9 @@ impl Remembered {
             entries,
             changed: std::mem::take(&mut self.changed),
             stepped,
-            pace,
+            sizes,
             is_planned: false,
-            part: Part::new(self.context.account.clone()),
+            recorded: Recorded::new(self.context.account.clone()),
             telling: None,
         }));
         Ok(())
@@ -321,11 +321,11 @@ impl Remembered {
             self.is_on = true;
         }
         let taking = self.taking.as_mut()?;
-        let Taking { entries, changed, pace, part, .. } = &mut **taking;
+        let Taking { entries, changed, sizes, recorded, .. } = &mut **taking;
         let mut records = None;
         if !is_first {
             let (account, live, segment_bytes) =
-                (&self.context.account, self.files.live_records(), pace.segment_bytes);
+                (&self.context.account, self.files.live_records(), sizes.segment_bytes);
             let begun = match (*entries, marked) {
                 (Some(entries), Some(Marked { changed, left_bytes })) => {
                     let counts = (entries, changed);
@@ -342,8 +342,8 @@ impl Remembered {
                     Begun::of(&mut self.files, account, counts, segment_bytes, 0)
                 }
             };
-            part.booked.charge(begun.bytes);
-            (part.naming, records) = (begun.naming, Some(begun.records));
+            recorded.booked.charge(begun.bytes);
+            (recorded.naming, records) = (begun.naming, Some(begun.records));
         }
         taking.is_planned = true;
         records
@@ -379,10 +379,10 @@ impl Remembered {
             return self.tell_step(blobs);
         }
         let Self { context, taking, files, epoch, changed, .. } = self;
-        let Taking { stepped, pace, part, .. } = &mut **taking.as_mut().expect("it is taken");
-        let sealed = stepped.step(context, *pace, |own| {
-            let (part, files, changed) = (&mut *part, &mut *files, &mut *changed);
-            read(&mut Recording { own: Some(own), part, files, epoch: *epoch, changed })
+        let Taking { stepped, sizes, recorded, .. } = &mut **taking.as_mut().expect("it is taken");
+        let sealed = stepped.step(context, *sizes, |own| {
+            let (recorded, files, changed) = (&mut *recorded, &mut *files, &mut *changed);
+            read(&mut Recording { own: Some(own), recorded, files, epoch: *epoch, changed })
         })?;
         self.go_on(sealed, blobs)
     }
@@ -401,9 +401,9 @@ impl Remembered {
             return self.tell_step(blobs);
         }
         let Self { context, taking, files, epoch, changed, .. } = self;
-        let Taking { stepped, pace, part, .. } = &mut **taking.as_mut().expect("it is taken");
-        let sealed = stepped.step_by_batches(context, *pace, |own| {
-            give(&mut Recording { own: Some(own), part, files, epoch: *epoch, changed })
+        let Taking { stepped, sizes, recorded, .. } = &mut **taking.as_mut().expect("it is taken");
+        let sealed = stepped.step_by_batches(context, *sizes, |own| {
+            give(&mut Recording { own: Some(own), recorded, files, epoch: *epoch, changed })
         })?;
         self.go_on(sealed, blobs)
     }
@@ -439,8 +439,8 @@ impl Remembered {
     ) -> Result<Option<R>> {
         let Self { taking, files, epoch, changed, .. } = self;
         let Some(taking) = taking else { return Ok(None) };
-        let Taking { stepped, part, .. } = &mut **taking;
-        let to = &mut Recording { own: None, part, files, epoch: *epoch, changed };
+        let Taking { stepped, recorded, .. } = &mut **taking;
+        let to = &mut Recording { own: None, recorded, files, epoch: *epoch, changed };
         stepped.read_beside(|| read(to)).map(Some)
     }
 
@@ -448,8 +448,8 @@ impl Remembered {
     /// failure is for the caller to [tell](Remembered::lose).
     pub(crate) fn beside(&mut self) -> Option<Recording<'_>> {
         let Self { taking, files, epoch, changed, .. } = self;
-        let part = &mut taking.as_mut()?.part;
-        Some(Recording { own: None, part, files, epoch: *epoch, changed })
+        let recorded = &mut taking.as_mut()?.recorded;
+        Some(Recording { own: None, recorded, files, epoch: *epoch, changed })
     }
 
     /// The checkpoint being taken cannot be ended: something could not be noted.
@@ -459,24 +459,24 @@ impl Remembered {
 
     /// Whether a checkpoint is being taken whose plan is to write a part of the entries.
     pub(crate) fn is_in_part(&self) -> bool {
-        let is_it = |taking: &Taking| taking.is_planned && !taking.part.naming.is_first;
+        let is_it = |taking: &Taking| taking.is_planned && !taking.recorded.naming.is_first;
         self.taking.as_ref().is_some_and(|taking| is_it(taking))
     }
 
     /// Whether the checkpoint being taken makes sets of what is live.
     pub(crate) fn makes_sets(&self) -> bool {
-        self.taking.as_ref().is_some_and(|taking| !taking.part.naming.sets.is_empty())
+        self.taking.as_ref().is_some_and(|taking| !taking.recorded.naming.sets.is_empty())
     }
 
     /// Whether a record is in a segment that the checkpoint being taken writes anew.
     #[inline]
     pub(crate) fn is_anew(&self, place: Place) -> bool {
-        self.taking.as_ref().is_some_and(|taking| taking.part.naming.is_anew(place))
+        self.taking.as_ref().is_some_and(|taking| taking.recorded.naming.is_anew(place))
     }
 
     /// Records that the checkpoint being taken has given to be written.
     pub(crate) fn encoded(&self) -> u64 {
-        self.taking.as_ref().map_or(0, |taking| taking.part.encoded)
+        self.taking.as_ref().map_or(0, |taking| taking.recorded.encoded)
     }
 
     /// Whether places of this epoch are those of the last checkpoint.
@@ -489,11 +489,11 @@ impl Remembered {
     pub fn read_rest(&mut self, mut read: impl FnMut(&mut Recording<'_>) -> Result<bool>) {
         self.plan();
         let Some(taking) = &mut self.taking else { return };
-        let Taking { stepped, pace, part, .. } = &mut **taking;
+        let Taking { stepped, sizes, recorded, .. } = &mut **taking;
         let Self { files, epoch, changed, .. } = self;
-        stepped.read_rest(&self.context, *pace, |own| {
-            let (part, files, changed) = (&mut *part, &mut *files, &mut *changed);
-            read(&mut Recording { own: Some(own), part, files, epoch: *epoch, changed })
+        stepped.read_rest(&self.context, *sizes, |own| {
+            let (recorded, files, changed) = (&mut *recorded, &mut *files, &mut *changed);
+            read(&mut Recording { own: Some(own), recorded, files, epoch: *epoch, changed })
         });
     }
 
@@ -505,7 +505,7 @@ impl Remembered {
     /// All is written.
     fn begin_telling(&mut self, sealed: Vec<SegmentInfo>) {
         let taking = self.taking.as_mut().expect("it is written");
-        let Taking { entries, part: Part { naming, .. }, .. } = &mut **taking;
+        let Taking { entries, recorded: Recorded { naming, .. }, .. } = &mut **taking;
         let count = || self.files.count_live(&sealed);
         let entries = entries.unwrap_or_else(count);
         let named = self.files.name(entries, &sealed, &naming.slots);
@@ -515,7 +515,7 @@ impl Remembered {
     /// Goes on telling which records of segments of before are live; the image, if all is told.
     fn tell_step(&mut self, blobs: &BlobWriter) -> Result<Option<StateImage>> {
         let taking = self.taking.as_mut().expect("it is told of");
-        let Taking { stepped, part: Part { naming, .. }, telling, .. } = &mut **taking;
+        let Taking { stepped, recorded: Recorded { naming, .. }, telling, .. } = &mut **taking;
         let telling = telling.as_mut().expect("it is told of");
         self.looks += if telling.is_adding(naming) { ADDED as u64 } else { 0 };
         let told = telling.share((&self.context, &self.files), naming, blobs);
@@ -527,13 +527,13 @@ impl Remembered {
     fn end(&mut self) -> StateImage {
         let mut taking = *self.taking.take().expect("it was taken");
         let (again, telling) = (taking.again(), taking.telling.take());
-        let part = &mut taking.part;
+        let recorded = &mut taking.recorded;
         let named = telling.expect("it is told of").into_named();
-        self.codec_calls += part.encoded;
+        self.codec_calls += recorded.encoded;
         let image = named.image();
         self.images.taken(&image);
-        let is_first = part.naming.is_first;
-        let dead = part.naming.take_dead(&self.context.account);
+        let is_first = recorded.naming.is_first;
+        let dead = recorded.naming.take_dead(&self.context.account);
         self.undecided = Some(Box::new(Undecided { named, dead, is_first, again }));
         image
     }
@@ -550,10 +550,10 @@ impl Remembered {
         if let Some(telling) = taking.telling.take() {
             self.lent = telling.give_up(&self.context);
         }
-        let naming = &mut taking.part.naming;
+        let naming = &mut taking.recorded.naming;
         let dead = naming.take_dead(&self.context.account);
         self.go_back(naming.is_first, dead, again);
-        let Part { booked, naming, .. } = taking.part;
+        let Recorded { booked, naming, .. } = taking.recorded;
         Some(LeftSets { sets: naming.sets, _booked: booked })
     }
 

@@ -6,7 +6,7 @@
 
 use alluvium_pagestore::{Error, ErrorKind, MemoryKind, Result, SegmentInfo, fingerprint};
 
-use super::writer::{Pace, Paced};
+use super::writer::{BatchWriter, WriterSizes};
 use crate::contract::table::StateContext;
 use crate::support::booked::Booked;
 
@@ -35,7 +35,7 @@ pub(crate) enum Given {
 #[derive(Debug)]
 pub(crate) struct Stepped {
     /// Made when it is needed.
-    own: Option<Paced>,
+    own: Option<BatchWriter>,
     /// Booked for it, beside what the state has booked: so many bytes.
     booked: Booked,
     kept: u64,
@@ -46,7 +46,7 @@ pub(crate) struct Stepped {
 
 /// Its writer, and how far it is.
 struct Writer<'a> {
-    own: &'a mut Paced,
+    own: &'a mut BatchWriter,
     is_ending: &'a mut bool,
     is_lost: &'a mut bool,
 }
@@ -70,11 +70,11 @@ impl Stepped {
     pub fn step(
         &mut self,
         context: &StateContext,
-        pace: Pace,
-        mut read: impl FnMut(&mut Paced) -> Result<bool>,
+        sizes: WriterSizes,
+        mut read: impl FnMut(&mut BatchWriter) -> Result<bool>,
     ) -> Result<Option<Vec<SegmentInfo>>> {
         self.check()?;
-        let Writer { own, is_ending, is_lost } = self.writer(context, pace)?;
+        let Writer { own, is_ending, is_lost } = self.writer(context, sizes)?;
         if !own.is_ready()? {
             return Ok(None);
         }
@@ -107,11 +107,11 @@ impl Stepped {
     pub fn step_by_batches(
         &mut self,
         context: &StateContext,
-        pace: Pace,
-        give: impl FnOnce(&mut Paced) -> Result<Given>,
+        sizes: WriterSizes,
+        give: impl FnOnce(&mut BatchWriter) -> Result<Given>,
     ) -> Result<Option<Vec<SegmentInfo>>> {
         self.check()?;
-        let Writer { own, is_ending, is_lost } = self.writer(context, pace)?;
+        let Writer { own, is_ending, is_lost } = self.writer(context, sizes)?;
         if !own.is_ready()? {
             return Ok(None);
         }
@@ -144,12 +144,12 @@ impl Stepped {
     pub fn read_rest(
         &mut self,
         context: &StateContext,
-        pace: Pace,
-        mut read: impl FnMut(&mut Paced) -> Result<bool>,
+        sizes: WriterSizes,
+        mut read: impl FnMut(&mut BatchWriter) -> Result<bool>,
     ) {
         let was_lost = std::mem::replace(&mut self.is_lost, true);
         let mut all = || -> Result<()> {
-            let Writer { own, .. } = self.writer(context, pace)?;
+            let Writer { own, .. } = self.writer(context, sizes)?;
             own.wait()?;
             while read(own)? {}
             Ok(())
@@ -182,16 +182,16 @@ impl Stepped {
 
     /// Waits a moment for the helper.
     pub fn pause(&mut self) {
-        self.own.iter_mut().for_each(Paced::pause);
+        self.own.iter_mut().for_each(BatchWriter::pause);
     }
 
-    fn writer(&mut self, context: &StateContext, pace: Pace) -> Result<Writer<'_>> {
+    fn writer(&mut self, context: &StateContext, sizes: WriterSizes) -> Result<Writer<'_>> {
         if self.own.is_none() {
-            let (bytes, store) = (pace.memory_bytes(), context.segment_store()?.clone());
+            let (bytes, store) = (sizes.memory_bytes(), context.segment_store()?.clone());
             self.booked.reserve_more(bytes.saturating_sub(self.kept), "a checkpoint's buffer")?;
             let state = fingerprint(&context.name);
             let who = (context.helper.clone(), context.account.clone());
-            self.own = Some(Paced::new(who, store, state, pace));
+            self.own = Some(BatchWriter::new(who, store, state, sizes));
         }
         let Self { own, is_ending, is_lost, .. } = self;
         Ok(Writer { own: own.as_mut().expect("made above"), is_ending, is_lost })

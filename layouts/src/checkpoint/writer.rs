@@ -3,7 +3,7 @@
 //!
 //! What it keeps true:
 //! - What is written is of segments of its own, which are removed unless they are taken.
-//! - Batch and writer take no more than [`Pace::memory_bytes`], which the owner has booked.
+//! - Batch and writer take no more than [`WriterSizes::memory_bytes`], which the owner has booked.
 //! - After an error nothing more is written: the error is told again.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -27,9 +27,9 @@ const WAIT_MAX: Duration = Duration::from_secs(20);
 /// Records after which it is.
 const BATCH_RECORDS: usize = 512;
 
-/// How a [`Paced`] writes.
+/// How a [`BatchWriter`] writes.
 #[derive(Clone, Copy, Debug)]
-pub struct Pace {
+pub struct WriterSizes {
     pub chunk_bytes: usize,
     pub segment_bytes: u64,
     /// A page ends with so many records, or bytes.
@@ -41,7 +41,7 @@ pub struct Pace {
     pub value_bytes: u64,
 }
 
-impl Pace {
+impl WriterSizes {
     /// What writing takes.
     pub fn memory_bytes(&self) -> u64 {
         let records = self.page_records as usize;
@@ -53,11 +53,11 @@ impl Pace {
 
 /// Writes records in batches.
 #[derive(Debug)]
-pub struct Paced {
+pub struct BatchWriter {
     helper: Helper,
     /// Booked for a record that is longer than others, until it is written.
     booked: Booked,
-    pace: Pace,
+    sizes: WriterSizes,
     /// `None` while the helper has it, or lost it.
     writing: Option<Box<Writing>>,
     job: Option<Job<(Box<Writing>, Result<()>)>>,
@@ -102,28 +102,28 @@ impl std::fmt::Debug for Writing {
 type Encode<'a> = &'a mut dyn FnMut(&mut Trials, &mut AlignedVec) -> Result<()>;
 
 /// What the helper does with what it is given to write.
-type Work = Box<dyn FnOnce(&mut Writing, &Pace) -> Result<()> + Send>;
+type Work = Box<dyn FnOnce(&mut Writing, &WriterSizes) -> Result<()> + Send>;
 
-impl Paced {
+impl BatchWriter {
     /// Nothing written yet. `state` is the fingerprint of the state's name.
     pub fn new(
         (helper, account): (Helper, Rc<Account>),
         store: SegmentStore,
         state: u64,
-        pace: Pace,
+        sizes: WriterSizes,
     ) -> Self {
-        let (chunk, segment) = (pace.chunk_bytes, pace.segment_bytes);
+        let (chunk, segment) = (sizes.chunk_bytes, sizes.segment_bytes);
         let writer = SegmentWriter::new(store.clone(), state, chunk, segment);
         let batch = Batch {
             records: Vec::with_capacity(BATCH_RECORDS),
-            bytes: Vec::with_capacity(pace.batch_bytes),
+            bytes: Vec::with_capacity(sizes.batch_bytes),
             ..Batch::default()
         };
-        let placing = Placing::new(segment, pace.page_bytes, pace.page_records);
+        let placing = Placing::new(segment, sizes.page_bytes, sizes.page_records);
         let writing = Box::new(Writing { writer, store, batch, placing, sealed: Vec::new() });
         let (writing, job, failed) = (Some(writing), None, None);
         let booked = Booked::none(account, MemoryKind::Buffers);
-        Self { helper, booked, pace, writing, job, failed }
+        Self { helper, booked, sizes, writing, job, failed }
     }
 
     /// Takes the helper's answer, and says whether records can be added.
@@ -167,7 +167,7 @@ impl Paced {
 
     /// Books what the archive of a record takes that is longer than others.
     fn book(&mut self, heap: u64) -> Result<()> {
-        let more = heap.saturating_sub(self.pace.value_bytes);
+        let more = heap.saturating_sub(self.sizes.value_bytes);
         let what = "the archive of a value that is larger than max_value";
         self.booked.reserve_more(more, what)
     }
@@ -178,24 +178,24 @@ impl Paced {
 
     /// Whether the batch has room for another record.
     pub fn has_room(&mut self) -> bool {
-        let batch_bytes = self.pace.batch_bytes;
+        let batch_bytes = self.sizes.batch_bytes;
         let Batch { records, bytes, large, .. } = &self.writing().batch;
         records.len() < BATCH_RECORDS / 2 && bytes.len() < batch_bytes / 4 && large.is_none()
     }
 
     /// Adds a record. If the batch is full then, this waits until the helper has written it: who does not
-    /// want that asks for [room](Paced::has_room).
+    /// want that asks for [room](BatchWriter::has_room).
     ///
     /// # Errors
-    /// Those of encoding and of writing; those of [`wait`](Paced::wait).
+    /// Those of encoding and of writing; those of [`wait`](BatchWriter::wait).
     ///
     /// # Panics
-    /// If it is not [ready](Paced::is_ready).
+    /// If it is not [ready](BatchWriter::is_ready).
     pub fn push<K: State, V: State>(&mut self, hash: u64, key: &K, value: &V) -> Result<()> {
         self.place(hash, key, value).map(drop)
     }
 
-    /// [`push`](Paced::push) that says where the record is going to stand.
+    /// [`push`](BatchWriter::push) that says where the record is going to stand.
     ///
     /// # Errors
     /// As for `push`.
@@ -207,7 +207,7 @@ impl Paced {
         self.place_by((hash, heap as u64), &mut |trials, to| trials.encode(to, key, value))
     }
 
-    /// [`place`](Paced::place) for a record whose types are erased.
+    /// [`place`](BatchWriter::place) for a record whose types are erased.
     ///
     /// # Errors
     /// As for `push`.
@@ -237,7 +237,7 @@ impl Paced {
         let mut record = std::mem::take(&mut self.writing().batch.scratch);
         let trials = self.writing().writer.trials();
         guarded(|| encode(trials, &mut record))?;
-        let (length, most) = (record.len(), self.pace.batch_bytes);
+        let (length, most) = (record.len(), self.sizes.batch_bytes);
         check_length(length)?;
         let Batch { records, bytes, .. } = &self.writing().batch;
         if records.len() == BATCH_RECORDS || bytes.len() + length > most && !records.is_empty() {
@@ -273,7 +273,7 @@ impl Paced {
     /// Has the helper write what was added.
     ///
     /// # Panics
-    /// If it is not [ready](Paced::is_ready).
+    /// If it is not [ready](BatchWriter::is_ready).
     pub fn submit(&mut self) {
         self.hand_over(Box::new(Writing::write));
     }
@@ -281,11 +281,11 @@ impl Paced {
     /// Has the helper write what was added, and make all of it durable.
     ///
     /// # Panics
-    /// If it is not [ready](Paced::is_ready).
+    /// If it is not [ready](BatchWriter::is_ready).
     pub fn submit_end(&mut self) {
-        self.hand_over(Box::new(|writing, pace| {
+        self.hand_over(Box::new(|writing, sizes| {
             writing.placing.end_segment();
-            writing.write(pace)?;
+            writing.write(sizes)?;
             writing.end()
         }));
     }
@@ -293,18 +293,18 @@ impl Paced {
     /// Has the helper do `job`, which encodes and writes records itself.
     ///
     /// # Panics
-    /// If it is not [ready](Paced::is_ready), or if records were added and not submitted.
+    /// If it is not [ready](BatchWriter::is_ready), or if records were added and not submitted.
     pub fn submit_job(&mut self, job: impl FnOnce(&mut Sink<'_>) -> Result<()> + Send + 'static) {
         assert!(self.writing().batch.records.is_empty(), "what was added comes first");
-        self.hand_over(Box::new(|writing, pace| job(&mut Sink { writing, pace })));
+        self.hand_over(Box::new(|writing, sizes| job(&mut Sink { writing, sizes })));
     }
 
     fn hand_over(&mut self, work: Work) {
         let mut writing = self.writing.take().expect("it was ready");
-        let pace = self.pace;
+        let sizes = self.sizes;
         // If the owner has given up, what was written goes with the answer.
         self.job = Some(Job::submit(&self.helper, "a part of a checkpoint", move || {
-            let written = guarded(|| work(&mut writing, &pace));
+            let written = guarded(|| work(&mut writing, &sizes));
             (writing, written)
         }));
     }
@@ -319,7 +319,7 @@ impl Paced {
     /// Waits until records can be added.
     ///
     /// # Errors
-    /// As [`is_ready`](Paced::is_ready); [`ErrorKind::Backpressure`] if the helper has nothing to say
+    /// As [`is_ready`](BatchWriter::is_ready); [`ErrorKind::Backpressure`] if the helper has nothing to say
     /// for [`WAIT_MAX`].
     pub fn wait(&mut self) -> Result<()> {
         let since = Instant::now();
@@ -337,7 +337,7 @@ impl Paced {
     /// Takes the segments: they are the caller's now.
     ///
     /// # Panics
-    /// If it is not [ready](Paced::is_ready).
+    /// If it is not [ready](BatchWriter::is_ready).
     pub fn take_sealed(&mut self) -> Vec<SegmentInfo> {
         std::mem::take(&mut self.writing().sealed)
     }
@@ -347,7 +347,7 @@ impl Paced {
 #[derive(Debug)]
 pub struct Sink<'a> {
     writing: &'a mut Writing,
-    pace: &'a Pace,
+    sizes: &'a WriterSizes,
 }
 
 impl Sink<'_> {
@@ -361,22 +361,22 @@ impl Sink<'_> {
         check_length(batch.scratch.len())?;
         let at = placing.place(batch.scratch.len());
         let record = InBatch { hash, bytes: batch.scratch.len() as u32, grain: at.grain };
-        write_record(writer, self.pace, &record, &batch.scratch)?;
+        write_record(writer, self.sizes, &record, &batch.scratch)?;
         Ok(at)
     }
 }
 
 impl Writing {
-    fn write(&mut self, pace: &Pace) -> Result<()> {
+    fn write(&mut self, sizes: &WriterSizes) -> Result<()> {
         let Self { writer, batch, .. } = self;
         let mut rest = &batch.bytes[..];
         for record in &batch.records {
             let (payload, after) = rest.split_at(record.bytes as usize);
-            write_record(writer, pace, record, payload)?;
+            write_record(writer, sizes, record, payload)?;
             rest = after;
         }
         if let Some(record) = &batch.large {
-            write_record(writer, pace, record, &batch.scratch)?;
+            write_record(writer, sizes, record, &batch.scratch)?;
             batch.scratch = AlignedVec::new();
         }
         batch.records.clear();
@@ -409,7 +409,7 @@ fn check_length(bytes: usize) -> Result<()> {
 
 fn write_record(
     writer: &mut SegmentWriter,
-    pace: &Pace,
+    sizes: &WriterSizes,
     record: &InBatch,
     payload: &[u8],
 ) -> Result<()> {
@@ -421,7 +421,7 @@ fn write_record(
     }
     let grain = writer.push_encoded(record.hash, payload)?;
     assert_eq!(grain, record.grain, "a record stands where it was told to");
-    if writer.page_bytes() >= pace.page_bytes || writer.page_records() >= pace.page_records {
+    if writer.page_bytes() >= sizes.page_bytes || writer.page_records() >= sizes.page_records {
         writer.finish_page()?;
     }
     Ok(())
@@ -435,7 +435,7 @@ fn guarded(job: impl FnOnce() -> Result<()>) -> Result<()> {
     })
 }
 
-impl Drop for Paced {
+impl Drop for BatchWriter {
     /// What is of no use is removed, by the helper: a write may be under way.
     fn drop(&mut self) {
         if let Some(writing) = self.writing.take().filter(|_| !self.helper.is_inline()) {

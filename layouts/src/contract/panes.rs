@@ -20,7 +20,7 @@ pub type Merge<A> = Rc<dyn Fn(&mut A, &A)>;
 
 /// Keys and what is kept of them, next to each other in a layout's memory.
 #[derive(Debug)]
-pub struct Run<'a, K, A>(Entries<'a, K, A>);
+pub struct PaneRun<'a, K, A>(Entries<'a, K, A>);
 
 #[derive(Debug)]
 enum Entries<'a, K, A> {
@@ -28,7 +28,7 @@ enum Entries<'a, K, A> {
     Table(Iter<'a, Entry<K, A>>),
 }
 
-impl<'a, K, A> Run<'a, K, A> {
+impl<'a, K, A> PaneRun<'a, K, A> {
     /// A run of one key.
     pub fn of_one(key: &'a K, acc: &'a A) -> Self {
         Self(Entries::One(Some((key, acc))))
@@ -49,7 +49,7 @@ impl<'a, K, A> Run<'a, K, A> {
     }
 }
 
-impl<'a, K, A> Iterator for Run<'a, K, A> {
+impl<'a, K, A> Iterator for PaneRun<'a, K, A> {
     type Item = (&'a K, &'a A);
 
     #[inline]
@@ -80,7 +80,7 @@ impl<'a, K, A> Iterator for Run<'a, K, A> {
     }
 }
 
-impl<K, A> ExactSizeIterator for Run<'_, K, A> {}
+impl<K, A> ExactSizeIterator for PaneRun<'_, K, A> {}
 
 /// One accumulator per slice and key.
 ///
@@ -116,7 +116,7 @@ pub trait Panes<K: Key, A>: Upkeep {
         Ok(())
     }
 
-    /// Does [`update`](Panes::update) in `slice` for each key of a [run](Run), with what the run has of
+    /// Does [`update`](Panes::update) in `slice` for each key of a [run](PaneRun), with what the run has of
     /// the key.
     ///
     /// # Errors
@@ -124,7 +124,7 @@ pub trait Panes<K: Key, A>: Upkeep {
     fn update_run<'a, B>(
         &mut self,
         slice: Time,
-        run: &mut Run<'a, K, B>,
+        run: &mut PaneRun<'a, K, B>,
         init: impl Fn() -> A,
         change: impl Fn(&mut A, &B),
     ) -> std::result::Result<(), (Error, &'a K, &'a B)> {
@@ -170,7 +170,7 @@ pub trait Panes<K: Key, A>: Upkeep {
     ) -> Result<()>;
 
     /// Does what [`fold`](Panes::fold) does with a visit that cannot fail, and lends the accumulators,
-    /// in [runs](Run). What `visit` leaves of a run is lost. Calls of both can follow each other with one
+    /// in [runs](PaneRun). What `visit` leaves of a run is lost. Calls of both can follow each other with one
     /// cursor. The default calls `fold`; a layout with all of the slices in one table need not clone.
     ///
     /// # Errors
@@ -180,10 +180,10 @@ pub trait Panes<K: Key, A>: Upkeep {
         slices: Range<Time>,
         cursor: &mut Cursor,
         fuel: usize,
-        mut visit: impl FnMut(Run<'_, K, A>),
+        mut visit: impl FnMut(PaneRun<'_, K, A>),
     ) -> Result<()> {
         self.fold(slices, cursor, fuel, &mut |key, acc| {
-            visit(Run::of_one(key, &acc));
+            visit(PaneRun::of_one(key, &acc));
             Ok(())
         })
     }

@@ -20,7 +20,7 @@ use alluvium_pagestore::{BlobWriter, MemoryKind, Result, StateImage};
 use super::core::HeapCore;
 use super::raw_table_unsafe::Spot;
 use super::reading::{Left, Reading, outdate};
-use crate::checkpoint::{FREE_BYTES, Given, InSteps, Marked, Pace};
+use crate::checkpoint::{FREE_BYTES, Given, InSteps, Marked, WriterSizes};
 use crate::contract::table::CheckpointOutcome;
 use crate::contract::table::pace::pay;
 use crate::heap::place::Place;
@@ -92,12 +92,12 @@ impl InSteps for HeapCore {
 impl HeapCore {
     /// Cost: O(1).
     pub(super) fn begin_capture(&mut self) -> Result<()> {
-        let pace = self.pace()?;
-        let pace = Pace { segment_bytes: self.segment_bytes(), ..pace };
+        let sizes = self.sizes()?;
+        let sizes = WriterSizes { segment_bytes: self.segment_bytes(), ..sizes };
         self.give_up_capture();
-        self.remembered.begin_at(Some(self.table.len()), pace)?;
+        self.remembered.begin_at(Some(self.table.len()), sizes)?;
         let mut reading = Reading::of_all(&self.table, self.context.account.clone());
-        reading.copies.leaves = writing_bytes(&pace);
+        reading.copies.leaves = writing_bytes(&sizes);
         self.capture = Some(Box::new(HeapCapture { follow: Follow::default(), reading }));
         self.table.barrier();
         self.reads = true;

@@ -15,7 +15,7 @@ use alluvium_pagestore::mailbox::{Mailbox, mailbox};
 use alluvium_pagestore::{Account, Error, ErrorKind, MemoryKind, Result};
 
 use super::records_unsafe::Records;
-use crate::checkpoint::{FREE_BYTES, Paced, Sink};
+use crate::checkpoint::{BatchWriter, FREE_BYTES, Sink};
 use crate::support::record_type_unsafe::{RecordRef, RecordType};
 
 /// A chunk has such a part of the memory, between so many entries. Each has to wake the helper.
@@ -216,7 +216,7 @@ impl Copies {
 
     /// Has the helper encode and write the next chunk, and drop those that are spare but for one; all if there is none to
     /// be written. What it had before was [taken](Copies::take_written).
-    pub fn submit(&mut self, own: &mut Paced) {
+    pub fn submit(&mut self, own: &mut BatchWriter) {
         let kept = self.spare.len().min(usize::from(!self.full.is_empty()));
         let (mut chunk, gone) = (self.full.pop_front(), self.spare.split_off(kept));
         if chunk.is_none() && gone.is_empty() {

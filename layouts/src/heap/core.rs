@@ -10,14 +10,14 @@ use super::group_unsafe::BLOCK_ENTRIES_MAX;
 use super::growing_unsafe::EXPECTED_BLOCKS_MAX;
 use super::raw_table_unsafe::{RawTable, Spot};
 use super::walk::Walk;
-use crate::checkpoint::{Pace, Remembered, at_once};
+use crate::checkpoint::{Remembered, WriterSizes, at_once};
 use crate::contract::expiry::ExpiryPass;
 use crate::contract::table::{CheckpointOutcome, Cursor, StateContext, TableStats};
 use crate::contract::upkeep::Upkeep;
 use crate::heap::hash_range::HashRange;
 use crate::heap::lent::check_not_overdrawn;
 use crate::heap::place::Place;
-use crate::restore::full_image::{kept_free, pace_of};
+use crate::restore::full_image::{kept_free, sizes_of};
 use crate::restore::left_runs::LeftRuns;
 use crate::support::first_panic::FirstPanic;
 use crate::support::out_of_line_unsafe::DroppedHere;
@@ -104,19 +104,19 @@ impl HeapCore {
     }
 
     /// How a checkpoint is written, if there can be one.
-    pub(super) fn pace(&self) -> Result<Pace> {
+    pub(super) fn sizes(&self) -> Result<WriterSizes> {
         if self.durability == Durability::Volatile {
             let message = "volatile heap state cannot be part of a checkpoint";
             let error = Error::new(ErrorKind::Unsupported, message);
             return Err(error.with("state", &self.context.name));
         }
-        Ok(self.pace_of(self.table.len()))
+        Ok(self.sizes_of(self.table.len()))
     }
 
-    fn pace_of(&self, records: u64) -> Pace {
+    fn sizes_of(&self, records: u64) -> WriterSizes {
         let record_type = self.table.record_type();
         let plain = record_type.is_plain().then_some(record_type.layout().size());
-        pace_of(&self.context, records, plain)
+        sizes_of(&self.context, records, plain)
     }
 
     /// All that was there before is there: writes from now on leave room for a checkpoint.
@@ -139,13 +139,13 @@ impl HeapCore {
         }
         let record_type = self.table.record_type();
         let is_plain = record_type.is_plain();
-        let pace = self.pace_of(if is_plain { entries } else { u64::MAX });
+        let sizes = self.sizes_of(if is_plain { entries } else { u64::MAX });
         let value = if is_plain { 0 } else { self.context.max_value_bytes };
         let copies = match self.is_copied() {
             true => Copies::least_bytes(record_type, &self.context.account),
             false => 0,
         };
-        kept_free(&self.context, &pace) + value + copies
+        kept_free(&self.context, &sizes) + value + copies
     }
 
     /// The entries of an image are going to be put into the empty table.

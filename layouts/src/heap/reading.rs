@@ -15,7 +15,7 @@ use alluvium_pagestore::{Account, MemoryKind, PlacedAt, Result};
 use super::copies::{Copies, name_large};
 use super::raw_table_unsafe::{RawTable, Spot, slots_of};
 use super::records_unsafe::Records;
-use super::walk::{Run, Walk};
+use super::walk::{GroupSpan, Walk};
 use crate::checkpoint::{LeftSets, Recording, Remembered, overtaken};
 use crate::heap::place::Place;
 use crate::support::first_panic::FirstPanic;
@@ -102,7 +102,7 @@ impl Reading {
     }
 
     /// The groups that are read next.
-    fn next_run(&self, table: &RawTable) -> Option<Run> {
+    fn next_run(&self, table: &RawTable) -> Option<GroupSpan> {
         let mut walk = self.walk;
         walk.next(self.left.as_ref().map_or(table, |left| &left.table), GROUPS)
     }
@@ -226,7 +226,7 @@ impl Reading {
     fn read_groups(&mut self, table: &mut RawTable, to: &mut Recording<'_>) -> Result<()> {
         let run = self.walk.next(table, GROUPS);
         self.is_read = self.walk.place.is_none();
-        let Some(Run { index, groups }) = run else { return Ok(()) };
+        let Some(GroupSpan { index, groups }) = run else { return Ok(()) };
         let looks_at_each = self.looks_at_each(table);
         let dirty = table.dirty(index);
         let is_looked_at =

@@ -20,7 +20,7 @@ pub(super) struct Walk {
 
 /// Groups at an index of the directory.
 #[derive(Clone, Debug)]
-pub(super) struct Run {
+pub(super) struct GroupSpan {
     pub index: usize,
     pub groups: Range<usize>,
 }
@@ -43,7 +43,7 @@ impl Walk {
     }
 
     /// Goes on by so many groups at most.
-    pub fn next(&mut self, table: &RawTable, most: usize) -> Option<Run> {
+    pub fn next(&mut self, table: &RawTable, most: usize) -> Option<GroupSpan> {
         let (index, end) = table.part_at(self.place?);
         let Some(index) = index else {
             self.place = None;
@@ -58,7 +58,7 @@ impl Walk {
             true => (self.place, self.group) = (end, 0),
             false => self.group = groups.end,
         }
-        Some(Run { index, groups })
+        Some(GroupSpan { index, groups })
     }
 
     /// Passes over all that is at one place, if nothing may be marked there and it is not the last; says whether it did.

@@ -11,7 +11,7 @@ use alluvium_pagestore::{
     State, StateImage, codec, fingerprint, key_text,
 };
 
-use crate::checkpoint::{BATCH_BYTES_MAX, Files, Pace, Paced, files_of_image};
+use crate::checkpoint::{BATCH_BYTES_MAX, BatchWriter, Files, WriterSizes, files_of_image};
 use crate::contract::table::{CheckpointOutcome, StateContext, TableStats};
 use crate::heap::segment_bytes;
 use crate::restore::passing::pass_over;
@@ -56,19 +56,23 @@ pub fn write_entries<'a, K: Key, V: State>(
 
 /// How the records of a checkpoint are written in steps, of which there are so many at most: small
 /// state takes no more memory for that than it needs.
-pub(crate) fn pace<K: Key, V: State>(context: &StateContext, records: u64) -> Pace {
-    pace_of(context, records, (K::NO_HEAP && V::NO_HEAP).then_some(size_of::<(K, V)>()))
+pub(crate) fn sizes<K: Key, V: State>(context: &StateContext, records: u64) -> WriterSizes {
+    sizes_of(context, records, (K::NO_HEAP && V::NO_HEAP).then_some(size_of::<(K, V)>()))
 }
 
-/// [`pace`] of records whose entries have so many bytes, and own no heap, or may own some.
-pub(crate) fn pace_of(context: &StateContext, records: u64, plain_bytes: Option<usize>) -> Pace {
+/// [`sizes`] of records whose entries have so many bytes, and own no heap, or may own some.
+pub(crate) fn sizes_of(
+    context: &StateContext,
+    records: u64,
+    plain_bytes: Option<usize>,
+) -> WriterSizes {
     let value_bytes = plain_bytes.map_or(context.max_value_bytes, |bytes| 2 * bytes as u64);
     let whole = chunk_bytes(context);
     let all = records.saturating_mul(value_bytes + RECORD_BYTES_MIN as u64);
     let all = usize::try_from(all).unwrap_or(usize::MAX).clamp(CHUNK_BYTES_MIN as usize, whole);
     let chunk_bytes = all / 4096 * 4096;
     let page_records = u64::from(page_records(whole)).min(records.max(1)) as u32;
-    Pace {
+    WriterSizes {
         chunk_bytes,
         segment_bytes: SEGMENT_BYTES,
         page_records,
@@ -99,7 +103,7 @@ pub(crate) fn chunk_bytes(context: &StateContext) -> usize {
 /// unless the caller took the [image](EntryWriter::take_image).
 #[derive(Debug)]
 pub struct EntryWriter {
-    paced: Paced,
+    writer: BatchWriter,
     _booked: Booked,
     entries: u64,
 }
@@ -111,12 +115,12 @@ impl EntryWriter {
     /// [`ErrorKind::OverBudget`] without memory for its buffers; [`ErrorKind::Unsupported`] in a
     /// store without a directory.
     pub fn new<K: Key, V: State>(context: &StateContext) -> Result<Self> {
-        let (pace, store) = (pace::<K, V>(context, u64::MAX), context.segment_store()?.clone());
-        let (account, bytes) = (context.account.clone(), pace.memory_bytes());
+        let (sizes, store) = (sizes::<K, V>(context, u64::MAX), context.segment_store()?.clone());
+        let (account, bytes) = (context.account.clone(), sizes.memory_bytes());
         let who = (context.helper.clone(), account.clone());
         let booked = Booked::reserve(account, MemoryKind::Buffers, bytes, "a checkpoint's buffer")?;
-        let paced = Paced::new(who, store, fingerprint(&context.name), pace);
-        Ok(Self { paced, _booked: booked, entries: 0 })
+        let writer = BatchWriter::new(who, store, fingerprint(&context.name), sizes);
+        Ok(Self { writer, _booked: booked, entries: 0 })
     }
 
     /// Returns whether you can add entries. You cannot while the helper writes.
@@ -124,12 +128,12 @@ impl EntryWriter {
     /// # Errors
     /// The error of an earlier write. Start the checkpoint again.
     pub fn is_ready(&mut self) -> Result<bool> {
-        self.paced.is_ready()
+        self.writer.is_ready()
     }
 
     /// Returns whether the batch has room for another entry.
     pub fn has_room(&mut self) -> bool {
-        self.paced.has_room()
+        self.writer.has_room()
     }
 
     /// Adds an entry. If the batch has no room, this call first has it written and waits for that.
@@ -140,7 +144,7 @@ impl EntryWriter {
     /// # Panics
     /// If the writer is not [ready](EntryWriter::is_ready).
     pub fn push<K: Key, V: State>(&mut self, key: &K, value: &V) -> Result<()> {
-        let pushed = self.paced.push(key.key_hash(), key, value);
+        let pushed = self.writer.push(key.key_hash(), key, value);
         pushed.map_err(|error| name_large(error, key))?;
         self.entries += 1;
         Ok(())
@@ -151,7 +155,7 @@ impl EntryWriter {
     /// # Panics
     /// If the writer is not [ready](EntryWriter::is_ready).
     pub fn submit(&mut self) {
-        self.paced.submit();
+        self.writer.submit();
     }
 
     /// Hands the last batch to the helper, which writes it and makes the whole checkpoint durable.
@@ -159,12 +163,12 @@ impl EntryWriter {
     /// # Panics
     /// If the writer is not [ready](EntryWriter::is_ready).
     pub fn submit_end(&mut self) {
-        self.paced.submit_end();
+        self.writer.submit_end();
     }
 
     /// Waits briefly for the helper.
     pub fn pause(&mut self) {
-        self.paced.pause();
+        self.writer.pause();
     }
 
     /// Waits until you can add entries.
@@ -172,7 +176,7 @@ impl EntryWriter {
     /// # Errors
     /// Those of [`is_ready`](EntryWriter::is_ready).
     pub fn wait(&mut self) -> Result<()> {
-        self.paced.wait()
+        self.writer.wait()
     }
 
     /// Returns the image of the checkpoint, once it is durable.
@@ -180,7 +184,7 @@ impl EntryWriter {
     /// # Panics
     /// If the writer is not [ready](EntryWriter::is_ready).
     pub fn take_image(&mut self) -> StateImage {
-        let segments = self.paced.take_sealed().iter().map(SegmentInfo::all_live).collect();
+        let segments = self.writer.take_sealed().iter().map(SegmentInfo::all_live).collect();
         StateImage::of(self.entries, ImagePart::new(RECORDS, segments, Vec::new()))
     }
 }
@@ -280,25 +284,25 @@ pub(crate) fn reading_bytes(context: &StateContext, segment_bytes: u64) -> u64 {
     (chunk_bytes + footer) as u64 + 2 * set + BLOCK_BYTES as u64
 }
 
-/// Memory that a checkpoint at this pace writes with, and that reads one of which no record is
+/// Memory that a checkpoint with these sizes writes with, and that reads one of which no record is
 /// dead.
-pub(crate) fn room_bytes(context: &StateContext, pace: &Pace) -> u64 {
+pub(crate) fn room_bytes(context: &StateContext, sizes: &WriterSizes) -> u64 {
     let footer = PAGE_RECORDS_MAX as usize * size_of::<FooterEntry>();
-    let reading = (chunk_bytes(context) + footer) as u64 + pace.value_bytes;
-    pace.memory_bytes().max(reading)
+    let reading = (chunk_bytes(context) + footer) as u64 + sizes.value_bytes;
+    sizes.memory_bytes().max(reading)
 }
 
-/// What a checkpoint at this pace writes with.
-pub(crate) fn writing_bytes(pace: &Pace) -> u64 {
-    pace.memory_bytes() + BESIDE_BYTES
+/// What a checkpoint with these sizes writes with.
+pub(crate) fn writing_bytes(sizes: &WriterSizes) -> u64 {
+    sizes.memory_bytes() + BESIDE_BYTES
 }
 
-/// What has to stay free of a state in memory, so that it can be checkpointed at this pace, and be
+/// What has to stay free of a state in memory, so that it can be checkpointed with these sizes, and be
 /// read again.
-pub(crate) fn kept_free(context: &StateContext, pace: &Pace) -> u64 {
-    let writing = writing_bytes(pace);
+pub(crate) fn kept_free(context: &StateContext, sizes: &WriterSizes) -> u64 {
+    let writing = writing_bytes(sizes);
     let segment_bytes = segment_bytes(context.account.limit());
-    let reading = reading_bytes(context, segment_bytes) + pace.value_bytes + BESIDE_BYTES;
+    let reading = reading_bytes(context, segment_bytes) + sizes.value_bytes + BESIDE_BYTES;
     writing.max(reading)
 }
 

@@ -12,7 +12,7 @@ use std::ops::RangeInclusive;
 use alluvium_pagestore::{ImagePart, KeyGroup, MemoryKind, Result, SegmentStore};
 
 use super::full_image::chunk_bytes;
-use super::parts::Part;
+use super::parts::ForeignState;
 use crate::contract::table::StateContext;
 use crate::hybrid_log::TOMBSTONE;
 use crate::runs::{RecordView, scan, scan_bytes};
@@ -22,13 +22,13 @@ use crate::support::booked::Booked;
 pub type HasSameKey<'a> = &'a dyn Fn(&[u8], &[u8]) -> Result<bool>;
 
 /// Bytes that reading a part takes.
-pub(super) fn runs_bytes(part: &Part, runs: &ImagePart) -> u64 {
+pub(super) fn runs_bytes(part: &ForeignState, runs: &ImagePart) -> u64 {
     scan_bytes(&runs.levels, chunk_bytes(&part.context))
 }
 
 /// Shows the wanted records of a part.
 pub(super) fn read_runs(
-    part: &Part,
+    part: &ForeignState,
     runs: &ImagePart,
     has_same_key: HasSameKey<'_>,
     record: &mut dyn FnMut(&[u8]) -> Result<()>,

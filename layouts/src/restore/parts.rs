@@ -23,7 +23,7 @@ use crate::window_segments::for_each_part_of_a_pane;
 
 /// One state in another store's checkpoint, and the key groups wanted from it.
 #[derive(Clone, Debug)]
-pub struct Part {
+pub struct ForeignState {
     /// The state as the other store opened it: its segments, on a read-only device, and its key
     /// groups. Memory is reserved on this account.
     pub context: StateContext,
@@ -41,7 +41,7 @@ pub struct Part {
     pub strict: bool,
 }
 
-impl Part {
+impl ForeignState {
     /// Returns whether a key with this hash is wanted.
     ///
     /// # Errors
@@ -85,7 +85,7 @@ impl Part {
     /// group. `hash_of` returns the hash of the inner key.
     ///
     /// # Errors
-    /// Those of [`for_each_record`](Part::for_each_record).
+    /// Those of [`for_each_record`](ForeignState::for_each_record).
     pub fn for_each_entry<K: State, V: State>(
         &self,
         hash_of: impl Fn(&K) -> u64,
@@ -100,7 +100,7 @@ impl Part {
     /// Passes the wanted elements of lists to `element`, in order per bucket and key.
     ///
     /// # Errors
-    /// Those of [`for_each_record`](Part::for_each_record); [`ErrorKind::Unsupported`] if no
+    /// Those of [`for_each_record`](ForeignState::for_each_record); [`ErrorKind::Unsupported`] if no
     /// built-in layout for lists wrote them.
     pub fn for_each_element<K: Key, E: State>(
         &self,
@@ -127,7 +127,7 @@ impl Part {
     /// them in the order of the calls.
     ///
     /// # Errors
-    /// Those of [`for_each_record`](Part::for_each_record); [`ErrorKind::Unsupported`] if no
+    /// Those of [`for_each_record`](ForeignState::for_each_record); [`ErrorKind::Unsupported`] if no
     /// built-in layout for panes wrote them.
     pub fn for_each_pane<K: Key, A: State>(
         &self,
@@ -146,7 +146,7 @@ impl Part {
     /// Passes all entries to `entry`, whatever their key groups: for state of the whole store.
     ///
     /// # Errors
-    /// Those of [`for_each_record`](Part::for_each_record).
+    /// Those of [`for_each_record`](ForeignState::for_each_record).
     pub fn for_each_of_all<K: State, V: State>(
         &self,
         mut entry: impl FnMut(K, V) -> Result<()>,
@@ -257,7 +257,7 @@ type Visit<'v> = &'v mut dyn FnMut(&FooterEntry, &mut PassedRecord<'_>) -> Resul
 
 /// Shows the records that are live, and counts them.
 struct LiveRecords<'p, 'v> {
-    part: &'p Part,
+    part: &'p ForeignState,
     segments: &'p [SegmentImage],
     liveness: &'p Liveness,
     /// Of the segment at hand: those that are live, unless all are, and how many there were so far.

@@ -31,7 +31,7 @@ use super::snapshot::RecordSnapshot;
 use super::tables::{TableGroup, ToldTables, WrittenTable};
 use super::telling::Telling;
 use super::writing::Written;
-use crate::checkpoint::{InSteps, Paced, files_of, files_of_image};
+use crate::checkpoint::{BatchWriter, InSteps, files_of, files_of_image};
 use crate::contract::table::CheckpointOutcome;
 use crate::heap::name_large;
 use crate::support::gaps::Gaps;
@@ -55,7 +55,7 @@ pub struct Capture {
     /// Slices that are gone, by their numbers, and not read yet.
     gone: BTreeMap<usize, Slice>,
     step: Step,
-    pub(super) own: Option<Paced>,
+    pub(super) own: Option<BatchWriter>,
     /// Groups of tables that are named again; last the one that is written, once it is.
     pub(super) groups: Vec<Rc<TableGroup>>,
     /// The number of the group that is written.
@@ -134,7 +134,7 @@ impl SegmentsCore {
             self.decide_checkpoint(CheckpointOutcome::Unknown);
         }
         self.settle();
-        let pace = self.sizes.pace;
+        let sizes = self.sizes.writer;
         // Beside its shares: gaps, and a group in more segments than usual.
         let gaps = self.slices().map(|slice| slice.gaps.bytes()).sum::<u64>();
         let tables: u64 = self.slices().map(Slice::active_bytes).sum();
@@ -183,7 +183,7 @@ impl SegmentsCore {
             slices,
             gone: BTreeMap::new(),
             step: Step::Reading(0),
-            own: Some(Paced::new((helper, self.account.clone()), store, state, pace)),
+            own: Some(BatchWriter::new((helper, self.account.clone()), store, state, sizes)),
             groups,
             number,
             tables: Vec::new(),
@@ -261,7 +261,7 @@ impl SegmentsCore {
         Ok(None)
     }
 
-    fn own(&mut self) -> &mut Paced {
+    fn own(&mut self) -> &mut BatchWriter {
         let capture = self.capture.as_mut().expect("a checkpoint is taken");
         capture.own.as_mut().expect("it is not taken yet")
     }

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use super::pane_type_unsafe::PaneType;
 use super::run::{NAME_BYTES, Run};
-use crate::checkpoint::{BATCH_BYTES_MAX, Pace};
+use crate::checkpoint::{BATCH_BYTES_MAX, WriterSizes};
 use crate::hybrid_log::PATIENCE;
 
 /// Keeps accumulators by slice of event time, in a native table per slice. Slices that do not fit
@@ -127,7 +127,7 @@ impl WindowSegments {
             true => SegmentWriter::memory_bytes(chunk, image_records, archive_bytes),
             false => 0,
         };
-        let pace = Pace {
+        let writer = WriterSizes {
             chunk_bytes: chunk.min(32 << 10),
             segment_bytes,
             page_records: image_records as u32,
@@ -136,7 +136,7 @@ impl WindowSegments {
             value_bytes: archive_bytes.max(CHECKPOINT_RECORD_BYTES),
         };
         let sizes = Sizes {
-            pace,
+            writer,
             image_bytes,
             image_records: image_records as u32,
             chunk_bytes: chunk,
@@ -177,7 +177,7 @@ impl WindowSegments {
 #[derive(Clone, Copy, Debug)]
 pub struct Sizes {
     /// How a checkpoint writes.
-    pub pace: Pace,
+    pub writer: WriterSizes,
     /// An image ends before this, unless a single record is longer.
     pub image_bytes: u64,
     pub image_records: u32,
@@ -206,7 +206,7 @@ impl Sizes {
     /// What is booked for checkpoints while there are no slices.
     pub fn checkpoint_bytes(&self) -> u64 {
         let taken =
-            self.pace.memory_bytes() + CHECKPOINT_LISTS_BYTES + TABLE_FILES as u64 * NAME_BYTES;
+            self.writer.memory_bytes() + CHECKPOINT_LISTS_BYTES + TABLE_FILES as u64 * NAME_BYTES;
         // Restoring comes before, in the same memory.
         taken.max(self.restore_bytes() + RESTORE_WORKING_BYTES)
     }

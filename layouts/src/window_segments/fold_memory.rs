@@ -15,7 +15,7 @@ use super::core::SegmentsCore;
 use super::gathering::Gathering;
 use super::slice::Slice;
 use super::table::SegmentPanes;
-use crate::contract::panes::{Merge, Run};
+use crate::contract::panes::{Merge, PaneRun};
 use crate::contract::table::Cursor;
 use crate::heap::entry_part_unsafe::Part;
 use crate::heap::entry_table_unsafe::{PART_ENTRIES_MAX, Span};
@@ -57,18 +57,18 @@ impl<K: Key, A: State> SegmentPanes<K, A> {
         slices: Range<Time>,
         cursor: &mut Cursor,
         fuel: usize,
-        mut visit: impl FnMut(Run<'_, K, A>),
+        mut visit: impl FnMut(PaneRun<'_, K, A>),
     ) -> Result<()> {
         if self.core.is_one_table(&slices, cursor)? {
             return self.visit_table(&slices, cursor, fuel, |part, visited| {
                 let mut entries = part.iter();
                 entries.by_ref().take(visited as usize).for_each(|_| ());
-                visit(Run::of_table(entries));
+                visit(PaneRun::of_table(entries));
                 Ok(())
             });
         }
         self.fold_slices(slices, cursor, fuel, &mut |key, acc| {
-            visit(Run::of_one(key, &acc));
+            visit(PaneRun::of_one(key, &acc));
             Ok(())
         })
     }

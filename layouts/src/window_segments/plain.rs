@@ -4,7 +4,7 @@
 use alluvium_pagestore::{Key, Lookup, State, Time};
 
 use super::typed_unsafe::Typed;
-use crate::contract::panes::Run;
+use crate::contract::panes::PaneRun;
 use crate::heap::entry_table_unsafe::PartMut;
 use crate::heap::record_table_unsafe::NativeTable;
 use crate::support::record_type_unsafe::Entry;
@@ -52,7 +52,7 @@ impl<K: Key, A: State> Typed<K, A> {
         &mut self,
         slice: Time,
         first: (&'a K, &'a B),
-        run: &mut Run<'a, K, B>,
+        run: &mut PaneRun<'a, K, B>,
         init: &impl Fn() -> A,
         change: &impl Fn(&mut A, &B),
     ) -> Option<(&'a K, &'a B)> {

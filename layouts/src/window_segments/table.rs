@@ -14,7 +14,7 @@ use super::gathering::Gathering;
 use super::pane_type_unsafe::PaneType;
 use super::typed_unsafe::{Changing, Typed};
 use crate::contract::by_hash::ByHash;
-use crate::contract::panes::{Merge, Panes, PanesLayout, Run};
+use crate::contract::panes::{Merge, PaneRun, Panes, PanesLayout};
 use crate::contract::table::{BatchError, Cursor, StateContext};
 use crate::contract::upkeep::{HasUpkeep, Upkeep};
 use crate::support::key_unsafe::KeyRef;
@@ -291,7 +291,7 @@ impl<K: Key, A: State> Panes<K, A> for SegmentPanes<K, A> {
     fn update_run<'a, B>(
         &mut self,
         slice: Time,
-        run: &mut Run<'a, K, B>,
+        run: &mut PaneRun<'a, K, B>,
         init: impl Fn() -> A,
         change: impl Fn(&mut A, &B),
     ) -> std::result::Result<(), (Error, &'a K, &'a B)> {
@@ -378,7 +378,7 @@ impl<K: Key, A: State> Panes<K, A> for SegmentPanes<K, A> {
         slices: Range<Time>,
         cursor: &mut Cursor,
         fuel: usize,
-        visit: impl FnMut(Run<'_, K, A>),
+        visit: impl FnMut(PaneRun<'_, K, A>),
     ) -> Result<()> {
         self.visit_slices(slices, cursor, fuel, visit)
     }

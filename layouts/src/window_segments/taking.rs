@@ -16,7 +16,7 @@ use super::checkpoint::{
 };
 use super::tables::{TableRecord, ToldTables};
 use crate::restore::full_image::chunk_bytes;
-use crate::restore::parts::Part;
+use crate::restore::parts::ForeignState;
 use crate::support::gaps::{GAP_BYTES, Gaps};
 
 /// A slice of the catalog.
@@ -37,7 +37,7 @@ type Cuts<K> = HashMap<Time, HashTable<(K, u64)>>;
 
 /// Gives each wanted accumulator of a part, in pieces of which an earlier one has what came before.
 pub fn for_each_part_of_a_pane<K: Key, A: State>(
-    part: &Part,
+    part: &ForeignState,
     pane: &mut dyn FnMut(Time, K, A) -> Result<()>,
 ) -> Result<()> {
     let segments = match part.image.only_part(LAYOUT)? {
@@ -54,7 +54,7 @@ pub fn for_each_part_of_a_pane<K: Key, A: State>(
 }
 
 fn read<K: Key, A: State>(
-    part: &Part,
+    part: &ForeignState,
     segments: &[SegmentImage],
     pane: &mut dyn FnMut(Time, K, A) -> Result<()>,
 ) -> Result<()> {
@@ -117,7 +117,7 @@ fn read<K: Key, A: State>(
 
 /// The slices, and their tables, which are in so many segments.
 fn read_catalog(
-    part: &Part,
+    part: &ForeignState,
     segments: &[SegmentImage],
     tables: usize,
 ) -> Result<(Vec<SliceAt>, ToldTables)> {
@@ -157,7 +157,7 @@ type VisitTable<'v> =
 
 /// Visits what footers tell of the tables of slices: accumulators, then cuts, table by table.
 fn for_each_of_tables(
-    part: &Part,
+    part: &ForeignState,
     told: &ToldTables,
     tables: &[SegmentImage],
     visit: VisitTable<'_>,

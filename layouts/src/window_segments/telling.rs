@@ -9,7 +9,7 @@ use super::capture::{Capture, SliceBefore};
 use super::checkpoint::{END, IMAGES_PER_RECORD, OF_GROUP, OF_IMAGES, OF_RUN, OF_SLICE, OF_TABLE};
 use super::run::ImageAt;
 use super::tables::TableGroup;
-use crate::checkpoint::Paced;
+use crate::checkpoint::BatchWriter;
 
 /// What of the catalog comes next.
 #[derive(Clone, Copy, Debug, Default)]
@@ -43,7 +43,7 @@ impl Telling {
         Ok(false)
     }
 
-    fn tell_of_slice(&mut self, before: &SliceBefore, own: &mut Paced) -> Result<()> {
+    fn tell_of_slice(&mut self, before: &SliceBefore, own: &mut BatchWriter) -> Result<()> {
         let time = before.table.slice;
         if (self.run, self.image) == (0, 0) {
             let mut told = vec![before.table.entries, before.table.cuts, before.next_number];
@@ -83,7 +83,7 @@ impl Telling {
         &mut self,
         group: &TableGroup,
         slices: &[SliceBefore],
-        own: &mut Paced,
+        own: &mut BatchWriter,
     ) -> Result<()> {
         if self.table == 0 {
             own.push(0, &(OF_GROUP, Time(0)), &vec![group.segments.len() as u64])?;

@@ -5,7 +5,7 @@ use std::ops::Range;
 
 use alluvium_layouts::{
     AppendLog, BatchError, ByHash, Cursor, Elements, HasUpkeep, Heap, HybridLog, Lists,
-    ListsLayout, Merge, Panes, PanesLayout, Run, StateContext, Upkeep, WindowSegments,
+    ListsLayout, Merge, PaneRun, Panes, PanesLayout, StateContext, Upkeep, WindowSegments,
 };
 use alluvium_pagestore::{Error, Key, Lookup, Rejected, Result, State, Time};
 
@@ -159,7 +159,7 @@ impl<K: Key, A: State> Panes<K, A> for AnyPanes<K, A> {
     fn update_run<'a, B>(
         &mut self,
         slice: Time,
-        run: &mut Run<'a, K, B>,
+        run: &mut PaneRun<'a, K, B>,
         init: impl Fn() -> A,
         change: impl Fn(&mut A, &B),
     ) -> std::result::Result<(), (Error, &'a K, &'a B)> {
@@ -198,7 +198,7 @@ impl<K: Key, A: State> Panes<K, A> for AnyPanes<K, A> {
         slices: Range<Time>,
         cursor: &mut Cursor,
         fuel: usize,
-        visit: impl FnMut(Run<'_, K, A>),
+        visit: impl FnMut(PaneRun<'_, K, A>),
     ) -> Result<()> {
         panes!(self, panes => panes.visit(slices, cursor, fuel, visit))
     }

@@ -4,15 +4,15 @@ use std::fmt;
 use std::marker::PhantomData;
 use std::ops::RangeInclusive;
 
-use alluvium_layouts::{Cursor, Lists, Part, Upkeep, for_each_list};
+use alluvium_layouts::{Cursor, ForeignState, Lists, Upkeep, for_each_list};
 use alluvium_pagestore::{Encoded, Key, Result, State, Time, codec};
 
-use crate::cells::state_cell::{Contents, Core, Kept, Outgoing, StateCell};
+use crate::cells::state_cell::{Contents, Core, KeptState, Outgoing, StateCell};
 use crate::durability::export::{Entry, check_hash};
 use crate::durability::moving::{Arriving, in_order};
 
 /// [`Lists`] of a store.
-pub(crate) type ListsCell<K, E, L> = StateCell<Kept<L, WaysOfLists<K, E>>>;
+pub(crate) type ListsCell<K, E, L> = StateCell<KeptState<L, WaysOfLists<K, E>>>;
 
 /// Says what lists are of.
 pub(crate) struct WaysOfLists<K, E>(PhantomData<(K, E)>);
@@ -29,7 +29,7 @@ impl<K, E> fmt::Debug for WaysOfLists<K, E> {
     }
 }
 
-impl<K: Key, E: State, L: Lists<K, E>> Contents for Kept<L, WaysOfLists<K, E>> {
+impl<K: Key, E: State, L: Lists<K, E>> Contents for KeptState<L, WaysOfLists<K, E>> {
     fn upkeep(&self) -> &dyn Upkeep {
         self.inner.layout.innermost()
     }
@@ -42,7 +42,7 @@ impl<K: Key, E: State, L: Lists<K, E>> Contents for Kept<L, WaysOfLists<K, E>> {
         self.inner.layout.by_hash().is_some()
     }
 
-    fn take(&mut self, part: &Part) -> Result<()> {
+    fn take(&mut self, part: &ForeignState) -> Result<()> {
         let lists = &mut self.inner.layout;
         part.for_each_element(|bucket, key: &K, element: &E| {
             Ok(lists.append(bucket, key, element.clone())?)

@@ -3,18 +3,18 @@
 use std::fmt;
 use std::ops::RangeInclusive;
 
-use alluvium_layouts::{Cursor, Part, Table, Touched, Upkeep};
+use alluvium_layouts::{Cursor, ForeignState, Table, Touched, Upkeep};
 use alluvium_pagestore::{EntryCodec, Key, Result, Time};
 
 use crate::api::batch::Batch;
 use crate::api::expiring::Pass;
-use crate::cells::state_cell::{Contents, Core, Kept, Outgoing, Portable, StateCell};
+use crate::cells::state_cell::{Contents, Core, KeptState, Outgoing, Portable, StateCell};
 use crate::durability::export::{Entries, Entry, Gathering, check_hash, each, in_batches};
 use crate::durability::moving::in_order;
 use crate::store::{not_encoded, put_records};
 
 /// A map of a store.
-pub(crate) type MapCell<K, V, T> = StateCell<Kept<T, WaysOfMap<K, V>>>;
+pub(crate) type MapCell<K, V, T> = StateCell<KeptState<T, WaysOfMap<K, V>>>;
 
 /// How entries of a map become bytes, if the layout says, and when they were touched last, if they expire.
 pub(crate) struct WaysOfMap<K, V> {
@@ -64,7 +64,7 @@ impl<K: Key, V: 'static> WaysOfMap<K, V> {
     }
 }
 
-impl<K: Key, V: 'static, T: Table<K, V>> Contents for Kept<T, WaysOfMap<K, V>> {
+impl<K: Key, V: 'static, T: Table<K, V>> Contents for KeptState<T, WaysOfMap<K, V>> {
     fn upkeep(&self) -> &dyn Upkeep {
         self.inner.layout.innermost()
     }
@@ -90,7 +90,7 @@ impl<K: Key, V: 'static, T: Table<K, V>> Contents for Kept<T, WaysOfMap<K, V>> {
         Batch::<(K, V)>::memory_bytes()
     }
 
-    fn take(&mut self, part: &Part) -> Result<()> {
+    fn take(&mut self, part: &ForeignState) -> Result<()> {
         let codec = self.ways.codec.ok_or_else(|| not_encoded("restored by key groups"))?;
         let table = &mut self.inner.layout;
         table.expect(table.len() + part.entries_likely());

@@ -5,17 +5,17 @@ use std::fmt;
 use std::marker::PhantomData;
 use std::ops::RangeInclusive;
 
-use alluvium_layouts::{Cursor, Merge, Panes, Part, Upkeep};
+use alluvium_layouts::{Cursor, ForeignState, Merge, Panes, Upkeep};
 use alluvium_pagestore::{Encoded, Key, Result, State, Time};
 
 use crate::api::batch::Batch;
-use crate::cells::state_cell::{Contents, Core, Kept, Outgoing, Portable, StateCell};
+use crate::cells::state_cell::{Contents, Core, KeptState, Outgoing, Portable, StateCell};
 use crate::durability::export::{Entries, Entry, Gathering, check_hash, each, in_batches};
 use crate::durability::moving::{Arriving, in_order};
 use crate::store::{Pane, put, put_all, put_panes};
 
 /// [`Panes`] of a store.
-pub(crate) type PanesCell<K, A, P> = StateCell<Kept<P, WaysOfPanes<K, A>>>;
+pub(crate) type PanesCell<K, A, P> = StateCell<KeptState<P, WaysOfPanes<K, A>>>;
 
 /// Updates an accumulator where that is rare. Compiled once for each type of panes, not for each
 /// caller: it makes indirect calls.
@@ -60,7 +60,7 @@ fn decode<K: Key, A: State>(entry: Entry<'_>) -> Result<(Time, K, A)> {
     Ok((Time(entry.order), key, acc))
 }
 
-impl<K: Key, A: State, P: Panes<K, A>> Contents for Kept<P, WaysOfPanes<K, A>> {
+impl<K: Key, A: State, P: Panes<K, A>> Contents for KeptState<P, WaysOfPanes<K, A>> {
     fn upkeep(&self) -> &dyn Upkeep {
         self.inner.layout.innermost()
     }
@@ -77,7 +77,7 @@ impl<K: Key, A: State, P: Panes<K, A>> Contents for Kept<P, WaysOfPanes<K, A>> {
         Batch::<Pane<K, A>>::memory_bytes()
     }
 
-    fn take(&mut self, part: &Part) -> Result<()> {
+    fn take(&mut self, part: &ForeignState) -> Result<()> {
         let panes = &mut self.inner.layout;
         panes.expect(panes.len() + part.entries_likely());
         put_panes(part, &self.ways.0, panes)

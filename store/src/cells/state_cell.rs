@@ -41,7 +41,7 @@ pub(crate) struct StateCell<C: ?Sized> {
 
 /// What a state keeps.
 #[derive(Debug)]
-pub(crate) struct Kept<T, W> {
+pub(crate) struct KeptState<T, W> {
     pub(crate) inner: OutOfLine<Locked<T>>,
     /// How its entries become bytes, merge and expire.
     pub(crate) ways: W,
@@ -107,11 +107,11 @@ impl<T> DerefMut for Entered<'_, T> {
     }
 }
 
-impl<T, W> StateCell<Kept<T, W>> {
+impl<T, W> StateCell<KeptState<T, W>> {
     pub(crate) fn new(core: OutOfLine<Core>, layout: T, ways: W, lock: Option<Lock>) -> Self {
         let inner = OutOfLine::new(Locked { layout, _lock: lock });
         let reads = Cell::new(if core.recorder().is_some() { u64::MAX } else { 0 });
-        Self { core, reads, contents: RefCell::new(Kept { inner, ways }) }
+        Self { core, reads, contents: RefCell::new(KeptState { inner, ways }) }
     }
 
     /// The layout, for one call.
@@ -183,7 +183,7 @@ impl<T, W> StateCell<Kept<T, W>> {
     pub(crate) fn run_kept<R>(
         &self,
         keys: usize,
-        call: impl FnOnce(&mut Kept<T, W>) -> R,
+        call: impl FnOnce(&mut KeptState<T, W>) -> R,
     ) -> Result<R> {
         let Ok(mut kept) = self.contents.try_borrow_mut() else { return Err(self.core.in_use()) };
         self.count_reads(keys, |_| ());
@@ -203,9 +203,9 @@ impl<T, W> StateCell<Kept<T, W>> {
     }
 }
 
-impl<T, W> StateCell<Kept<T, W>>
+impl<T, W> StateCell<KeptState<T, W>>
 where
-    Kept<T, W>: Contents,
+    KeptState<T, W>: Contents,
 {
     /// The layout, for a call that writes `writes` records: now and then compaction gets its share.
     #[inline]

@@ -101,7 +101,7 @@ struct Sealing {
     interval: u64,
     blobs: BlobWriter,
     /// The states of the checkpoint.
-    parts: Vec<Part>,
+    parts: Vec<SealedState>,
     /// Which of them has the next share.
     turn: usize,
     shares: Shares,
@@ -118,7 +118,7 @@ struct Sealing {
 }
 
 /// A state of a checkpoint.
-struct Part {
+struct SealedState {
     manifest: StateManifest,
     /// While it has no image yet.
     taking: Option<Rc<dyn Hooks>>,
@@ -136,14 +136,14 @@ impl Sealing {
         if hooks.is_none() {
             pin(segments, &manifest, &mut self.pinned);
         }
-        self.parts.push(Part { manifest, taking: hooks, waits: false });
+        self.parts.push(SealedState { manifest, taking: hooks, waits: false });
     }
 
     /// The state whose turn it is: those that are not whole in turn, and those that wait for memory once no other is
     /// left, or once one is whole. While memory is short the one that had the last share goes on, as each has something
     /// that others need.
     fn next_part(&mut self, is_short: bool) -> Option<usize> {
-        let is_taken = |part: &Part| part.taking.is_some();
+        let is_taken = |part: &SealedState| part.taking.is_some();
         if !self.parts.iter().any(|part| is_taken(part) && !part.waits) {
             self.parts.iter_mut().for_each(|part| part.waits = false);
         }

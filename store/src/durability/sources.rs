@@ -17,7 +17,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use alluvium_layouts::{Part, StateContext};
+use alluvium_layouts::{ForeignState, StateContext};
 use alluvium_pagestore::io::{Device, IoOptions, Patient, ReadOnly, open_device_to_read};
 use alluvium_pagestore::{
     Account, CheckpointImage, Error, ErrorKind, KeyGroups, Manifest, Result, SegmentStore,
@@ -274,7 +274,7 @@ impl Sources {
         let part = |one: &Rc<Opened>| {
             let stored = one.state(&asked.name)?;
             let account = account.clone();
-            let part = Part {
+            let part = ForeignState {
                 context: StateContext {
                     account,
                     segments: Some(one.segments.clone()),
@@ -334,13 +334,13 @@ impl fmt::Debug for Sources {
 
 /// A part of a state, and where it is from.
 pub(crate) struct SourcePart {
-    pub(crate) part: Part,
+    pub(crate) part: ForeignState,
     pub(crate) source: String,
 }
 
 impl SourcePart {
     /// Runs `read`, whose errors name the source.
-    pub(crate) fn read(&self, read: impl FnOnce(&Part) -> Result<()>) -> Result<()> {
+    pub(crate) fn read(&self, read: impl FnOnce(&ForeignState) -> Result<()>) -> Result<()> {
         read(&self.part).map_err(|error| error.with("source", &self.source))
     }
 }

@@ -43,7 +43,7 @@ impl Store {
     /// The time of the state `name`, a state of its own.
     fn open_lifetime(&self, name: &str, ttl: Ttl, mover: Option<&Mover>) -> Result<Held<Lifetime>> {
         let (state, name) = (name, format!("{name}/time"));
-        let types = (description_of::<()>(), description_of::<crate::api::expiring::Record>());
+        let types = (description_of::<()>(), description_of::<crate::api::expiring::TimesSeen>());
         let manifest = manifest(&name, "progress", "heap", types);
         if let Some(left) = self.0.left::<Lifetime>(&manifest, None)? {
             left.go_on(ttl)?;

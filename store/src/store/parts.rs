@@ -10,7 +10,7 @@ use alluvium_pagestore::{
 use super::being_opened::{Asked, Frame, Made};
 use super::opening::manifest;
 use super::{BLOB_CHUNK_BYTES, Inner, Store};
-use crate::api::windows::{ProgressCell, Record, Windows};
+use crate::api::windows::{ProgressCell, ProgressRecord, Windows};
 use crate::cells::held::Held;
 use crate::cells::state_cell::{Kind, StateCell};
 use crate::cells::{ListsCell, PanesCell, WaysOfLists, WaysOfPanes};
@@ -142,7 +142,7 @@ impl Store {
         windows: &Windows,
         mover: Option<&Mover>,
     ) -> Result<Held<ProgressCell>> {
-        let types = (description_of::<()>(), description_of::<Record>());
+        let types = (description_of::<()>(), description_of::<ProgressRecord>());
         let mut manifest = manifest(name, "progress", "heap", types);
         manifest.definition = definition::of_windows(windows);
         // Its key groups are those of the other states, which are looked at.

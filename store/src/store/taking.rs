@@ -2,7 +2,7 @@
 
 use std::cell::Cell;
 
-use alluvium_layouts::{HasSameKey, Merge, Panes, Part, StateContext, Table, trace_span};
+use alluvium_layouts::{ForeignState, HasSameKey, Merge, Panes, StateContext, Table, trace_span};
 use alluvium_pagestore::{
     Account, EntryCodec, Key, MemoryKind, Result, State, StateManifest, Time,
 };
@@ -57,7 +57,7 @@ impl Inner {
 
 /// Puts the wanted records of a part into a table.
 pub(crate) fn put_records<K: Key, V: 'static>(
-    part: &Part,
+    part: &ForeignState,
     codec: &EntryCodec<K, V>,
     table: &mut impl Table<K, V>,
 ) -> Result<()> {
@@ -77,7 +77,7 @@ pub(crate) fn put_records<K: Key, V: 'static>(
 
 /// Gives the wanted records of a part, and then none.
 fn each_record(
-    part: &Part,
+    part: &ForeignState,
     has_same_key: HasSameKey<'_>,
     give: &mut dyn FnMut(Option<&[u8]>) -> Result<()>,
 ) -> Result<()> {
@@ -86,7 +86,7 @@ fn each_record(
 }
 
 /// Reading has just given its memory back: who puts what is left is not to grow into it.
-fn lent_again<R>(part: &Part, put: impl FnOnce() -> R) -> R {
+fn lent_again<R>(part: &ForeignState, put: impl FnOnce() -> R) -> R {
     let (account, reading) = (&part.context.account, part.reading_bytes());
     account.charge(MemoryKind::Buffers, reading);
     let put = put();
@@ -99,7 +99,7 @@ pub(crate) type Pane<K, A> = (Time, K, Cell<Option<A>>);
 
 /// Puts the wanted accumulators of a part into panes.
 pub(crate) fn put_panes<K: Key, A: State>(
-    part: &Part,
+    part: &ForeignState,
     merge: &Merge<A>,
     panes: &mut impl Panes<K, A>,
 ) -> Result<()> {

@@ -13,12 +13,12 @@ use alluvium_pagestore::{
     BlobWriter, HeapSize, Key, Lookup, MemoryKind, Result, State, StateImage, Time, rounded,
 };
 
-use crate::checkpoint::{FREE_BYTES, InSteps, Pace};
+use crate::checkpoint::{FREE_BYTES, InSteps, WriterSizes};
 use crate::heap::lists::reading::{Captured, Reading, Source};
 use crate::heap::lists::records::{Due, Records};
 use crate::heap::lists::{Bucket, HeapLists};
 use crate::heap::segment_bytes;
-use crate::restore::full_image::{kept_free, pace};
+use crate::restore::full_image::{kept_free, sizes};
 use crate::support::by_time_unsafe::ByTime;
 
 /// Bytes booked for a bucket at the barrier: what is to be read of it, and its time.
@@ -42,9 +42,9 @@ impl<K: Key, E: State> HeapLists<K, E> {
         drop(self.remembered.give_up());
         let account = self.context.account.clone();
         let values = self.buckets.values().map(|bucket| bucket.values).sum();
-        let pace = Pace { segment_bytes: segment_bytes(values), ..self.pace() };
+        let sizes = WriterSizes { segment_bytes: segment_bytes(values), ..self.sizes() };
         // A record is copied before it is encoded.
-        let booked = self.buckets.len() as u64 * BUCKET_BYTES + pace.value_bytes;
+        let booked = self.buckets.len() as u64 * BUCKET_BYTES + sizes.value_bytes;
         account.reserve(MemoryKind::Buffers, booked, "a checkpoint's buckets")?;
         let range = self.range;
         self.buckets.for_each_mut(&mut |bucket| {
@@ -57,11 +57,11 @@ impl<K: Key, E: State> HeapLists<K, E> {
             next: 0,
             gone: ByTime::new(),
             purged: std::mem::take(&mut self.purged),
-            record_bytes: record_bytes(&pace),
+            record_bytes: record_bytes(&sizes),
             at_once: false,
             booked,
         }));
-        self.remembered.begin_at(None, pace)
+        self.remembered.begin_at(None, sizes)
     }
 
     /// Does a bounded share; the image at the end.
@@ -92,10 +92,10 @@ impl<K: Key, E: State> HeapLists<K, E> {
         }
     }
 
-    fn pace(&self) -> Pace {
-        let pace = pace::<(Time, K), Vec<E>>(&self.context, u64::MAX);
+    fn sizes(&self) -> WriterSizes {
+        let sizes = sizes::<(Time, K), Vec<E>>(&self.context, u64::MAX);
         let element = if E::NO_HEAP { 0 } else { self.context.max_value_bytes };
-        Pace { value_bytes: record_bytes(&pace) as u64 + element + 256, ..pace }
+        WriterSizes { value_bytes: record_bytes(&sizes) as u64 + element + 256, ..sizes }
     }
 
     /// What has to stay free, so that the lists can be checkpointed and be read again; not for buckets.
@@ -103,9 +103,9 @@ impl<K: Key, E: State> HeapLists<K, E> {
         if self.context.segments.is_none() {
             return 0;
         }
-        let pace = self.pace();
+        let sizes = self.sizes();
         // A record is copied before it is encoded.
-        kept_free(&self.context, &pace) + pace.value_bytes
+        kept_free(&self.context, &sizes) + sizes.value_bytes
     }
 
     /// A list is about to change: notes what it has, if it was not read.
@@ -254,6 +254,6 @@ impl<K: Key, E: State> HeapLists<K, E> {
 }
 
 /// Bytes after which a record ends: some of them fit into a batch.
-fn record_bytes(pace: &Pace) -> usize {
-    pace.batch_bytes / 4
+fn record_bytes(sizes: &WriterSizes) -> usize {
+    sizes.batch_bytes / 4
 }

@@ -34,7 +34,7 @@ type RunValue = (u64, bool, Vec<(u64, u32, u32)>);
 
 /// A stretch of records of one run in a segment.
 #[derive(Debug)]
-struct Part {
+struct RunPart {
     /// Grain of its first record.
     first: u32,
     records: u32,
@@ -46,7 +46,7 @@ struct Part {
 /// What the catalog says.
 #[derive(Debug, Default)]
 struct Catalog {
-    parts: HashMap<SegmentId, Vec<Part>>,
+    parts: HashMap<SegmentId, Vec<RunPart>>,
     /// Of a bucket and a key, the first run that is the key's.
     cuts: HashMap<(i64, String), u64>,
     /// Of a key, what its lists in other buckets have from a bucket's runs.
@@ -153,7 +153,7 @@ impl Block {
 }
 
 /// What is called with each block of runs, until it says that it has enough.
-type Visit<'v> = &'v mut dyn FnMut(&Part, RecordBytes<'_>) -> Result<bool>;
+type Visit<'v> = &'v mut dyn FnMut(&RunPart, RecordBytes<'_>) -> Result<bool>;
 
 impl Lists<'_> {
     /// Says whether `visit` had enough.
@@ -205,7 +205,7 @@ impl Lists<'_> {
 
     fn export_block(
         &self,
-        part: &Part,
+        part: &RunPart,
         record: RecordBytes<'_>,
         sink: &mut Sink<'_>,
     ) -> Result<bool> {
@@ -257,7 +257,7 @@ type Owners<'o> = &'o mut dyn FnMut(&Value, i64) -> Vec<(i64, i64)>;
 
 impl Catalog {
     /// The buckets in which a key has what it has in a run, with its rank there.
-    fn owners(&self, part: &Part, (key, first): (&Value, u64), rank: i64) -> Vec<(i64, i64)> {
+    fn owners(&self, part: &RunPart, (key, first): (&Value, u64), rank: i64) -> Vec<(i64, i64)> {
         let place = (part.bucket, name_of(key));
         let mut owners = Vec::new();
         let first = self.cuts.get(&place).copied().unwrap_or(0).max(first);
@@ -344,7 +344,7 @@ impl Catalog {
             return Ok(());
         }
         for (segment, first, records) in parts {
-            let part = Part { first, records, bucket, run, purged };
+            let part = RunPart { first, records, bucket, run, purged };
             self.parts.entry(SegmentId(segment)).or_default().push(part);
         }
         Ok(())

@@ -12,7 +12,8 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use alluvium_layouts::{
-    CheckpointOutcome, Heap, HeapTable, Layout, Part, StateContext, Table, TableStats, Upkeep,
+    CheckpointOutcome, ForeignState, Heap, HeapTable, Layout, StateContext, Table, TableStats,
+    Upkeep,
 };
 use alluvium_pagestore::{
     BlobWriter, Encoded, Error, ErrorKind, KeyGroup, KeyHash, Result, StateImage, Time,
@@ -24,7 +25,7 @@ use crate::durability::export::{Entry, Visit};
 use crate::durability::moving::{Arriving, GroupCursor};
 
 /// The greatest time that was seen, and the first.
-pub(crate) type Record = (Time, Time);
+pub(crate) type TimesSeen = (Time, Time);
 
 /// What one call needs to know of time.
 #[derive(Clone, Copy, Debug)]
@@ -69,13 +70,13 @@ pub(crate) struct Lifetime {
     pub(crate) removed: Cell<u64>,
     pub(crate) looked: Cell<u64>,
     key_groups: u16,
-    table: RefCell<HeapTable<(), Record>>,
+    table: RefCell<HeapTable<(), TimesSeen>>,
 }
 
 impl Lifetime {
     pub(crate) fn open(name: &str, rules: Rules, context: StateContext) -> Result<Rc<Self>> {
         let key_groups = context.key_groups;
-        let mut table: HeapTable<(), Record> = Heap::new().open(context)?;
+        let mut table: HeapTable<(), TimesSeen> = Heap::new().open(context)?;
         let (time, since) = table.get(&())?.copied().unwrap_or((Time::MIN, Time::MIN));
         let lifetime = Self {
             name: name.into(),
@@ -190,15 +191,15 @@ impl Lifetime {
     }
 
     /// Joins what another store's checkpoint says, of which this store takes keys over.
-    pub(crate) fn take(&self, part: &Part) -> Result<()> {
-        part.for_each_of_all(|(), record: Record| self.join(record))
+    pub(crate) fn take(&self, part: &ForeignState) -> Result<()> {
+        part.for_each_of_all(|(), record: TimesSeen| self.join(record))
     }
 
     /// Goes on from this record too. What was over there is over here: the later time holds.
     ///
     /// # Errors
     /// Those of a time that is too far ahead to be believed.
-    fn join(&self, (time, since): Record) -> Result<()> {
+    fn join(&self, (time, since): TimesSeen) -> Result<()> {
         if time > self.time.get() {
             self.check(time)?;
         }
@@ -211,7 +212,7 @@ impl Lifetime {
         Ok(())
     }
 
-    fn record(&self) -> Record {
+    fn record(&self) -> TimesSeen {
         // A clock that is not believed has not moved the time.
         let _ = self.moment();
         (self.time.get(), self.since.get())
@@ -276,7 +277,7 @@ impl Portable for Lifetime {
     }
 
     fn import(&self, entry: Entry<'_>) -> Result<()> {
-        let ((), record) = Encoded::get::<(), Record>(entry.key, entry.value)?;
+        let ((), record) = Encoded::get::<(), TimesSeen>(entry.key, entry.value)?;
         self.join(record)
     }
 }
@@ -290,7 +291,7 @@ impl Movable for Lifetime {
 
     /// As [`import`](Portable::import), with what is over where it comes from.
     fn install(&self, entry: Entry<'_>, _: &mut Arriving) -> Result<()> {
-        let ((), (record, over)) = Encoded::get::<(), (Record, Time)>(entry.key, entry.value)?;
+        let ((), (record, over)) = Encoded::get::<(), (TimesSeen, Time)>(entry.key, entry.value)?;
         self.join(record)?;
         self.over.set(over.max(self.over.get()));
         Ok(())

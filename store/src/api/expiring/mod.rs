@@ -12,7 +12,7 @@ mod timed;
 mod ttl;
 mod value;
 
-pub(crate) use lifetime::{Lifetime, Record, Rules};
+pub(crate) use lifetime::{Lifetime, Rules, TimesSeen};
 pub use map::{ExpiringMap, ExpiringMapOf};
 pub(crate) use sweeping::{Pass, Sweeping};
 pub use timed::Timed;

@@ -66,7 +66,7 @@ impl Pass {
 }
 
 /// Removes some entries of a table that are over.
-type Step<'s> = &'s mut dyn FnMut(&mut Pass, usize) -> Result<()>;
+type SweepStep<'s> = &'s mut dyn FnMut(&mut Pass, usize) -> Result<()>;
 
 impl Sweeping {
     pub(crate) fn new(lifetime: Rc<Lifetime>) -> Self {
@@ -99,7 +99,7 @@ impl Sweeping {
 
     /// Has `step` look at about `fuel` entries, if a pass is under way or due; says at how many.
     /// `idle`: there is time to go over again what a pass may have missed.
-    pub(crate) fn step(&self, fuel: usize, idle: bool, step: Step<'_>) -> Result<usize> {
+    pub(crate) fn step(&self, fuel: usize, idle: bool, step: SweepStep<'_>) -> Result<usize> {
         let mut under_way = self.pass.borrow_mut();
         if under_way.is_none() {
             let over = self.lifetime.moment()?.over;

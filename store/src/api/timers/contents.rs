@@ -3,18 +3,18 @@
 use std::any::Any;
 use std::rc::Rc;
 
-use alluvium_layouts::{Part, Place, Upkeep};
+use alluvium_layouts::{ForeignState, Place, Upkeep};
 use alluvium_pagestore::{Encoded, Key, KeyGroup, MemoryKind, Result, State, Time};
 
 use super::set::Timer;
 use super::table::TimerTable;
-use crate::cells::state_cell::{Contents, Core, InGroups, Kept, Outgoing, StateCell};
+use crate::cells::state_cell::{Contents, Core, InGroups, KeptState, Outgoing, StateCell};
 use crate::durability::export::{Entry, check_hash};
 
 /// Timers as the store has them.
-pub(crate) type TimersCell<K, N> = StateCell<Kept<TimerTable<K, N>, ()>>;
+pub(crate) type TimersCell<K, N> = StateCell<KeptState<TimerTable<K, N>, ()>>;
 
-impl<K: Key + Ord, N: State + Ord> Contents for Kept<TimerTable<K, N>, ()> {
+impl<K: Key + Ord, N: State + Ord> Contents for KeptState<TimerTable<K, N>, ()> {
     fn upkeep(&self) -> &dyn Upkeep {
         &self.inner.layout
     }
@@ -27,7 +27,7 @@ impl<K: Key + Ord, N: State + Ord> Contents for Kept<TimerTable<K, N>, ()> {
         true
     }
 
-    fn take(&mut self, part: &Part) -> Result<()> {
+    fn take(&mut self, part: &ForeignState) -> Result<()> {
         let table = &mut self.inner.layout;
         part.for_each_entry(
             |(_, key): &(Time, K)| key.key_hash(),

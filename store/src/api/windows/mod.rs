@@ -38,7 +38,7 @@ pub use layout::{HolisticLayout, WindowLayout};
 pub use session_set::SessionSet;
 
 pub(crate) use grid::Grid;
-pub(crate) use progress::{ProgressCell, Record};
+pub(crate) use progress::{ProgressCell, ProgressRecord};
 
 /// A span of event time: includes `start`, excludes `end`.
 ///

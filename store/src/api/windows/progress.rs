@@ -5,7 +5,8 @@ use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
 use alluvium_layouts::{
-    CheckpointOutcome, Heap, HeapTable, Layout, Part, StateContext, Table, TableStats, Upkeep,
+    CheckpointOutcome, ForeignState, Heap, HeapTable, Layout, StateContext, Table, TableStats,
+    Upkeep,
 };
 use alluvium_pagestore::{
     BlobWriter, Encoded, Error, ErrorKind, Key, KeyGroup, KeyHash, Result, StateImage, Time,
@@ -20,9 +21,9 @@ use crate::store::definition;
 
 /// What has been done: the watermark; the watermark for which all was done; the end of the last
 /// window that fired, where there was one.
-pub(crate) type Record = (Time, Time, Option<Time>);
+pub(crate) type ProgressRecord = (Time, Time, Option<Time>);
 
-/// A [`Record`], and whether something is half done, which no checkpoint can hold.
+/// A [`ProgressRecord`], and whether something is half done, which no checkpoint can hold.
 #[derive(Debug)]
 pub(crate) struct ProgressCell {
     name: String,
@@ -41,7 +42,7 @@ pub(crate) struct ProgressCell {
     joined: Cell<bool>,
     /// What the last handle knew beside all this, for the next one.
     left: RefCell<Option<Box<dyn Any>>>,
-    table: RefCell<HeapTable<(), Record>>,
+    table: RefCell<HeapTable<(), ProgressRecord>>,
 }
 
 impl ProgressCell {
@@ -51,7 +52,7 @@ impl ProgressCell {
         context: StateContext,
         groups: Option<Rc<Groups>>,
     ) -> Result<Rc<Self>> {
-        let mut table: HeapTable<(), Record> = Heap::new().open(context)?;
+        let mut table: HeapTable<(), ProgressRecord> = Heap::new().open(context)?;
         let restored = table.get(&())?.copied();
         let (watermark, settled, fired) = restored.unwrap_or((Time::MIN, Time::MIN, None));
         Ok(Rc::new(Self {
@@ -97,7 +98,7 @@ impl ProgressCell {
     }
 
     /// How far all is done; an error in the middle of something.
-    fn record(&self) -> Result<Record> {
+    fn record(&self) -> Result<ProgressRecord> {
         if self.busy.get() {
             let message = "windows are being fired; advance until that is done, then checkpoint";
             return Err(Error::new(ErrorKind::InUse, message).with("state", &self.name));
@@ -140,7 +141,7 @@ impl ProgressCell {
     }
 
     /// How far all is done, for a key group that moves: nothing is left to be fired.
-    fn record_to_move(&self) -> Result<Record> {
+    fn record_to_move(&self) -> Result<ProgressRecord> {
         if self.due.get() {
             let message = "windows are due; advance until that is done, then move key groups";
             return Err(Error::new(ErrorKind::InUse, message).with("state", &self.name));
@@ -150,7 +151,7 @@ impl ProgressCell {
 
     /// Takes in what the store says that a key group comes from: both are at one watermark, and done with
     /// it, so that of both what has not fired was empty.
-    fn meet(&self, (watermark, settled, fired): Record) -> Result<()> {
+    fn meet(&self, (watermark, settled, fired): ProgressRecord) -> Result<()> {
         let (here, also, _) = self.record_to_move()?;
         if (watermark, settled) != (here, also) {
             let message = format!(
@@ -165,9 +166,9 @@ impl ProgressCell {
     }
 
     /// Joins what another store's checkpoint says, of which this store takes keys over.
-    pub(crate) fn take(&self, part: &Part) -> Result<()> {
+    pub(crate) fn take(&self, part: &ForeignState) -> Result<()> {
         // It is not a key's: whoever takes any key of the windows goes on from it.
-        part.for_each_of_all(|(), record: Record| self.join(record))
+        part.for_each_of_all(|(), record: ProgressRecord| self.join(record))
     }
 
     /// Goes on from this record too: all windows that had fired there have fired.
@@ -178,7 +179,7 @@ impl ProgressCell {
     /// at one frontier have the same watermark. The last window that fired may differ, as windows
     /// without anything do not fire: of the same watermark the latest is right, since what did not
     /// fire before it was empty.
-    pub(crate) fn join(&self, (watermark, settled, fired): Record) -> Result<()> {
+    pub(crate) fn join(&self, (watermark, settled, fired): ProgressRecord) -> Result<()> {
         self.due.set(true);
         let fired = fired.map(|end| i128::from(end.0));
         if !self.joined.replace(true) && self.watermark.get() == Time::MIN {
@@ -250,7 +251,7 @@ impl Portable for ProgressCell {
     }
 
     fn import(&self, entry: Entry<'_>) -> Result<()> {
-        let ((), record) = Encoded::get::<(), Record>(entry.key, entry.value)?;
+        let ((), record) = Encoded::get::<(), ProgressRecord>(entry.key, entry.value)?;
         self.join(record)
     }
 }
@@ -280,7 +281,8 @@ impl Movable for ProgressCell {
     }
 
     fn install(&self, entry: Entry<'_>, _: &mut Arriving) -> Result<()> {
-        let ((), (record, windows)) = Encoded::get::<(), (Record, String)>(entry.key, entry.value)?;
+        let ((), (record, windows)) =
+            Encoded::get::<(), (ProgressRecord, String)>(entry.key, entry.value)?;
         let (theirs, ours) =
             (serde_json::from_str(&windows).ok(), definition::of_windows(&self.windows.get()));
         let theirs = (theirs.as_ref(), "where the key group comes from");

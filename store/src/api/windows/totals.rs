@@ -11,7 +11,7 @@
 use std::cell::Cell;
 use std::ops::Range;
 
-use alluvium_layouts::{Cursor, Panes, Run};
+use alluvium_layouts::{Cursor, PaneRun, Panes};
 use alluvium_pagestore::{ErrorKind, Key, Result, State, Time};
 
 use super::Window;
@@ -314,7 +314,7 @@ impl<K: Key, A: State, P: Panes<K, Total<A>>> Totals<K, A, P> {
             // What a key group that has gone left does not count.
             let all_count = slices.groups().is_none();
             let visited = panes.run(0, |totals| {
-                let mut add = |mut run: Run<'_, K, A>| {
+                let mut add = |mut run: PaneRun<'_, K, A>| {
                     count += run.len();
                     if all_count && failed.is_none() {
                         let change = |total: &mut _, acc: &_| change(acc, total);

@@ -4,7 +4,7 @@ use std::any::Any;
 use std::ops::RangeInclusive;
 use std::rc::Rc;
 
-use alluvium_layouts::{Cursor, Part, Upkeep};
+use alluvium_layouts::{Cursor, ForeignState, Upkeep};
 use alluvium_pagestore::{Encoded, KeyGroup, Result, Time};
 
 use super::{Core, Portable, StateCell};
@@ -38,7 +38,7 @@ pub(crate) trait Contents: 'static {
     }
 
     /// Puts what another store's checkpoint has.
-    fn take(&mut self, part: &Part) -> Result<()>;
+    fn take(&mut self, part: &ForeignState) -> Result<()>;
 
     /// Entries there are.
     fn len(&self) -> u64;

@@ -230,7 +230,7 @@ impl AnyCell {
         at: &mut GroupCursor,
         fuel: usize,
         contents: &mut dyn Contents,
-        step: Step<'_>,
+        step: PartStep<'_>,
     ) -> Result<()> {
         match self.core.kind {
             Kind::Map => step(contents, Time::MIN, &mut at.cursor, fuel).map(drop),
@@ -267,14 +267,14 @@ impl AnyCell {
 }
 
 /// Does a step of a part; says how much of the fuel it took.
-type Step<'s> = &'s mut dyn FnMut(&mut dyn Contents, Time, &mut Cursor, usize) -> Result<usize>;
+type PartStep<'s> = &'s mut dyn FnMut(&mut dyn Contents, Time, &mut Cursor, usize) -> Result<usize>;
 
 /// Steps through one slice or bucket after the other, from a place on.
 fn part_by_part(
     at: &mut GroupCursor,
     fuel: usize,
     contents: &mut dyn Contents,
-    step: Step<'_>,
+    step: PartStep<'_>,
 ) -> Result<()> {
     let mut left = fuel.max(1);
     while left > 0 && !at.cursor.done {

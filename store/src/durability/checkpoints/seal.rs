@@ -17,7 +17,7 @@ use alluvium_pagestore::{
 
 use alluvium_pagestore::mailbox::{TryRecvError, mailbox};
 
-use super::{Checkpoint, Checkpoints, MOMENT, Part, Retained, Sealing, entries_of, pin};
+use super::{Checkpoint, Checkpoints, MOMENT, Retained, SealedState, Sealing, entries_of, pin};
 use crate::cells::pacing::{Shares, Stream};
 use crate::durability::sources::Sources;
 use crate::store::aside::Aside;
@@ -197,7 +197,7 @@ impl Seal {
             // Who waits until this one is whole has records changed before they are copied.
             let by_clock = if is_short && others { Pace::WHOLE } else { by_clock };
             let Sealing { blobs, parts, pinned, .. } = sealing;
-            let Part { manifest, taking, waits } = &mut parts[at];
+            let SealedState { manifest, taking, waits } = &mut parts[at];
             let working = taking.as_ref().expect("it has the turn");
             let share = working.pace_checkpoint(Stream { by_clock, moves });
             let image = share.and_then(|()| working.continue_checkpoint(blobs));

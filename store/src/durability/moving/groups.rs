@@ -24,7 +24,7 @@ pub enum Standing {
 
 /// A standing, with what tells chunks apart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Part {
+pub(super) enum GroupState {
     /// With the last move that brought it.
     Here(Option<Move>),
     Leaving(Move),
@@ -64,7 +64,7 @@ fn random() -> u128 {
 #[derive(Debug)]
 pub(crate) struct Groups {
     name: String,
-    parts: RefCell<Vec<Part>>,
+    parts: RefCell<Vec<GroupState>>,
     begun_with: RefCell<Stock>,
     /// Whether a checkpoint has told what it was begun with.
     is_restored: Cell<bool>,
@@ -89,11 +89,11 @@ impl Stock {
         Self { here, going: KeyGroups::default() }
     }
 
-    fn part(&self, group: KeyGroup) -> Part {
+    fn part(&self, group: KeyGroup) -> GroupState {
         match (self.here.contains(group), self.going.contains(group)) {
-            (true, _) => Part::Here(None),
-            (false, true) => Part::Going,
-            (false, false) => Part::Away,
+            (true, _) => GroupState::Here(None),
+            (false, true) => GroupState::Going,
+            (false, false) => GroupState::Away,
         }
     }
 }
@@ -132,7 +132,7 @@ impl Groups {
         KeyGroup::of(hash, self.count()).0
     }
 
-    pub(super) fn part(&self, group: KeyGroup) -> Result<Part> {
+    pub(super) fn part(&self, group: KeyGroup) -> Result<GroupState> {
         let (parts, groups) = (self.parts.borrow(), self.count());
         parts.get(usize::from(group.0)).copied().ok_or_else(|| {
             let message = format!("there is no key group {} of {groups}", group.0);
@@ -140,7 +140,7 @@ impl Groups {
         })
     }
 
-    pub(super) fn set(&self, group: KeyGroup, part: Part) {
+    pub(super) fn set(&self, group: KeyGroup, part: GroupState) {
         let had = self.has(group.0);
         self.parts.borrow_mut()[usize::from(group.0)] = part;
         self.changes.set(self.changes.get() + u64::from(had != self.has(group.0)));
@@ -176,7 +176,8 @@ impl Groups {
     }
 
     fn first_under_way(&self) -> Option<usize> {
-        let is_under_way = |part: &Part| matches!(part, Part::Leaving(_) | Part::Arriving(..));
+        let is_under_way =
+            |part: &GroupState| matches!(part, GroupState::Leaving(_) | GroupState::Arriving(..));
         self.parts.borrow().iter().position(is_under_way)
     }
 
@@ -188,11 +189,11 @@ impl Groups {
 
     pub(super) fn standing(&self, group: KeyGroup) -> Result<Standing> {
         Ok(match self.part(group)? {
-            Part::Here(_) => Standing::Here,
-            Part::Leaving(_) => Standing::Leaving,
-            Part::Going => Standing::Going,
-            Part::Away => Standing::Away,
-            Part::Arriving(..) => Standing::Arriving,
+            GroupState::Here(_) => Standing::Here,
+            GroupState::Leaving(_) => Standing::Leaving,
+            GroupState::Going => Standing::Going,
+            GroupState::Away => Standing::Away,
+            GroupState::Arriving(..) => Standing::Arriving,
         })
     }
 
@@ -204,15 +205,15 @@ impl Groups {
     pub(crate) fn check(&self, hash: u64) -> Result<()> {
         let group = self.group_of(hash);
         match self.parts.borrow()[usize::from(group)] {
-            Part::Here(_) => Ok(()),
+            GroupState::Here(_) => Ok(()),
             part => Err(self.refuse(group, part)),
         }
     }
 
     #[cold]
-    fn refuse(&self, group: u16, part: Part) -> Error {
+    fn refuse(&self, group: u16, part: GroupState) -> Error {
         let (kind, what) = match part {
-            Part::Away => (ErrorKind::Mismatch, "is not in this store"),
+            GroupState::Away => (ErrorKind::Mismatch, "is not in this store"),
             _ => (ErrorKind::InUse, "is moving and cannot change now"),
         };
         self.error(kind, &format!("key group {group} {what}"))
@@ -220,7 +221,10 @@ impl Groups {
 
     /// The group is here, or being given away.
     pub(crate) fn has(&self, group: u16) -> bool {
-        matches!(self.parts.borrow()[usize::from(group)], Part::Here(_) | Part::Leaving(_))
+        matches!(
+            self.parts.borrow()[usize::from(group)],
+            GroupState::Here(_) | GroupState::Leaving(_)
+        )
     }
 
     /// What the unit is called.
@@ -239,13 +243,13 @@ impl Groups {
              it and this one has begun to forget it",
         )?;
         let parts = self.parts.borrow();
-        let those = |is_one: fn(&Part) -> bool| {
+        let those = |is_one: fn(&GroupState) -> bool| {
             let all = (0..).zip(&*parts).filter(|(_, part)| is_one(part));
             all.map(|(group, _)| KeyGroup(group)).collect()
         };
         Ok(Stock {
-            here: those(|part| matches!(part, Part::Here(_))),
-            going: those(|part| matches!(part, Part::Going)),
+            here: those(|part| matches!(part, GroupState::Here(_))),
+            going: those(|part| matches!(part, GroupState::Going)),
         })
     }
 
@@ -267,10 +271,10 @@ impl Groups {
             // What was left of a group may be gone by now.
             let then = begun_with.part(group);
             let is_as_then = match part {
-                Part::Here(_) => then == Part::Here(None),
-                Part::Away => matches!(then, Part::Away | Part::Going),
-                Part::Going => then == Part::Going,
-                Part::Leaving(_) | Part::Arriving(..) => false,
+                GroupState::Here(_) => then == GroupState::Here(None),
+                GroupState::Away => matches!(then, GroupState::Away | GroupState::Going),
+                GroupState::Going => then == GroupState::Going,
+                GroupState::Leaving(_) | GroupState::Arriving(..) => false,
             };
             if !is_as_then {
                 let message = format!(
@@ -286,8 +290,8 @@ impl Groups {
             self.is_restored.set(true);
             // What other states had of these is gone; this one may have some.
             for (group, part) in (0..).map(KeyGroup).zip(&mut *self.parts.borrow_mut()) {
-                if restored.part(group) == Part::Going {
-                    *part = Part::Going;
+                if restored.part(group) == GroupState::Going {
+                    *part = GroupState::Going;
                 }
             }
             return Ok(Vec::new());
@@ -322,8 +326,9 @@ impl Groups {
 
     /// Whether no group moves and none has.
     pub(crate) fn are_settled(&self) -> Result<()> {
-        let moves =
-            |part: &Part| matches!(part, Part::Leaving(_) | Part::Going | Part::Arriving(..));
+        let moves = |part: &GroupState| {
+            matches!(part, GroupState::Leaving(_) | GroupState::Going | GroupState::Arriving(..))
+        };
         match self.parts.borrow().iter().position(moves) {
             None => Ok(()),
             Some(group) => {

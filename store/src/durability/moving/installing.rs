@@ -6,7 +6,7 @@
 use alluvium_pagestore::{ErrorKind, KeyGroup, MemoryKind, Result};
 
 use super::chunk::ChunkReader;
-use super::groups::{Move, Part};
+use super::groups::{GroupState, Move};
 use super::{Inner, Mover};
 
 /// How much of a chunk is installed, which did not fit.
@@ -47,25 +47,28 @@ impl Mover {
             );
         }
         match groups.part(group)? {
-            Part::Here(Some(by)) if by.is_of(head.by) => return Ok((group, true)),
-            Part::Here(_) => return Err(self.refuse(group, "is here already")),
-            Part::Leaving(_) | Part::Going => {
+            GroupState::Here(Some(by)) if by.is_of(head.by) => return Ok((group, true)),
+            GroupState::Here(_) => return Err(self.refuse(group, "is here already")),
+            GroupState::Leaving(_) | GroupState::Going => {
                 let message =
                     format!("forget key group {} first: entries of it are left here", group.0);
                 return Err(groups.error(ErrorKind::InUse, &message));
             }
-            Part::Away if head.number == 0 => {}
-            Part::Arriving(by, _) if !by.is_of(head.by) => {
+            GroupState::Away if head.number == 0 => {}
+            GroupState::Arriving(by, _) if !by.is_of(head.by) => {
                 return Err(
                     self.refuse(group, "has arrived in part by another move: forget that first")
                 );
             }
-            Part::Arriving(by, next) if (head.by.attempt, head.number) < (by.attempt, next) => {
+            GroupState::Arriving(by, next)
+                if (head.by.attempt, head.number) < (by.attempt, next) =>
+            {
                 return Ok((group, false));
             }
-            Part::Arriving(by, next) if (head.by.attempt, head.number) == (by.attempt, next) => {}
-            Part::Arriving(..) if head.number == 0 => {}
-            Part::Away | Part::Arriving(..) => {
+            GroupState::Arriving(by, next)
+                if (head.by.attempt, head.number) == (by.attempt, next) => {}
+            GroupState::Arriving(..) if head.number == 0 => {}
+            GroupState::Away | GroupState::Arriving(..) => {
                 let what = format!("lacks chunks before number {}", head.number);
                 return Err(self.refuse(group, &what));
             }
@@ -73,7 +76,7 @@ impl Mover {
         states.iter().try_for_each(|state| state.may_move())?;
         let memory = chunk.len() as u64;
         root.reserve(MemoryKind::Buffers, memory, "a piece of a key group that arrives")?;
-        groups.set(group, Part::Arriving(head.by, head.number));
+        groups.set(group, GroupState::Arriving(head.by, head.number));
         self.wake(group, false);
         let half = self.0.half.borrow_mut().remove(&group.0);
         let half = half.filter(|half| (half.by, half.number) == (head.by, head.number));
@@ -106,10 +109,10 @@ impl Mover {
             return Err(error);
         }
         if head.last {
-            groups.set(group, Part::Here(Some(head.by)));
+            groups.set(group, GroupState::Here(Some(head.by)));
             self.wake(group, true);
         } else {
-            groups.set(group, Part::Arriving(head.by, head.number + 1));
+            groups.set(group, GroupState::Arriving(head.by, head.number + 1));
         }
         Ok((group, head.last))
     }

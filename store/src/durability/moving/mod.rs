@@ -38,8 +38,8 @@ use crate::durability::export::Encoding;
 use crate::store::Store;
 use chunk::{ChunkWriter, Head};
 pub use groups::Standing;
+use groups::{GroupState, Move};
 pub(crate) use groups::{Groups, Stock};
-use groups::{Move, Part};
 pub(crate) use installing::Arriving;
 use installing::Half;
 
@@ -287,11 +287,11 @@ impl Mover {
             state.may_move()?;
         }
         let by = match groups.part(group)? {
-            Part::Here(_) => groups.freeze(),
-            Part::Leaving(by) => Move { attempt: by.attempt + 1, ..by },
+            GroupState::Here(_) => groups.freeze(),
+            GroupState::Leaving(by) => Move { attempt: by.attempt + 1, ..by },
             _ => return Err(self.refuse(group, "is not here")),
         };
-        groups.set(group, Part::Leaving(by));
+        groups.set(group, GroupState::Leaving(by));
         self.wake(group, false);
         let (place, entry_bytes) = (GroupCursor::default(), 0);
         Ok(Extraction { group, by, state: 0, place, number: 0, ended: false, entry_bytes })
@@ -307,7 +307,7 @@ impl Mover {
     /// [`ErrorKind::OverBudget`]. Those of reading. Ask again, or [`keep`](Mover::keep) the group.
     pub fn next_chunk(&self, rest: &mut Extraction, bytes: usize) -> Result<Option<Vec<u8>>> {
         let Inner { groups, root, max_value_bytes, .. } = &*self.0;
-        if groups.part(rest.group)? != Part::Leaving(rest.by) {
+        if groups.part(rest.group)? != GroupState::Leaving(rest.by) {
             return Err(self.refuse(rest.group, "is no longer being given away by this extraction"));
         }
         if rest.ended {
@@ -395,10 +395,10 @@ impl Mover {
     /// # Errors
     /// [`ErrorKind::Mismatch`] if it is not being given away.
     pub fn keep(&self, group: KeyGroup) -> Result<()> {
-        let Part::Leaving(_) = self.0.groups.part(group)? else {
+        let GroupState::Leaving(_) = self.0.groups.part(group)? else {
             return Err(self.refuse(group, "is not being given away"));
         };
-        self.0.groups.set(group, Part::Here(None));
+        self.0.groups.set(group, GroupState::Here(None));
         self.wake(group, true);
         Ok(())
     }
@@ -413,16 +413,16 @@ impl Mover {
     pub fn leave(&self, group: KeyGroup) -> Result<()> {
         let groups = &self.0.groups;
         match groups.part(group)? {
-            Part::Here(_) => Err(self.refuse(group, "is here, and not being given away")),
-            part @ (Part::Leaving(_) | Part::Arriving(..)) => {
-                if let Part::Leaving(_) = part {
+            GroupState::Here(_) => Err(self.refuse(group, "is here, and not being given away")),
+            part @ (GroupState::Leaving(_) | GroupState::Arriving(..)) => {
+                if let GroupState::Leaving(_) = part {
                     self.0.states.borrow().iter().try_for_each(|state| state.may_move())?;
                 }
-                groups.set(group, Part::Going);
+                groups.set(group, GroupState::Going);
                 self.0.half.borrow_mut().remove(&group.0);
                 Ok(())
             }
-            Part::Going | Part::Away => Ok(()),
+            GroupState::Going | GroupState::Away => Ok(()),
         }
     }
 
@@ -435,7 +435,7 @@ impl Mover {
     pub fn forget(&self, group: KeyGroup, fuel: usize) -> Result<bool> {
         let Inner { groups, states, names, going, .. } = &*self.0;
         self.leave(group)?;
-        if groups.part(group)? == Part::Away {
+        if groups.part(group)? == GroupState::Away {
             return Ok(true);
         }
         let (states, mut going) = (states.borrow(), going.borrow_mut());
@@ -451,7 +451,7 @@ impl Mover {
             return Ok(false);
         }
         going.remove(&group.0);
-        groups.set(group, Part::Away);
+        groups.set(group, GroupState::Away);
         Ok(true)
     }
 

@@ -9,7 +9,7 @@ use alluvium::{Error, ErrorKind, Result};
 
 use super::record::{JobCheckpoint, Record, WorkerCheckpoint};
 use super::restore::superseded;
-use super::{JobCheckpoints, Part, Phase, Turn, note_of, of_note, passing};
+use super::{JobCheckpoints, Phase, Turn, WorkerPart, note_of, of_note, passing};
 use crate::event_time::EventTime;
 use crate::job::place::owned_groups;
 
@@ -23,7 +23,7 @@ pub(super) type Verdict = (i64, String);
 
 impl<T: EventTime> JobCheckpoints<T> {
     /// All have written, or could not: the first worker has its helper commit.
-    pub(super) fn decide(&mut self, part: Part, said: &[(i64, String)]) -> Result<Phase> {
+    pub(super) fn decide(&mut self, part: WorkerPart, said: &[(i64, String)]) -> Result<Phase> {
         let mut workers = Vec::new();
         let mut failed = None;
         for (index, (_, note)) in said.iter().enumerate() {
@@ -59,7 +59,7 @@ impl<T: EventTime> JobCheckpoints<T> {
     pub(super) fn replaced(
         &self,
         verdict: Result<Verdict>,
-        part: Part,
+        part: WorkerPart,
         new: JobCheckpoint,
     ) -> Result<Phase> {
         let (verdict, why) = verdict.unwrap_or_else(|error| (UNKNOWN, error.to_string()));
@@ -70,7 +70,7 @@ impl<T: EventTime> JobCheckpoints<T> {
     /// The first worker has said what became of the record.
     pub(super) fn decided(
         &mut self,
-        part: Part,
+        part: WorkerPart,
         new: JobCheckpoint,
         (verdict, why): &Verdict,
     ) -> Result<Phase> {
@@ -119,7 +119,7 @@ impl<T: EventTime> JobCheckpoints<T> {
     ///
     /// # Errors
     /// Why, if nothing comes after it that could make the rows of sinks visible.
-    fn abandon(&mut self, part: Part, why: String) -> Result<()> {
+    fn abandon(&mut self, part: WorkerPart, why: String) -> Result<()> {
         let is_needed = part.is_last && !self.is_shown;
         if let Ok(seal) = part.seal {
             seal.abort();

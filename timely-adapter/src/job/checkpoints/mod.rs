@@ -51,7 +51,7 @@ use crate::job::worker::WorkerState;
 use directories::Removal;
 pub use input::JobInput;
 pub(crate) use input::Sent;
-use phase::{Part, Phase, drop_finished, is_of_one, note_of, of_note, passing};
+use phase::{Phase, WorkerPart, drop_finished, is_of_one, note_of, of_note, passing};
 pub(crate) use record::{COMMITTED, Record};
 pub use record::{JobCheckpoint, WorkerCheckpoint};
 
@@ -441,13 +441,13 @@ impl<T: EventTime> JobCheckpoints<T> {
             rows.push(self.state.store().aside("the rows of a sink", work));
         }
         let (position, is_last) = (position.to_vec(), self.is_last);
-        let part = Part { until, position, moved, seal, rows, is_last };
+        let part = WorkerPart { until, position, moved, seal, rows, is_last };
         self.phase = Phase::Sealing(self.state.arrive_saying(0, String::new())?, part);
         Ok(())
     }
 
     /// A step of writing.
-    fn write(&self, mut part: Part) -> Result<(Phase, Option<Turn>)> {
+    fn write(&self, mut part: WorkerPart) -> Result<(Phase, Option<Turn>)> {
         if let Ok(seal) = &mut part.seal {
             match seal.advance() {
                 // From now on the others may count on it.

@@ -17,12 +17,12 @@ pub(super) enum Phase {
     Agreeing(Meeting),
     /// Since so many turns there is nothing more to come out.
     Aligning(Time, u32),
-    Sealing(Meeting, Part),
-    Writing(Part),
-    Written(Meeting, Part),
+    Sealing(Meeting, WorkerPart),
+    Writing(WorkerPart),
+    Written(Meeting, WorkerPart),
     /// The first worker's helper replaces the record.
-    Committing(Aside<commit::Verdict>, Part, JobCheckpoint),
-    Deciding(Meeting, Part, JobCheckpoint),
+    Committing(Aside<commit::Verdict>, WorkerPart, JobCheckpoint),
+    Deciding(Meeting, WorkerPart, JobCheckpoint),
     Confirming(Seal),
     /// All have ended, and sinks are being committed.
     Finishing(Time),
@@ -30,7 +30,7 @@ pub(super) enum Phase {
 }
 
 /// This worker's part of the checkpoint under way.
-pub(super) struct Part {
+pub(super) struct WorkerPart {
     pub(super) until: Time,
     pub(super) position: Vec<u64>,
     /// Key groups that are not where they began, by operator.

@@ -36,7 +36,7 @@ pub struct FileSink<E> {
     /// Files that this run has made.
     made: u64,
     /// Parts whose checkpoints are not committed.
-    sealed: Vec<Part>,
+    sealed: Vec<PartFile>,
 }
 
 struct Open {
@@ -46,7 +46,7 @@ struct Open {
 
 /// A file of the rows of one worker before one checkpoint.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct Part {
+struct PartFile {
     number: u64,
     worker: usize,
     /// Of those that were sealed for the same checkpoint.
@@ -76,18 +76,18 @@ pub fn committed_files(directory: impl AsRef<Path>) -> Result<Vec<CommittedFile>
     let directory = directory.as_ref();
     let mut parts = Vec::new();
     each_name(directory, |name| {
-        parts.extend(Part::of(name));
+        parts.extend(PartFile::of(name));
         Ok(())
     })?;
     parts.sort_unstable();
-    let file = |part: Part| {
+    let file = |part: PartFile| {
         let path = directory.join(part.name());
         CommittedFile { number: part.number, worker: part.worker, path }
     };
     Ok(parts.into_iter().map(file).collect())
 }
 
-impl Part {
+impl PartFile {
     fn name(&self) -> String {
         let Self { number, worker, nth } = self;
         match nth {
@@ -100,7 +100,7 @@ impl Part {
         self.name() + PENDING
     }
 
-    /// The part of a name that [`name`](Part::name) gives.
+    /// The part of a name that [`name`](PartFile::name) gives.
     fn of(name: &str) -> Option<Self> {
         let mut numbers = name.strip_prefix("part-")?.split('-');
         let (number, worker) = (numbers.next()?.parse().ok()?, numbers.next()?.parse().ok()?);
@@ -150,7 +150,7 @@ impl<D, E: Fn(&D, &mut Vec<u8>) + 'static> Sink<D> for FileSink<E> {
                 return remove(&directory.join(name));
             }
             let pending = name.strip_suffix(PENDING);
-            match (Part::of(pending.unwrap_or(name)), pending) {
+            match (PartFile::of(pending.unwrap_or(name)), pending) {
                 (Some(part), Some(_)) if part.number <= committed => show(&directory, &part),
                 (Some(_), Some(_)) => remove(&directory.join(name)),
                 (Some(part), None) if part.number > committed => {
@@ -184,7 +184,7 @@ impl<D, E: Fn(&D, &mut Vec<u8>) + 'static> Sink<D> for FileSink<E> {
         let flushed = file.into_inner().map_err(|error| error.into_error());
         let file = flushed.map_err(|error| Error::io("write", path.display(), error))?;
         let nth = self.sealed.iter().filter(|part| part.number == number).count();
-        let part = Part { number, worker: self.worker, nth };
+        let part = PartFile { number, worker: self.worker, nth };
         let (directory, pending) = (self.directory.clone(), self.directory.join(part.pending()));
         self.sealed.push(part);
         Ok(Box::new(move || {
@@ -200,7 +200,7 @@ impl<D, E: Fn(&D, &mut Vec<u8>) + 'static> Sink<D> for FileSink<E> {
         let parts = std::mem::take(&mut self.sealed);
         let (parts, later) = parts.into_iter().partition(|part| part.number <= number);
         self.sealed = later;
-        let parts: Vec<Part> = parts;
+        let parts: Vec<PartFile> = parts;
         Ok(Box::new(move || {
             if parts.is_empty() {
                 return Ok(());
@@ -232,7 +232,7 @@ impl<E> Drop for FileSink<E> {
 }
 
 /// Makes a pending part visible, or finds that another worker has.
-fn show(directory: &Path, part: &Part) -> Result<()> {
+fn show(directory: &Path, part: &PartFile) -> Result<()> {
     let (pending, shown) = (directory.join(part.pending()), directory.join(part.name()));
     match fs::rename(&pending, &shown) {
         Err(error) if error.kind() == IoKind::NotFound && shown.exists() => Ok(()),
@@ -272,14 +272,14 @@ mod tests {
     #[test]
     fn names_are_read_back_and_others_are_none_of_ours() {
         for part in [
-            Part { number: 1, worker: 0, nth: 0 },
-            Part { number: 123_456_789_012, worker: 17, nth: 3 },
+            PartFile { number: 1, worker: 0, nth: 0 },
+            PartFile { number: 123_456_789_012, worker: 17, nth: 3 },
         ] {
-            assert_eq!(Part::of(&part.name()), Some(part.clone()));
-            assert_eq!(Part::of(&part.pending()), None);
+            assert_eq!(PartFile::of(&part.name()), Some(part.clone()));
+            assert_eq!(PartFile::of(&part.pending()), None);
         }
         for name in ["part-1-0", "part-00000001-0-0", "part-00000001", "part-00000001-0-1-1", "x"] {
-            assert_eq!(Part::of(name), None, "{name}");
+            assert_eq!(PartFile::of(name), None, "{name}");
         }
     }
 
