@@ -114,22 +114,16 @@ impl HeapCore {
         fuel: usize,
     ) -> (Vec<u64>, Option<u64>) {
         let range = self.table.range();
-        let (first, last) = (range.place(*hashes.start()), range.place(*hashes.end()));
-        let from = cursor.position.max(first);
-        let (index, after) = self.table.part_at(from);
-        let mut found = Vec::with_capacity(index.map_or(0, |index| self.table.len_at(index)));
+        let (from, last) = (self.begin_of(hashes, cursor), range.place(*hashes.end()));
+        let (mut found, after) = self.table.hashes_at(from, last);
         self.sought += found.capacity() as u64;
-        let all = index.into_iter().flat_map(|index| self.table.entries_at(index));
-        let is_wanted = |hash: &u64| (from..=last).contains(&range.place(*hash));
-        found.extend(all.map(RecordRef::hash).filter(is_wanted));
-        found.sort_unstable();
         let mut count = found.len().min(fuel);
         while count > 0 && count < found.len() && found[count] == found[count - 1] {
             count += 1;
         }
         let next = found.get(count).map(|hash| range.place(*hash)).or(after);
         found.truncate(count);
-        (found, next.filter(|next| *next <= last))
+        (found, next)
     }
 
     /// Books the memory of a step's hashes while it lasts, also if code of the user panics.
@@ -140,8 +134,11 @@ impl HeapCore {
 
     /// Memory of the hashes of a step.
     fn step_bytes(&self, hashes: &RangeInclusive<u64>, cursor: &Cursor) -> u64 {
-        let from = cursor.position.max(self.table.range().place(*hashes.start()));
-        let index = self.table.part_at(from).0;
-        index.map_or(0, |index| self.table.len_at(index) * size_of::<u64>()) as u64
+        self.table.hashes_bytes(self.begin_of(hashes, cursor))
+    }
+
+    /// The place where a step begins.
+    fn begin_of(&self, hashes: &RangeInclusive<u64>, cursor: &Cursor) -> u64 {
+        cursor.position.max(self.table.range().place(*hashes.start()))
     }
 }
