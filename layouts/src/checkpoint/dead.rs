@@ -117,7 +117,7 @@ impl<T: Copy> DeadList<T> {
 /// Places of records that are dead. All booked.
 #[derive(Debug)]
 pub(crate) struct DeadPlaces {
-    list: DeadList<Place>,
+    pub list: DeadList<Place>,
     booked: Booked,
 }
 
@@ -152,35 +152,6 @@ impl DeadPlaces {
     fn push_in_new(&mut self, place: Place) -> bool {
         let count = self.list.last_capacity().map_or(0, |capacity| 2 * capacity);
         self.add_part(count.clamp(DEAD_MIN, DEAD_MAX)) && self.list.push(place)
-    }
-
-    pub fn len(&self) -> u64 {
-        self.list.len()
-    }
-
-    /// How many more there is room for.
-    pub fn room(&self) -> usize {
-        self.list.room()
-    }
-
-    /// Behind all of them.
-    pub fn end(&self) -> Nth {
-        self.list.end()
-    }
-
-    /// [Some](DeadList::some) of them.
-    pub fn some(&self, from: Nth, to: Nth, most: usize) -> (&[Place], Nth) {
-        self.list.some(from, to, most)
-    }
-
-    /// Takes the parts out to have them written; what they take stays booked while this lives.
-    pub fn lend(&mut self) -> Vec<Vec<Place>> {
-        self.list.take_parts()
-    }
-
-    /// Takes parts back that were lent.
-    pub fn give_back(&mut self, parts: Vec<Vec<Place>>) {
-        self.list.give_back(parts);
     }
 
     /// Puts others behind these.

@@ -588,7 +588,7 @@ impl Remembered {
             return false;
         }
         self.take_lent();
-        let has_noted = self.files.dead().len() > 0;
+        let has_noted = !self.files.dead().is_empty();
         if has_noted {
             self.files.break_off();
         }
