@@ -36,10 +36,10 @@ fn keys_of_four_times_the_index_are_counted_and_there_again() {
         add(&mut all, key, key + 1).unwrap();
     }
     store.checkpoint(1).unwrap();
-    for key in (0..KEYS).step_by(9) {
+    for key in (0..KEYS).step_by(45) {
         add(&mut all, key, 1).unwrap();
     }
-    for key in (0..KEYS).step_by(21) {
+    for key in (0..KEYS).step_by(105) {
         assert!(all.remove(&key).unwrap(), "{key}");
     }
     store.checkpoint(2).unwrap();
@@ -52,8 +52,8 @@ fn keys_of_four_times_the_index_are_counted_and_there_again() {
     add(&mut all, 5, 1000).unwrap();
     drop((all, store));
     let wanted = |key| match key {
-        _ if key % 21 == 0 => None,
-        _ if key % 9 == 0 => Some(key + 2),
+        _ if key % 105 == 0 => None,
+        _ if key % 45 == 0 => Some(key + 2),
         _ => Some(key + 1),
     };
     let live: BTreeMap<u64, u64> = (0..KEYS).filter_map(|k| Some((k, wanted(k)?))).collect();
@@ -62,7 +62,7 @@ fn keys_of_four_times_the_index_are_counted_and_there_again() {
         let mut all = counts(&store, true);
         assert_eq!(all.len().unwrap(), live.len() as u64);
         // A read for each of them takes long on a busy machine.
-        for key in (0..KEYS).step_by(11) {
+        for key in (0..KEYS).step_by(47) {
             assert_eq!(all.read(&key, |found| found.copied()).unwrap(), wanted(key), "{key}");
         }
     }

@@ -40,7 +40,7 @@ proptest! {
     }
 
     #[test]
-    fn values_that_own_heap(seed: u64, ops in prop::collection::vec(op(), 1..120)) {
+    fn values_that_own_heap(seed: u64, ops in prop::collection::vec(op(), 1..60)) {
         for (layout, memory) in layouts() {
             run::<Vec<String>>(layout, memory, seed, &ops);
         }

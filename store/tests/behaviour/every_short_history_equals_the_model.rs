@@ -164,7 +164,7 @@ fn is_first_of_pair(history: &[Step]) -> bool {
 #[test]
 fn every_short_history_equals_the_model() {
     let all = 7u64.pow(LENGTH);
-    let share = if common::long() { 1 } else { 50 };
+    let share = if common::long() { 1 } else { 200 };
     let seed = 11;
     println!("seed {seed}, one history of {share}");
     for (name, layout, memory) in layouts() {
