@@ -36,6 +36,8 @@ use crate::support::booked::Booked;
 
 /// Bytes of a record beside what its entry owns, about.
 const RECORD_BYTES: u64 = 64;
+/// Stretches that a step reads at most: there may be nothing in many.
+const PARTS_MAX: usize = 256;
 
 /// What a state remembers of its checkpoints.
 #[derive(Debug)]
@@ -375,16 +377,18 @@ impl Remembered {
         blobs: &BlobWriter,
         mut read: impl FnMut(&mut Recording<'_>) -> Result<bool>,
     ) -> Result<Option<StateImage>> {
-        if self.is_telling()? {
-            return self.tell_step(blobs);
-        }
-        let Self { context, taking, files, epoch, changed, .. } = self;
-        let Taking { stepped, sizes, recorded, .. } = &mut **taking.as_mut().expect("it is taken");
-        let sealed = stepped.step(context, *sizes, |own| {
-            let (recorded, files, changed) = (&mut *recorded, &mut *files, &mut *changed);
-            read(&mut Recording { own: Some(own), recorded, files, epoch: *epoch, changed })
-        })?;
-        self.go_on(sealed, blobs)
+        self.step_by_batches(blobs, |to| {
+            for _ in 0..PARTS_MAX {
+                if !to.has_room() {
+                    to.batch().submit();
+                    return Ok(Given::Some);
+                }
+                if !read(to)? {
+                    return Ok(Given::All);
+                }
+            }
+            Ok(Given::Some)
+        })
     }
 
     /// [`step`](Remembered::step) of a state whose batches the helper encodes: `give` takes back
@@ -402,7 +406,7 @@ impl Remembered {
         }
         let Self { context, taking, files, epoch, changed, .. } = self;
         let Taking { stepped, sizes, recorded, .. } = &mut **taking.as_mut().expect("it is taken");
-        let sealed = stepped.step_by_batches(context, *sizes, |own| {
+        let sealed = stepped.step(context, *sizes, |own| {
             give(&mut Recording { own: Some(own), recorded, files, epoch: *epoch, changed })
         })?;
         self.go_on(sealed, blobs)

@@ -10,9 +10,6 @@ use super::writer::{BatchWriter, WriterSizes};
 use crate::contract::table::StateContext;
 use crate::support::booked::Booked;
 
-/// Parts that a step reads at most: there may be nothing in many.
-const PARTS_MAX: usize = 256;
-
 /// Why a checkpoint that is lost cannot be ended.
 const LOST: &str = "what the checkpoint has to have of the state could be neither kept nor written; \
     begin it again";
@@ -62,49 +59,11 @@ impl Stepped {
         Ok(Self { own: None, booked, kept, is_ending: false, is_lost: false })
     }
 
-    /// Does a bounded share; what was written, at the end. `read` adds a part to the batch, and says
-    /// whether there was one.
-    ///
-    /// # Errors
-    /// Those of `read` and of writing; the checkpoint has to be begun again.
-    pub fn step(
-        &mut self,
-        context: &StateContext,
-        sizes: WriterSizes,
-        mut read: impl FnMut(&mut BatchWriter) -> Result<bool>,
-    ) -> Result<Option<Vec<SegmentInfo>>> {
-        self.check()?;
-        let Writer { own, is_ending, is_lost } = self.writer(context, sizes)?;
-        if !own.is_ready()? {
-            return Ok(None);
-        }
-        if *is_ending {
-            return Ok(Some(own.take_sealed()));
-        }
-        for _ in 0..PARTS_MAX {
-            if !own.has_room() {
-                own.submit();
-                return Ok(None);
-            }
-            // Of what was read a part may be missing after an error or a panic.
-            *is_lost = true;
-            let is_read = !read(own).map_err(lost_by)?;
-            *is_lost = false;
-            if is_read {
-                own.submit_end();
-                *is_ending = true;
-                return Ok(None);
-            }
-        }
-        Ok(None)
-    }
-
-    /// Does a bounded share of a checkpoint whose batches the helper encodes: `give` takes back the one before, and gives
-    /// it the next. What was written, at the end.
+    /// Does a bounded share: `give` gives the helper the next batch. What was written, at the end.
     ///
     /// # Errors
     /// Those of `give` and of writing; the checkpoint has to be begun again.
-    pub fn step_by_batches(
+    pub fn step(
         &mut self,
         context: &StateContext,
         sizes: WriterSizes,
@@ -118,7 +77,7 @@ impl Stepped {
         if *is_ending {
             return Ok(Some(own.take_sealed()));
         }
-        // Of what was taken back a part may be missing after an error or a panic.
+        // Of what was read a part may be missing after an error or a panic.
         *is_lost = true;
         let given = give(own).map_err(lost_by)?;
         *is_lost = false;
