@@ -174,7 +174,7 @@ fn gives_up<V: State + std::fmt::Debug>(
 fn giving_a_checkpoint_of_a_heap_state_up_costs_the_same_whatever_its_size() {
     let _alone = alone();
     let cases = [gives_up(2_000, |key| key), gives_up(2_000, |key| key.to_string())];
-    let many = [gives_up(64_000, |key| key), gives_up(64_000, |key| key.to_string())];
+    let many = [gives_up(32_000, |key| key), gives_up(32_000, |key| key.to_string())];
     // Some segments are removed, and buffers are of a few sizes.
     for (round, (few, many)) in cases.iter().flatten().zip(many.iter().flatten()).enumerate() {
         assert!(many.0 <= few.0 + 32, "{round}: asked {few:?} {many:?}");

@@ -291,7 +291,7 @@ fn a_larger_value_is_checkpointed_and_read_within_the_budget_if_twice_its_size_f
         store.checkpoint(1).unwrap();
         within("a checkpoint", 0);
         drop((map, store));
-        for round in 0..3 {
+        for round in 0..2 {
             let store = open();
             let mut map: Map<u64, Vec<u8>> = store.map("m").open().unwrap();
             within("reopening", 0);
