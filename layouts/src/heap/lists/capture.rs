@@ -20,6 +20,7 @@ use crate::heap::lists::{Bucket, HeapLists};
 use crate::heap::segment_bytes;
 use crate::restore::full_image::{kept_free, sizes};
 use crate::support::by_time_unsafe::ByTime;
+use crate::support::out_of_line_unsafe::OutOfLine;
 
 /// Bytes booked for a bucket at the barrier: what is to be read of it, and its time.
 const BUCKET_BYTES: u64 = 336;
@@ -50,7 +51,7 @@ impl<K: Key, E: State> HeapLists<K, E> {
         self.buckets.for_each_mut(&mut |bucket| {
             bucket.captured = Some(Box::new(Captured::new(&account, range)));
         });
-        self.reading = Some(Box::new(Reading {
+        self.reading = Some(OutOfLine::new(Box::new(Reading {
             account,
             range: self.range,
             times: self.buckets.times(),
@@ -60,7 +61,7 @@ impl<K: Key, E: State> HeapLists<K, E> {
             record_bytes: record_bytes(&sizes),
             at_once: false,
             booked,
-        }));
+        })));
         self.remembered.begin_at(None, sizes)
     }
 

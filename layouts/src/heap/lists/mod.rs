@@ -32,7 +32,7 @@ use crate::heap::lists::records::{Record, Records};
 use crate::heap::place::Place;
 use crate::restore::full_image::read_placed;
 use crate::support::by_time_unsafe::ByTime;
-use crate::support::out_of_line_unsafe::DroppedHere;
+use crate::support::out_of_line_unsafe::{DroppedHere, OutOfLine};
 use crate::support::oversize::Oversize;
 
 /// Elements of a list's first vector.
@@ -55,7 +55,7 @@ pub struct HeapLists<K, E> {
     /// Where lists of one hash were visited last.
     visited: Option<Visited>,
     /// What the checkpoint being taken has to read still.
-    pub(crate) reading: Option<Box<Reading<K, E>>>,
+    pub(crate) reading: Option<OutOfLine<Box<Reading<K, E>>>>,
     /// What checkpoints have. Lists that have got elements since the last barrier count as changed.
     pub(crate) remembered: DroppedHere<Remembered>,
     oversize: Oversize,
@@ -95,7 +95,7 @@ impl<K: Key, E: State> ListsLayout<K, E> for Heap {
     fn open_lists(&self, mut context: StateContext) -> Result<Self::Lists> {
         let restored = context.restored.take();
         let is_new = restored.is_none();
-        let mut lists = HeapLists {
+        let mut lists = OutOfLine::new(HeapLists {
             range: HashRange::of(&context.owned, context.key_groups),
             remembered: DroppedHere::new(Remembered::new(&context)),
             // What a checkpoint has is there, whatever the limit is now.
@@ -108,7 +108,7 @@ impl<K: Key, E: State> ListsLayout<K, E> for Heap {
             len: 0,
             visited: None,
             reading: None,
-        };
+        });
         if let Some((image, blobs)) = restored {
             lists.restore(&image, &blobs)?;
         }
@@ -117,7 +117,7 @@ impl<K: Key, E: State> ListsLayout<K, E> for Heap {
         if is_new {
             lists.context.account.ensure(lists.kept, "a checkpoint")?;
         }
-        Ok(lists)
+        Ok(lists.into_inner())
     }
 }
 
