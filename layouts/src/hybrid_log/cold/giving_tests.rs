@@ -5,8 +5,9 @@ use std::rc::{Rc, Weak};
 use std::time::{Duration, Instant};
 
 use alluvium_pagestore::io::{Faults, Simulated};
-use alluvium_pagestore::{Account, Helper, KIB, MIB, MemoryKind, Reclaim, Result};
+use alluvium_pagestore::{Account, Helper, KIB, MIB, MemoryKind, Reclaim, Result, Turns};
 
+use super::sharing_tests::Elastic;
 use super::tests::{open, open_with, open_within};
 use crate::contract::table::Table;
 use crate::contract::upkeep::Upkeep;
@@ -146,67 +147,91 @@ fn no_put_is_refused_where_a_tier_begins_in_need() {
     }
 }
 
-/// Two logs whose helpers have threads, in memory where records move while a helper merges.
-#[test]
-fn two_tiers_move_while_helpers_with_threads_merge() {
-    let (memory, layout) = (48 * MIB, HybridLog::new().cold_runs(true));
-    let store = Account::root(memory);
-    let devices = [device(1), device(2)];
-    let logs = devices.each_ref().map(|device| {
-        let helper = Helper::thread().unwrap();
-        Rc::new(RefCell::new(open_within::<u64, u64>(u64::MAX, helper, &layout, (device, &store))))
-    });
-    store.set_reclaim(Box::new(Both(logs.each_ref().map(Rc::downgrade))));
-    let (keys, mut overlapped, mut shrunk) = (1_300_000, 0u64, 0u64);
-    for key in 0..keys {
-        for log in &logs {
-            let mut log = log.borrow_mut();
-            log.put(key, key).unwrap_or_else(|error| panic!("{key}: {}", error.error));
-            let cold = log.core.log.cold.as_ref().expect("a tier");
-            overlapped += u64::from(cold.moving.is_some() && cold.levels.is_merging());
-            shrunk += u64::from(cold.work.memory < cold.wanted.memory);
-            assert!(store.used() <= memory, "{store:?}");
+/// Two logs, in memory where records move while a helper merges.
+struct Two {
+    store: Rc<Account>,
+    logs: [Rc<RefCell<HybridLogTable<u64, u64>>>; 2],
+    /// Puts that found a move beside a merge.
+    overlapped: u64,
+}
+
+const OF_TWO: u64 = 48 * MIB;
+
+impl Two {
+    fn new(helpers: [(Simulated, Helper); 2]) -> Self {
+        let store = Account::root(OF_TWO);
+        // A busy machine may give a thread no time for long.
+        let layout = HybridLog::new().cold_runs(true).patience(Duration::from_secs(300));
+        let logs = helpers.map(|(device, helper)| {
+            Rc::new(RefCell::new(open_within(u64::MAX, helper, &layout, (&device, &store))))
+        });
+        Elastic::set(&store, &logs);
+        Self { store, logs, overlapped: 0 }
+    }
+
+    fn load(&mut self, keys: std::ops::Range<u64>) {
+        for key in keys {
+            for log in &self.logs {
+                let mut log = log.borrow_mut();
+                log.put(key, key).unwrap_or_else(|error| panic!("{key}: {}", error.error));
+                let cold = log.core.log.cold.as_ref().expect("a tier");
+                self.overlapped += u64::from(cold.moving.is_some() && cold.levels.is_merging());
+                assert!(self.store.used() <= OF_TWO, "{:?}", self.store);
+            }
         }
     }
-    // A helper that got no time has some now.
-    let merges = logs.each_ref().map(|log| {
-        let (mut log, start) = (log.borrow_mut(), Instant::now());
-        loop {
-            match log.core.log.cold.as_ref().unwrap().merges() {
-                0 => assert!(start.elapsed() < Duration::from_secs(120), "no merge ends"),
-                merges => break merges,
+
+    /// Ends a merge of each, for which its helper may have had no time yet.
+    fn merge(&self) {
+        let merges = self.logs.each_ref().map(|log| {
+            let (mut log, start) = (log.borrow_mut(), Instant::now());
+            loop {
+                match log.core.log.cold.as_ref().unwrap().merges() {
+                    0 => assert!(start.elapsed() < Duration::from_secs(120), "no merge ends"),
+                    merges => break merges,
+                }
+                log.tick(1000).unwrap();
+                std::thread::sleep(Duration::from_millis(1));
             }
-            log.tick(1000).unwrap();
-            std::thread::sleep(Duration::from_millis(1));
+        });
+        println!("{} puts beside both, {merges:?} merges", self.overlapped);
+    }
+
+    fn check(&self, keys: u64) {
+        for log in &self.logs {
+            let mut log = log.borrow_mut();
+            assert!(log.stats().runs.keys > 100_000, "{:?}", log.stats());
+            assert_eq!(log.len(), keys);
+            for key in (0..keys + 1000).step_by(997) {
+                assert_eq!(log.get(&key).unwrap().copied(), (key < keys).then_some(key));
+            }
+            for key in (0..keys).step_by(1999) {
+                assert_eq!(log.take(&key).unwrap(), Some(key));
+            }
+            assert_eq!(log.len(), keys - keys.div_ceil(1999));
         }
-    });
-    println!(
-        "{overlapped} puts found a move beside a merge, {shrunk} smaller work, {merges:?} merges"
-    );
-    for log in &logs {
-        let mut log = log.borrow_mut();
-        assert!(log.stats().runs.keys > 100_000, "{:?}", log.stats());
-        assert_eq!(log.len(), keys);
-        for key in (0..keys + 1000).step_by(997) {
-            assert_eq!(log.get(&key).unwrap().copied(), (key < keys).then_some(key));
-        }
-        for key in (0..keys).step_by(1999) {
-            assert_eq!(log.take(&key).unwrap(), Some(key));
-        }
-        assert_eq!(log.len(), keys - keys.div_ceil(1999));
     }
 }
 
-struct Both([Weak<RefCell<HybridLogTable<u64, u64>>>; 2]);
+#[test]
+fn two_tiers_move_while_helpers_with_threads_merge() {
+    let keys = 1_300_000;
+    let mut two = Two::new([1, 2].map(|seed| (device(seed), Helper::thread().unwrap())));
+    two.load(0..keys);
+    two.merge();
+    two.check(keys);
+}
 
-impl Reclaim for Both {
-    fn reclaim(&self, bytes: u64) -> Result<()> {
-        let mut lacking = bytes;
-        for log in self.0.iter().filter_map(Weak::upgrade) {
-            if let Ok(mut log) = log.try_borrow_mut() {
-                lacking -= log.reclaim(lacking)?.min(lacking);
-            }
-        }
-        Ok(())
-    }
+#[test]
+fn two_tiers_move_while_helpers_that_take_turns_merge() {
+    let keys = 1_200_000;
+    let mut two = Two::new([3, 4].map(|seed| {
+        let (turns, device) = (Turns::new(seed), device(seed));
+        device.take_turns(&turns);
+        (device, Helper::in_turns(&turns).unwrap())
+    }));
+    two.load(0..keys);
+    two.merge();
+    assert!(two.overlapped > 0, "records move beside a merge");
+    two.check(keys);
 }
