@@ -11,7 +11,7 @@ use rkyv::{Archive, Deserialize, Place, Serialize};
 
 pub use rkyv::util::AlignedVec;
 
-use crate::{Error, ErrorKind, Result, State};
+use crate::{Error, ErrorKind, Result, State, rounded};
 
 /// A key with elements of its list, read from a block.
 #[derive(Debug, Archive, Serialize, Deserialize)]
@@ -23,6 +23,13 @@ pub struct BlockEntry<K, E> {
     pub rank: i64,
     /// The elements, in order.
     pub elements: Vec<E>,
+}
+
+/// Returns the bytes of an entry with so many elements, decoded and on storage, without what keys and elements own.
+pub const fn entry_bytes<K: Archive, E: Archive>(elements: usize) -> (usize, usize) {
+    let decoded = size_of::<BlockEntry<K, E>>() + rounded(elements * size_of::<E>());
+    let stored = size_of::<ArchivedBlockEntry<K, E>>() + elements * size_of::<E::Archived>();
+    (decoded, stored)
 }
 
 /// A key with elements of its list, to be written to a block.

@@ -26,6 +26,8 @@ pub struct ListType {
     pub elements: &'static ElementType,
     /// Whether neither keys nor elements ever own heap.
     pub is_plain: bool,
+    /// See [`expansion`].
+    expansion: u64,
     id: fn() -> TypeId,
     decode: Decode,
     empty: fn() -> Box<dyn Block>,
@@ -142,6 +144,7 @@ impl<K: Key, E: State> Of<K, E> {
         heads: HeadType::of::<K>(),
         elements: ElementType::of::<E>(),
         is_plain: K::NO_HEAP && E::NO_HEAP,
+        expansion: expansion::<K, E>(),
         id: TypeId::of::<(K, E)>,
         decode: decode::<K, E>,
         empty: || Box::new(Entries::<K, E>(Vec::new())),
@@ -204,6 +207,13 @@ impl ListType {
         (self.decode)(payload)
     }
 
+    /// The most that a block of so many bytes takes once it is decoded, where neither keys nor elements own heap. Lists
+    /// of one short element take more than twice their bytes.
+    pub fn decoded_bytes_max(&self, block_bytes: u64) -> u64 {
+        let bytes = (block_bytes * self.expansion).div_ceil(EXPANSION_UNIT);
+        bytes.max(2 * block_bytes) + DECODED_BYTES
+    }
+
     /// A block without entries.
     pub fn empty(&self) -> Box<dyn Block> {
         (self.empty)()
@@ -222,6 +232,25 @@ impl ListType {
     ) -> Result<()> {
         (self.encode)(trials, to, numbers, entries)
     }
+}
+
+/// What [`ListType`]s have expansions in parts of.
+const EXPANSION_UNIT: u64 = 64;
+/// A decoded block beside its entries.
+const DECODED_BYTES: u64 = 128;
+
+/// How many times its bytes on storage an entry takes at most, without what keys and elements own, in parts of
+/// [`EXPANSION_UNIT`].
+const fn expansion<K: Key, E: State>() -> u64 {
+    let (mut most, mut count) = (0, 1);
+    // From some elements on the table of entries and what the allocator rounds hardly count.
+    while count <= 1 << 16 {
+        let (native, archived) = block::entry_bytes::<K, E>(count);
+        let times = (native as u64 * EXPANSION_UNIT).div_ceil(archived as u64);
+        most = if times > most { times } else { most };
+        count = if count < 8 { count + 1 } else { 2 * count };
+    }
+    most
 }
 
 fn decode<K: Key, E: State>(payload: &[u8]) -> Result<Box<dyn Block>> {

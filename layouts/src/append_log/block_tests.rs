@@ -149,3 +149,38 @@ fn a_slice_is_split_and_measured_as_its_elements_are() {
     assert_eq!((plain.heap_bytes(), plain.len()), (0, 2));
     assert_eq!(chain(&words).heap_bytes(), slice.heap_bytes());
 }
+
+/// Many lists of so many elements each, decoded, beside the most that is reserved for them.
+fn decoded<E: State + Clone>(elements: &[E]) -> (u64, u64, u64) {
+    let (block_type, mut bytes) = (ListType::of::<u64, E>(), AlignedVec::new());
+    let keys: Vec<u64> = (0..400).collect();
+    let entry = |nth: usize| NewEntry {
+        key: KeyRef::of(&keys[nth]),
+        rank: 5,
+        elements: Stretch::Slice(ElementSlice::of(elements)),
+    };
+    block_type.encode(&mut Trials::default(), &mut bytes, 0..keys.len(), &entry).unwrap();
+    let stored = bytes.len() as u64;
+    let taken = block_type.decode(&bytes).unwrap().bytes();
+    (stored, taken, block_type.decoded_bytes_max(stored))
+}
+
+/// Lists of one short element take more than twice their bytes once they are decoded.
+#[test]
+fn decoded_blocks_take_no_more_than_is_reserved_for_them() {
+    for count in [1, 2, 3, 5, 8, 13, 60] {
+        let all = [
+            decoded(&vec![7u8; count]),
+            decoded(&vec![7u32; count]),
+            decoded(&vec![7u64; count]),
+            decoded(&vec![(7u64, true); count]),
+            decoded(&vec![[7u64; 4]; count]),
+            decoded(&vec![Some(7u16); count]),
+        ];
+        for (n, (stored, taken, most)) in all.into_iter().enumerate() {
+            assert!(taken <= most, "{n}, {count} each: {taken} of {most} for {stored}");
+            assert!(most <= 4 * stored, "{n}, {count} each: {most} for {stored}");
+            assert!(count > 1 || n > 2 || taken > 2 * stored, "{n}: {taken} for {stored}");
+        }
+    }
+}

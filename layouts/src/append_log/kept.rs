@@ -188,7 +188,8 @@ impl ListsCore {
     /// What reading a run takes that is not written yet.
     fn run_bytes(&self) -> u64 {
         // A block is a little longer than the values in it.
-        (self.sizes.window_bytes + 2 * (self.sizes.block_bytes + self.sizes.block_bytes / 7)) as u64
+        let block = self.sizes.block_bytes + self.sizes.block_bytes / 7;
+        self.sizes.window_bytes as u64 + self.list_type.decoded_bytes_max(block as u64)
     }
 
     /// What is kept, counted if runs have changed. Cost: O(runs) then.
@@ -285,7 +286,7 @@ impl ListsCore {
             match stored {
                 Some(run) => {
                     all.naming += run.memory_bytes();
-                    all.reading += run.reading_bytes_min();
+                    all.reading += run.reading_bytes_min(self.list_type);
                     all.once = all.once.max(run.reading_bytes_once());
                 }
                 None => {

@@ -94,8 +94,9 @@ impl ListsCore {
     /// quarter of the memory.
     fn has_long_runs(&self, bucket: &Bucket) -> bool {
         let stored = bucket.runs.iter().filter_map(|run| run.stored.as_ref());
-        let bytes =
-            stored.filter(|stored| is_long(stored)).map(|stored| stored.reading_bytes_min());
+        let bytes = stored
+            .filter(|stored| is_long(stored))
+            .map(|stored| stored.reading_bytes_min(self.list_type));
         bucket.runs.len() > 1 && bytes.sum::<u64>() > self.account.limit() / 4
     }
 
@@ -137,7 +138,7 @@ impl ListsCore {
         let each = |stored: &Arc<StoredRun>| {
             let longest = stored.longest();
             let expanded = (expansion * longest).min(expansion * short + longest / 4);
-            stored.reading_bytes_min() + expanded
+            stored.reading_bytes_min(self.list_type) + expanded
         };
         let once = stored().map(|stored| stored.reading_bytes_once()).max();
         self.sizes.merge_bytes + once.unwrap_or(0) + stored().map(each).sum::<u64>()
