@@ -19,7 +19,7 @@ use super::config::BLOCK_BYTES_MAX;
 use super::element_type_unsafe::ElementSlice;
 use super::frozen::Frozen;
 use super::key_unsafe::{KeyRef, OwnedKey, has};
-use super::packed::{Begin, PagedSlice, Part};
+use super::packed::{Begin, End, PagedSlice, Part};
 use crate::heap::hash_range::HashRange;
 
 /// Where a block is.
@@ -184,6 +184,8 @@ pub struct RunCursor<B: Booking = Rc<Account>> {
     /// The packed slice, if it is one that is read part by part, and the part that is there.
     paged: Option<Arc<PagedSlice>>,
     part: Option<Part>,
+    /// Where the part before ended, or the one before that.
+    part_end: Option<End>,
     /// With its window, once something was read.
     reader: Option<SegmentReader>,
     /// The block after the one that is decoded.
@@ -249,6 +251,7 @@ impl<B: Booking> RunCursor<B> {
             cached,
             paged: None,
             part: None,
+            part_end: None,
             reader: None,
             next_block: 0,
             entries: None,
@@ -295,7 +298,7 @@ impl<B: Booking> RunCursor<B> {
         let paged = self.paged.clone().expect("only a paged slice has parts");
         self.forget_part();
         self.booking.reserve(paged.reading_bytes())?;
-        let part = paged.read(begin);
+        let part = paged.read(begin, self.part_end.as_ref());
         let bytes = part.as_ref().map_or(0, Part::bytes);
         self.booking.adjust(paged.reading_bytes(), bytes);
         self.bytes_read += bytes;
@@ -303,8 +306,11 @@ impl<B: Booking> RunCursor<B> {
     }
 
     fn forget_part(&mut self) {
-        let bytes = self.part.take().map_or(0, |part| part.bytes());
-        self.booking.adjust(bytes, 0);
+        let Some(part) = self.part.take() else { return };
+        self.booking.adjust(part.bytes(), 0);
+        if let Some(end) = part.into_end() {
+            self.part_end = Some(end);
+        }
     }
 
     /// Where the next entry stands; `None` at the end.

@@ -47,6 +47,24 @@ pub struct Cursor {
     has_jumped: bool,
 }
 
+/// Where a cursor is: a record of a chunk.
+#[derive(Clone, Copy, Debug)]
+struct Place {
+    partition: usize,
+    /// Where the chunk begins in the file, and the record in the chunk.
+    chunk: u64,
+    record: usize,
+}
+
+/// Where a [`Chain`] is: the number of the run, and the place there; none at the end.
+#[derive(Clone, Copy, Debug)]
+pub struct ChainPlace(Option<(usize, Place)>);
+
+impl ChainPlace {
+    /// Nothing is read from there.
+    pub const END: Self = Self(None);
+}
+
 /// Where a cursor reads ahead, it does not read fewer bytes at once.
 const HALF_BYTES_MIN: usize = BLOCK_BYTES;
 
@@ -90,19 +108,59 @@ impl Cursor {
         (read_bytes, reads_ahead): (usize, bool),
         hash: u64,
     ) -> Result<Self> {
+        let mut cursor = Self::closed(store, info, (read_bytes, reads_ahead))?;
+        cursor.partition =
+            cursor.partitions.partition_point(|partition| partition.last_hash < hash);
+        let first = cursor.partitions.get(cursor.partition);
+        cursor.next_block = first.map_or(0, |first| first.block);
+        cursor.jump_to(hash)?;
+        cursor.next_chunk()?;
+        while cursor.peek().is_some_and(|record| record.hash < hash) {
+            cursor.advance()?;
+        }
+        Ok(cursor)
+    }
+
+    /// A cursor on a record where another one was. What is before it is not read.
+    fn open_at_place(
+        store: SegmentStore,
+        info: &RunInfo,
+        at_once: (usize, bool),
+        place: Place,
+    ) -> Result<Self> {
+        let mut cursor = Self::closed(store, info, at_once)?;
+        cursor.partition = place.partition;
+        (cursor.unread, cursor.has_jumped) = (Some(place.chunk), true);
+        cursor.next_chunk()?;
+        cursor.record_at = place.record;
+        Ok(cursor)
+    }
+
+    /// Where it is, if it is on a record.
+    fn place(&self) -> Option<Place> {
+        let chunk = self.buffer_offset + self.chunk_at as u64;
+        let place = Place { partition: self.partition, chunk, record: self.record_at };
+        self.chunk.is_some().then_some(place)
+    }
+
+    /// A cursor that has read the directory, and is nowhere yet.
+    fn closed(
+        store: SegmentStore,
+        info: &RunInfo,
+        (read_bytes, reads_ahead): (usize, bool),
+    ) -> Result<Self> {
         let file = store.device().open(&info.id.file_name())?;
         let half = Self::half_bytes(info, read_bytes).filter(|_| reads_ahead);
         let buffer_bytes = half.unwrap_or_else(|| Self::buffer_bytes(info, read_bytes));
         let mut buffer = IoBuffer::zeroed(buffer_bytes);
         let partitions = read_directory(store.device(), &file, info, &mut buffer)?;
-        let partition = partitions.partition_point(|partition| partition.last_hash < hash);
         let mut cursor = Self {
             store,
             file,
             run: info.id.0,
             order_bytes: info.order_bytes as usize,
             partitions,
-            partition,
+            partition: 0,
             next_block: 0,
             buffer,
             buffer_bytes,
@@ -120,12 +178,6 @@ impl Cursor {
             has_jumped: false,
         };
         cursor.buffer.set_len(0);
-        cursor.next_block = cursor.partitions.get(partition).map_or(0, |first| first.block);
-        cursor.jump_to(hash)?;
-        cursor.next_chunk()?;
-        while cursor.peek().is_some_and(|record| record.hash < hash) {
-            cursor.advance()?;
-        }
         Ok(cursor)
     }
 
@@ -391,6 +443,36 @@ impl Chain {
         }
         chain.skip_what_is_over()?;
         Ok(chain)
+    }
+
+    /// A cursor on these runs where another one was.
+    ///
+    /// # Errors
+    /// Those of [`Cursor::open`].
+    pub fn open_at_place(
+        store: &SegmentStore,
+        runs: &[RunInfo],
+        at_once: (usize, bool),
+        ChainPlace(place): ChainPlace,
+    ) -> Result<Self> {
+        let from = place.map_or(runs.len(), |(run, _)| run);
+        let rest = Vec::from(&runs[from..]).into_iter();
+        let store = store.clone();
+        let mut chain = Self { store, at_once, rest, cursor: None, hash: None, read_bytes: 0 };
+        if let Some((_, place)) = place
+            && let Some(run) = chain.rest.next()
+        {
+            let cursor = Cursor::open_at_place(chain.store.clone(), &run, at_once, place)?;
+            chain.cursor = Some((cursor, run));
+        }
+        chain.skip_what_is_over()?;
+        Ok(chain)
+    }
+
+    /// Where it is, of so many runs.
+    pub fn place(&self, runs: usize) -> ChainPlace {
+        let place = self.cursor.as_ref().and_then(|(cursor, _)| cursor.place());
+        ChainPlace(place.map(|place| (runs - self.rest.len() - 1, place)))
     }
 
     /// The record it is on; none at the end.

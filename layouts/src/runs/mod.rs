@@ -44,7 +44,7 @@ pub(crate) use merge::is_of_device;
 pub use merge::{Judge, Merge, MergeSizes};
 pub use needs::RunsMemory;
 pub use run::{GuideUse, ReadBuffer, Run, RunReads};
-pub use scan::{scan, scan_bytes};
+pub use scan::{Places, scan, scan_bytes, scan_from};
 pub use unsynced::UnsyncedRun;
 pub use verify::{Verification, verify};
 pub use whole::{WholeGuides, WholeRun};

@@ -5,7 +5,7 @@ use std::ops::RangeInclusive;
 use alluvium_pagestore::{Error, ErrorKind, Result, RunInfo, SegmentStore};
 
 use super::chunk::RecordView;
-use super::cursor::Chain;
+use super::cursor::{Chain, ChainPlace};
 use super::levels::Levels;
 use super::merge::{GROUP_RECORDS, Group, first_of};
 
@@ -58,8 +58,31 @@ pub fn scan(
     read_bytes: usize,
     visit: &mut dyn FnMut(&[RecordView<'_>]) -> Result<bool>,
 ) -> Result<()> {
-    let open = |runs| Chain::open_at(store, runs, (read_bytes, false), *hashes.start());
-    let mut sources: Vec<Chain> = levels.iter().map(|runs| open(runs)).collect::<Result<_>>()?;
+    scan_from((store, levels), None, hashes, read_bytes, &mut |group, _| visit(group))
+}
+
+/// Where a scan is, in each level.
+pub type Places = Vec<ChainPlace>;
+/// Looks at records of one hash and order, and may ask where those come that follow; says whether it goes on.
+type Visit<'v> = &'v mut dyn FnMut(&[RecordView<'_>], &dyn Fn() -> Places) -> Result<bool>;
+
+/// [`scan`] that begins where another one of the same levels was, if that is told.
+///
+/// # Errors
+/// Those of [`scan`].
+pub fn scan_from(
+    (store, levels): (&SegmentStore, &[Vec<RunInfo>]),
+    from: Option<&Places>,
+    hashes: &RangeInclusive<u64>,
+    read_bytes: usize,
+    visit: Visit<'_>,
+) -> Result<()> {
+    let at_once = (read_bytes, false);
+    let open = |(nth, runs): (usize, &Vec<RunInfo>)| match from {
+        None => Chain::open_at(store, runs, at_once, *hashes.start()),
+        Some(places) => Chain::open_at_place(store, runs, at_once, places[nth]),
+    };
+    let mut sources: Vec<Chain> = levels.iter().enumerate().map(open).collect::<Result<_>>()?;
     let mut group = Group::new(group_bytes(levels), group_records(levels));
     while let Some(first) = first_of(&sources) {
         let record = sources[first].peek().expect("it has the first record");
@@ -70,7 +93,16 @@ pub fn scan(
         for source in &mut sources[first..] {
             take_equal(source, &mut group)?;
         }
-        if !visit(&group.all())? {
+        let places = || {
+            let all = sources.iter().zip(levels);
+            let of = |source: &Chain| source.hash().is_some_and(|hash| hashes.contains(&hash));
+            let place = |(source, runs): (&Chain, &Vec<RunInfo>)| match of(source) {
+                true => source.place(runs.len()),
+                false => ChainPlace::END,
+            };
+            all.map(place).collect()
+        };
+        if !visit(&group.all(), &places)? {
             break;
         }
     }

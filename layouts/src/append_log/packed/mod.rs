@@ -15,6 +15,8 @@ mod ahead;
 mod beginning;
 mod clearing;
 mod image;
+#[cfg(test)]
+mod large_tests;
 mod leaving;
 mod loading;
 mod merging;
@@ -50,7 +52,7 @@ use room::{Coming, PageSums};
 
 pub use image::{PackedAtBarrier, page_of, slice_and_run_of, slices_of_page, sync_all};
 pub use packing::{PackOrder, PackedRuns};
-pub use paged::{Begin, PagedSlice, Part, is_paged};
+pub use paged::{Begin, End, PagedSlice, Part, is_paged};
 pub(super) use room::{Greatest, PackedRoom};
 pub use slices::{PackedSlice, SliceDirectory};
 

@@ -1,8 +1,8 @@
 //! Packed slices that are too large to be loaded: they are read part by part.
 //!
 //! A part is some records of one slice, in order; where it begins is known by the number of its first record among those of
-//! the slice that count, or by the place of its key. To come to a part a pass over the levels reads what is before it in the
-//! slice, so that a slice of n parts is read about n / 2 times.
+//! the slice that count, or by the place of its key. A part that comes after another one is read from where that ended; to
+//! come back to one, a pass over the levels reads what is before it in the slice.
 //!
 //! What it keeps true: a part and the pass that reads it take no more than [`PagedSlice::reading_bytes`], which the reader
 //! has booked.
@@ -16,12 +16,12 @@ use super::packing::loaded_bytes;
 use super::{PACKED, Packed, PackedSlice, hash_of, number_in, place_in};
 use crate::append_log::core::ListsCore;
 use crate::append_log::run::Run;
-use crate::runs::{scan, scan_bytes};
+use crate::runs::{Places, scan_bytes, scan_from};
 
 /// Parts of all slices that are read at once take one part in so many of what is free, if that is more.
 const FREE_SHARE: u64 = 8;
 /// What is known of the runs of a slice, while it is read.
-pub(super) const KNOWN_BYTES: u64 = 2 * KIB;
+pub(super) const KNOWN_BYTES: u64 = 3 * KIB;
 
 /// Where a part begins.
 #[derive(Clone, Copy, Debug)]
@@ -30,6 +30,27 @@ pub enum Begin {
     Nth(usize),
     /// With the first record at or after this place.
     Place(u64),
+}
+
+/// Where a part ended.
+#[derive(Debug)]
+pub struct End {
+    /// The number of the record that follows, and the place of the one before.
+    nth: usize,
+    last_place: u64,
+    /// Elements of all records before.
+    elements: u64,
+    places: Places,
+}
+
+impl End {
+    /// Whether what begins there is not before the end.
+    fn leads_to(&self, begin: Begin) -> bool {
+        match begin {
+            Begin::Nth(first) => self.nth <= first,
+            Begin::Place(first) => self.last_place < first,
+        }
+    }
 }
 
 /// A packed slice that is read part by part.
@@ -53,9 +74,16 @@ pub struct Part {
     bytes: u64,
     /// Whether no more follow.
     is_last: bool,
+    /// Where it ended, if more may follow.
+    end: Option<End>,
 }
 
 impl Part {
+    /// Where it ended.
+    pub fn into_end(self) -> Option<End> {
+        self.end
+    }
+
     /// The number of the record after the last.
     pub fn end(&self) -> usize {
         self.first + self.records.len()
@@ -107,32 +135,39 @@ impl PagedSlice {
         scan + self.part_bytes + self.longest_chunk + loaded_bytes(0)
     }
 
-    /// Reads a part, which has one record at least if there is one.
+    /// Reads a part, which has one record at least if there is one: from where another one ended, if it comes after that.
     ///
     /// # Errors
     /// Those of the device; [`ErrorKind::Corrupt`] if the slice has not as many elements as are told.
-    pub fn read(&self, begin: Begin) -> Result<Part> {
+    pub fn read(&self, begin: Begin, before: Option<&End>) -> Result<Part> {
         let (time, slice) = self.slice;
         let hash = hash_of(time);
-        let mut part = Part { is_last: true, ..Part::default() };
-        let (mut nth, mut elements) = (0, 0);
-        scan((&self.store, &self.levels[..]), &(hash..=hash), self.read_bytes, &mut |group| {
+        let before = before.filter(|end| end.leads_to(begin));
+        let (mut nth, mut elements) = before.map_or((0, 0), |end| (end.nth, end.elements));
+        let mut part = Part { is_last: true, first: nth, ..Part::default() };
+        let (from, levels) = (before.map(|end| &end.places), (&self.store, &self.levels[..]));
+        scan_from(levels, from, &(hash..=hash), self.read_bytes, &mut |group, places| {
+            let mut last_place = None;
             for record in group.iter().filter(|record| number_in(record.order) >= slice.since) {
+                if part.end.is_some() {
+                    part.is_last = false;
+                    return Ok(false);
+                }
                 let place = place_in(record.order);
                 let is_before = match begin {
                     Begin::Nth(first) => nth < first,
                     Begin::Place(first) => place < first,
                 };
-                if !is_before && part.bytes >= self.part_bytes {
-                    part.is_last = false;
-                    return Ok(false);
-                }
                 elements += u64::from(record.mark);
                 nth += 1;
+                last_place = Some(place);
                 match is_before {
                     true => part.first = nth,
                     false => part.push(place, record.payload),
                 }
+            }
+            if let Some(last_place) = last_place.filter(|_| part.bytes >= self.part_bytes) {
+                part.end = Some(End { nth, last_place, elements, places: places() });
             }
             Ok(true)
         })?;

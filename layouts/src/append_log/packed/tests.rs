@@ -15,24 +15,28 @@ use crate::contract::lists::{Lists, ListsLayout};
 use crate::contract::table::{CheckpointOutcome, Cursor, StateContext};
 use crate::contract::upkeep::Upkeep;
 
-type Element = [u64; 4];
+pub(super) type Element = [u64; 4];
 
-struct Ground {
-    device: Arc<dyn Device>,
+pub(super) struct Ground {
+    pub(super) device: Arc<dyn Device>,
     context: StateContext,
     memory: u64,
-    lists: AppendLogLists<u64, Element>,
+    pub(super) lists: AppendLogLists<u64, Element>,
     blobs: u64,
 }
 
 impl Ground {
-    fn new(layout: &AppendLog, memory: u64) -> Self {
+    pub(super) fn new(layout: &AppendLog, memory: u64) -> Self {
+        Self::with_helper(layout, memory, Helper::inline())
+    }
+
+    pub(super) fn with_helper(layout: &AppendLog, memory: u64, helper: Helper) -> Self {
         let device: Arc<dyn Device> = Arc::new(Simulated::new(5, Faults::none()));
         let context = StateContext {
             name: "lists".into(),
             account: Account::below(&Account::root(memory), "lists", u64::MAX),
             segments: Some(SegmentStore::new(device.clone(), 1)),
-            helper: Helper::inline(),
+            helper,
             max_value_bytes: 4096,
             key_groups: 256,
             owned: 0..256,
@@ -48,7 +52,7 @@ impl Ground {
         BlobWriter::new(self.device.clone(), self.blobs, 4096)
     }
 
-    fn checkpoint(&mut self) -> StateImage {
+    pub(super) fn checkpoint(&mut self) -> StateImage {
         let mut blobs = self.blobs();
         let image = self.lists.checkpoint(&mut blobs).unwrap();
         blobs.finish().unwrap();
@@ -57,18 +61,18 @@ impl Ground {
     }
 
     /// Opens what a checkpoint has, in place of the lists.
-    fn reopen(&mut self, layout: &AppendLog, image: StateImage) {
+    pub(super) fn reopen(&mut self, layout: &AppendLog, image: StateImage) {
         let context = self.context.clone();
         let account = Account::below(&Account::root(self.memory), "lists", u64::MAX);
         let restored = Some((image, BlobReader::new(self.device.clone())));
         self.lists = layout.open_lists(StateContext { account, restored, ..context }).unwrap();
     }
 
-    fn append(&mut self, slice: i64, range: Range<u64>) {
+    pub(super) fn append(&mut self, slice: i64, range: Range<u64>) {
         range.for_each(|n| self.lists.append(Time(slice), &7, [n; 4]).unwrap());
     }
 
-    fn fold(&mut self, slice: i64) -> Vec<Element> {
+    pub(super) fn fold(&mut self, slice: i64) -> Vec<Element> {
         let (mut cursor, mut found) = (Cursor::default(), BTreeMap::new());
         while !cursor.done {
             let window = Time(slice)..Time(slice + 1);
@@ -85,14 +89,14 @@ impl Ground {
     }
 
     /// Slices that have a run of their own on storage.
-    fn with_runs(&self) -> Vec<i64> {
+    pub(super) fn with_runs(&self) -> Vec<i64> {
         let runs =
             self.lists.core.buckets.values().flat_map(|b| b.runs.iter().map(|r| (b.time, r)));
         let own = runs.filter(|(_, run)| run.stored.is_some() && run.number != PACKED);
         own.map(|(time, _)| time.0).collect()
     }
 
-    fn hold_merges(&mut self, are_held: bool) {
+    pub(super) fn hold_merges(&mut self, are_held: bool) {
         self.lists.core.packed.as_mut().unwrap().are_merges_held = are_held;
     }
 }
@@ -219,15 +223,15 @@ fn a_checkpoint_between_two_parts_of_a_merge_has_each_slice_once() {
 }
 
 /// A stream of slices, some of which are open at a time, and each of which is large: of keys that have a list in each.
-struct Large {
-    ground: Ground,
+pub(super) struct Large {
+    pub(super) ground: Ground,
     keys: u64,
     /// What each slice has, by key.
-    model: BTreeMap<i64, BTreeMap<u64, Vec<Element>>>,
+    pub(super) model: BTreeMap<i64, BTreeMap<u64, Vec<Element>>>,
 }
 
 impl Large {
-    fn new(memory: u64, keys: u64) -> Self {
+    pub(super) fn new(memory: u64, keys: u64) -> Self {
         let layout = AppendLog::new().packs_slices(true);
         Self { ground: Ground::new(&layout, memory), keys, model: BTreeMap::new() }
     }
@@ -241,7 +245,7 @@ impl Large {
     }
 
     /// Elements come to slices that are open, the first of which is closed as another one is opened.
-    fn stream(&mut self, slices: i64, open: i64, each: u64) {
+    pub(super) fn stream(&mut self, slices: i64, open: i64, each: u64) {
         for nth in 0..slices as u64 * each {
             let first = (nth / each) as i64;
             let slice = first + (hash_word(nth ^ 77) % open as u64) as i64;
@@ -249,7 +253,7 @@ impl Large {
         }
     }
 
-    fn check(&mut self, slice: i64) {
+    pub(super) fn check(&mut self, slice: i64) {
         let (mut cursor, mut found) = (Cursor::default(), BTreeMap::<u64, Vec<Element>>::new());
         while !cursor.done {
             let window = Time(slice)..Time(slice + 1);
@@ -279,7 +283,7 @@ impl Large {
         assert!(wanted.map_or(&[][..], |all| &all[..]) == found, "{slice}, {key}");
     }
 
-    fn clear(&mut self, slice: i64, key: u64) {
+    pub(super) fn clear(&mut self, slice: i64, key: u64) {
         self.ground.lists.clear_key(Time(slice), &key).unwrap();
         if let Some(all) = self.model.get_mut(&slice) {
             all.remove(&key);
