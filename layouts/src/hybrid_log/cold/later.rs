@@ -10,8 +10,9 @@ use std::sync::Arc;
 use alluvium_pagestore::io::Waker;
 use alluvium_pagestore::{MemoryKind, Result};
 
+use super::Cold;
+use super::moving::has_long_records;
 use super::paying::begins_at;
-use super::{Cold, PAYLOAD_MAX};
 use crate::contract::table::StateContext;
 use crate::hybrid_log::log::Log;
 use crate::hybrid_log::stored::Stored;
@@ -51,10 +52,7 @@ impl Log {
     /// Has the log get a tier once its index takes too much, if it is to and can have one.
     pub fn may_get_cold(&mut self, context: &StateContext) {
         let may = self.sizes.cold_runs_later && self.cold.is_none() && context.segments.is_some();
-        // Longer records stay in the log.
-        let (is_plain, bytes) = (self.record_type.is_plain(), self.record_type.layout().size());
-        let may = may && !(is_plain && bytes > PAYLOAD_MAX);
-        if may && Cold::check(context, &self.sizes).is_ok() {
+        if may && Cold::may_hold(self.record_type) && Cold::check(context, &self.sizes).is_ok() {
             let context = StateContext { restored: None, ..context.clone() };
             self.later = Some(Box::new(Later { context, waker: None, began_in_need_at: 0 }));
             self.hold_index();
@@ -105,7 +103,8 @@ impl Log {
                     true => Some(again.min(begins_at + of_cleared)),
                     // What is cold is in memory still, and may be for a while.
                     false
-                        if !self.has_a_batch() && self.has_room_for_work(again - wanted, false) =>
+                        if !self.has_a_batch(false)
+                            && self.has_room_for_work(again - wanted, false) =>
                     {
                         Some(again)
                     }
@@ -184,11 +183,15 @@ impl Log {
         self.cold.is_some()
     }
 
-    /// Whether there are records to fill a batch that could move.
-    fn has_a_batch(&self) -> bool {
+    /// Whether there are records on storage to fill a batch, of which some may be too long to move.
+    fn has_a_batch(&self, also_long: bool) -> bool {
         let Some(cold) = &self.cold else { return false };
         let live_of = |stored: &Stored| -> u64 {
-            let sealed = stored.numbers().filter(|number| stored.info(*number).sealed);
+            let may_move = |number: &u32| {
+                let info = stored.info(*number);
+                info.sealed && (also_long || !has_long_records(info))
+            };
+            let sealed = stored.numbers().filter(may_move);
             sealed.map(|number| u64::from(stored.live_of(number))).sum()
         };
         let sealed = self.stored.as_ref().map_or(0, live_of);
@@ -198,7 +201,7 @@ impl Log {
     /// A tier to which nothing could move goes, if it began by itself. The index is looked at again when it has grown.
     pub(super) fn leave_useless_cold(&mut self) {
         let is_useless = self.cold.as_ref().is_some_and(|cold| cold.is_useless());
-        if is_useless && self.later.is_some() && self.has_a_batch() {
+        if is_useless && self.later.is_some() && self.has_a_batch(true) {
             self.cold = None;
             self.account.keep_for_work(0, 0);
             let index = self.account.used_for(MemoryKind::Index);

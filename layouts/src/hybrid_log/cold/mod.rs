@@ -77,7 +77,7 @@ pub(super) use paying::RECORDS_TICK;
 /// The mark of a tombstone.
 pub const TOMBSTONE: u32 = 1;
 /// A longer record stays in the log.
-const PAYLOAD_MAX: usize = 8 << 10;
+pub const PAYLOAD_MAX: usize = 8 << 10;
 /// Pages make room for guides until these have one part in so many of the memory.
 const GUIDE_SHARE: u64 = 4;
 /// A move and a merge leave so much free, for the directories of what they write.
@@ -148,6 +148,10 @@ pub struct Cold {
     nothing_until: u64,
     /// Moves that found too little.
     moves_in_vain: u64,
+    /// The same since one that moved some.
+    vain_in_row: u32,
+    /// Entries that led to storage when a move that was needed found nothing: what came to storage since may move.
+    stored_in_vain: Option<u64>,
     /// Whether a few records are worth a level.
     takes_few: bool,
     /// Memory that is saved up for the next move or merge, and kept between them.
@@ -206,6 +210,11 @@ impl Cold {
         KeyCounts::check(context)
     }
 
+    /// Whether records of this type can move: longer ones stay in the log.
+    pub fn may_hold(record_type: &RecordType) -> bool {
+        !record_type.is_plain() || record_type.layout().size() <= PAYLOAD_MAX
+    }
+
     /// The tier of a log, without records. None: there is no storage. The log was [checked](Cold::check).
     pub fn new(
         context: &StateContext,
@@ -252,6 +261,8 @@ impl Cold {
             found_nothing: false,
             nothing_until: 0,
             moves_in_vain: 0,
+            vain_in_row: 0,
+            stored_in_vain: None,
             takes_few: is_test,
             purse: Booked::none(account.clone(), MemoryKind::Tables),
             lent: 0,
@@ -636,6 +647,7 @@ impl Cold {
         self.live.clear();
         (self.rest, self.lent, self.wants_move, self.found_nothing) = (0, 0, false, false);
         (self.nothing_until, self.asked_in_vain, self.rest_asking) = (0, 0, 0);
+        (self.vain_in_row, self.stored_in_vain) = (0, None);
         (self.merge_rest, self.merges_given_up, self.waits_since) = (0, 0, None);
         // The device may have a write of what was given up.
         self.book_left();

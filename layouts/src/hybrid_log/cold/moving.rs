@@ -13,7 +13,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
 use alluvium_pagestore::{
     Error, ErrorKind, FooterEntry, KIB, MemoryKind, Result, SegmentDirectory, SegmentId,
-    SegmentReader, SegmentStore, Time,
+    SegmentInfo, SegmentReader, SegmentStore, Time,
 };
 
 use super::batch::{Batch, Moving};
@@ -28,8 +28,11 @@ use crate::support::booked::Booked;
 
 /// What looking at a record costs, in bytes of records.
 const LOOK_BYTES: u64 = 32;
-/// What reading a page and looking at its records costs at least.
+/// A segment has so many bytes beside its pages, at most as a rule.
+const SEGMENT_BYTES: u64 = 16 << 10;
+/// What reading a page and looking at its records costs at least, and one part in so many of what is read.
 const PAGE_BYTES: u64 = 4 << 10;
+const READ_SHARE: u64 = 4;
 /// Buckets of the index are loaded so many records ahead.
 const PREFETCHED: usize = 8;
 /// After so many pages in a row that cannot be read the rest of a segment stays in the log. A move is given up after as
@@ -37,6 +40,15 @@ const PREFETCHED: usize = 8;
 const PAGES_FAILED_MAX: u32 = 4;
 /// A move waits for so many records that a batch is filled to one part in so many.
 const BATCH_SHARE: usize = 4;
+
+/// Whether the records of a segment are longer on average than what moves: they are not read for a move.
+pub(super) fn has_long_records(info: &SegmentInfo) -> bool {
+    are_long(info.bytes.saturating_sub(SEGMENT_BYTES), info.records)
+}
+
+fn are_long(bytes: u64, records: u64) -> bool {
+    bytes > records * PAYLOAD_MAX as u64 + PAGE_BYTES / 2
+}
 
 /// A move under way.
 #[derive(Debug)]
@@ -88,7 +100,11 @@ impl Gathering {
     fn read_next(&mut self) -> Result<()> {
         let Self { reader, entries, segment, failed, left, .. } = self;
         let Some(Source { directory, image, .. }) = segment else { return Ok(()) };
-        if *image == directory.images().len() {
+        let images = directory.images();
+        while images.get(*image).is_some_and(|it| are_long(it.bytes, it.records.into())) {
+            *image += 1;
+        }
+        if *image == images.len() {
             *segment = None;
             return Ok(());
         }
@@ -279,10 +295,11 @@ impl Log {
             }
             from.read_next()?;
             let Gathering { reader, entries, segment, .. } = &mut *from;
-            let Some(Source { number, nth, directory, .. }) = segment else { continue };
+            let Some(Source { number, nth, directory, image }) = segment else { continue };
             let info = &directory.info;
             // A read of a page of which nothing moves costs too.
-            spent += PAGE_BYTES.max(entries.len() as u64 * LOOK_BYTES);
+            let read = image.checked_sub(1).map_or(0, |last| directory.images()[last].bytes);
+            spent += PAGE_BYTES.max(entries.len() as u64 * LOOK_BYTES).max(read / READ_SHARE);
             for (looked_at, entry) in entries.iter().enumerate() {
                 if let Some(later) = entries.get(looked_at + PREFETCHED) {
                     self.index.prefetch(self.index_hash(later.hash));
@@ -318,7 +335,10 @@ impl Log {
         if from.segment.is_none() {
             let is_next = |number: &u32| {
                 let info = stored.info(*number);
-                info.sealed && Some(info.id) > from.after && stored.live_of(*number) > 0
+                info.sealed
+                    && Some(info.id) > from.after
+                    && stored.live_of(*number) > 0
+                    && !has_long_records(info)
             };
             let next = stored.numbers().filter(is_next).min_by_key(|next| stored.info(*next).id);
             let Some(number) = next else { return Ok(()) };

@@ -54,6 +54,10 @@ const LEVELS_MAX: usize = 2 * ABOVE_MAX;
 const REST_POWER_MAX: u32 = 4;
 /// After a move that found too little, new entries come that are one part in so many of all.
 const NOTHING_SHARE: u64 = 16;
+/// The same after more than one such move in a row.
+const VAIN_SHARE: u64 = 4;
+/// After a needed move that found nothing so many more records come to storage, at least.
+const VAIN_RECORDS: u64 = 64;
 
 /// How soon a step has to have an effect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -203,6 +207,14 @@ impl Cold {
         }
     }
 
+    /// Whether there may be records to move, where so many entries lead to storage.
+    fn may_move_of(&mut self, stored: u64) -> bool {
+        let Some(before) = &mut self.stored_in_vain else { return true };
+        *before = stored.min(*before);
+        let least = (self.work.batch_records as u64 / VAIN_SHARE).max(VAIN_RECORDS);
+        stored > *before + least
+    }
+
     /// Bytes of records that are to be looked at for what goes on, and for a move after that, about.
     fn left_bytes(&self) -> u64 {
         match &self.moving {
@@ -304,8 +316,12 @@ impl Log {
     /// # Errors
     /// Those of storage.
     pub fn must_move_down(&mut self) -> Result<bool> {
+        let stored = self.index.stored();
         let Some(cold) = &mut self.cold else { return Ok(false) };
-        (cold.wants_move, cold.takes_few) = (true, true);
+        // All of storage is looked at for a move: not again for what was found to stay there.
+        let is_useful = cold.moving.is_some() || cold.may_move_of(stored);
+        cold.wants_move |= is_useful;
+        cold.takes_few = true;
         let stalls = self.stats.stalls;
         let stepped = self.step_cold(FUEL_MAX, Need::Now);
         self.cold.iter_mut().for_each(|cold| cold.takes_few = cold.entries_max.is_some());
@@ -321,6 +337,11 @@ impl Log {
                 Some(cold) if error.kind() != ErrorKind::Backpressure && cold.is_gathering() => {
                     cold.failed += 1;
                     Ok(true)
+                }
+                Some(cold) if error.kind() == ErrorKind::Corrupt => {
+                    // It was given up.
+                    cold.stored_in_vain = Some(stored);
+                    Err(error)
                 }
                 _ => Err(error),
             },
@@ -491,14 +512,20 @@ impl Log {
                 let (records, wanted) = (cold.work.batch_records, cold.wanted.batch_records);
                 let has_moved = cold.moved - cold.moved_before >= wanted as u64;
                 cold.wants_move &= records < wanted && !has_moved;
+                (cold.vain_in_row, cold.stored_in_vain) = (0, None);
                 Ok(Stepped::Something)
             }
             Moved::Nothing => {
                 (cold.wants_move, cold.found_nothing) = (false, true);
                 cold.moves_in_vain += 1;
+                cold.vain_in_row += 1;
+                if cold.takes_few && cold.entries_max.is_none() {
+                    cold.stored_in_vain = Some(self.index.stored());
+                }
                 if cold.entries_max.is_none() {
                     // Each move looks at all that is on storage.
-                    cold.nothing_until = self.index.len() + self.index.len() / NOTHING_SHARE;
+                    let share = if cold.vain_in_row > 1 { VAIN_SHARE } else { NOTHING_SHARE };
+                    cold.nothing_until = self.index.len() + self.index.len() / share;
                 }
                 Ok(Stepped::Nothing)
             }
