@@ -130,6 +130,21 @@ impl Log {
         self.make_free_for(cold, needed)
     }
 
+    /// Has other states give up all that they have for an entry of the index. A call that is made again and again does not
+    /// ask each time. Says whether so much is free.
+    pub(in crate::hybrid_log) fn ask_for_all(&mut self, needed: Needed) -> bool {
+        if let Some(cold) = self.cold.as_mut().filter(|cold| cold.rest_asking > 0) {
+            cold.rest_asking -= 1;
+            return false;
+        }
+        let is_there = self.account.ensure(needed.0, needed.1).is_ok();
+        if let Some(cold) = &mut self.cold {
+            cold.rest_asking = ASKED_REST << cold.asked_in_vain.min(ASKED_POWER_MAX);
+            cold.asked_in_vain += u32::from(!is_there);
+        }
+        is_there
+    }
+
     /// What is kept free for values, and for a page that the stream begins.
     pub(super) fn keep_bytes(&self) -> u64 {
         self.sizes.headroom_bytes + 2 * self.sizes.frame_bytes

@@ -23,8 +23,11 @@ const ASKED_MAX: u32 = 8;
 struct Tried {
     /// Whether no record could move.
     moves_nothing: bool,
-    /// How often it asked others for what nobody knows of.
+    /// Why they could not.
+    failed: Option<Error>,
+    /// How often it asked others for what nobody knows of, and whether for all.
     asked: u32,
+    asked_for_all: bool,
 }
 
 /// So many bytes have to be free, and for what.
@@ -202,7 +205,7 @@ impl Log {
     fn free_some_for_index(&mut self, tried: &mut Tried) -> Result<bool> {
         // Where no page is in the way, the index beside may be, or records that can move.
         let is_held_back = self.index.is_held_back();
-        let is_freed = is_held_back && (self.force_one_beside()? || self.try_to_move(tried)?);
+        let is_freed = is_held_back && (self.force_one_beside()? || self.try_to_move(tried));
         if is_freed || self.drop_spare() {
             return Ok(true);
         }
@@ -222,7 +225,7 @@ impl Log {
             }
         }
         let is_freed = !are_of_use && self.give_room_for_notes_up()
-            || self.try_to_move(tried)?
+            || self.try_to_move(tried)
             || self.give_runs_up()
             || self.free_one_beside()?
             || self.force_one_beside()?;
@@ -232,17 +235,30 @@ impl Log {
         // What is only tried comes last: it fails where another way is left.
         let moved = self.move_in_need();
         let is_asked = !matches!(moved, Ok(true)) && self.index.asks_for_pages();
-        if is_asked && self.ask_others(is_held_back, tried) { Ok(true) } else { moved }
+        if is_asked && self.ask_others(is_held_back, tried) {
+            return Ok(true);
+        }
+        match (moved, tried.failed.take()) {
+            (Ok(false), Some(error)) => Err(error),
+            (moved, _) => moved,
+        }
     }
 
-    /// [`must_move_down`](Log::must_move_down), until that found nothing: each time it looks at all that is on storage.
-    fn try_to_move(&mut self, tried: &mut Tried) -> Result<bool> {
+    /// [`must_move_down`](Log::must_move_down), until that found nothing, since each time it looks at all that is on
+    /// storage, or failed.
+    fn try_to_move(&mut self, tried: &mut Tried) -> bool {
+        if tried.moves_nothing {
+            return false;
+        }
         let in_vain = |log: &Self| log.cold.as_ref().map_or(0, |cold| cold.moves_in_vain());
         let before = in_vain(self);
-        let moved = !tried.moves_nothing && self.must_move_down()?;
+        let moved = self.must_move_down();
         // Not so where there is no tier yet, or no memory for what moves: both may come.
-        tried.moves_nothing |= in_vain(self) > before;
-        Ok(moved)
+        tried.moves_nothing = in_vain(self) > before || moved.is_err();
+        moved.unwrap_or_else(|error| {
+            tried.failed = Some(error);
+            false
+        })
     }
 
     /// Gives up what the cold tier has in memory, in the little memory of tests: elsewhere the index would grow into it.
@@ -253,14 +269,17 @@ impl Log {
     }
 
     /// Has other states give up the memory of a page, whatever they have. Where the index has all that is attainable, as
-    /// far as anybody knows, only what nobody knows of can be of use, and a call asks for a few pages of it.
+    /// far as anybody knows, only what nobody knows of can be of use, and a call asks for a few pages of it; then once for
+    /// all, since what can be made again may be in the way.
     fn ask_others(&mut self, is_held_back: bool, tried: &mut Tried) -> bool {
         let (bytes, what) = self.needed_for_others();
         match is_held_back {
             true => {
                 let may = self.index.is_held_by_others() && tried.asked < ASKED_MAX;
                 tried.asked += 1;
-                may && self.account.ensure_of(Asked::Unknown, bytes)
+                may && (self.account.ensure_of(Asked::Unknown, bytes)
+                    || !std::mem::replace(&mut tried.asked_for_all, true)
+                        && self.ask_for_all((bytes, what)))
             }
             false => self.account.ensure(bytes, what).is_ok(),
         }
