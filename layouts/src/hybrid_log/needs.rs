@@ -2,7 +2,7 @@
 
 use alluvium_pagestore::{Key, RECORD_HEADER_BYTES, State};
 
-use super::cold::Cold;
+use super::cold::{Cold, PAYLOAD_MAX};
 use super::config::{HybridLog, Sizes};
 use super::core::fixed_bytes;
 use super::index::Index;
@@ -54,11 +54,17 @@ impl Asked<'_> {
         let layout = self.layout;
         let sizes = layout.sizes(self.record_type, memory, context.max_value_bytes, stored).ok()?;
         let alone = self.alone((memory, stored), &sizes, hot);
-        let may_move = sizes.cold_runs || sizes.cold_runs_later && !self.keys.expire;
+        let may_move = sizes.cold_runs || sizes.cold_runs_later && self.may_begin(context, &sizes);
         if !may_move || !stored || alone.total() <= memory && !self.moves(context, &sizes) {
             return Some(alone);
         }
         self.with_runs(context, &sizes, hot)
+    }
+
+    /// Whether records move by themselves where the index of all keys takes too much.
+    fn may_begin(&self, context: &StateContext, sizes: &Sizes) -> bool {
+        let are_short = Cold::may_hold(self.record_type) && self.payload_bytes() <= PAYLOAD_MAX;
+        are_short && !self.keys.expire && Cold::check(context, sizes).is_ok()
     }
 
     /// A log that has an entry of the index for each key.
