@@ -151,17 +151,17 @@ fn grow_evenly(logs: usize, memory: u64, (checked, deleted): (usize, usize)) {
 
 #[test]
 fn two_logs_that_grow_evenly_take_four_times_the_keys_of_logs_without_runs() {
-    grow_evenly(2, 4 * MIB, (29, 3));
+    grow_evenly(2, 3 * MIB, (29, 3));
 }
 
 #[test]
 fn four_logs_that_grow_evenly_take_four_times_the_keys_of_logs_without_runs() {
-    grow_evenly(4, 8 * MIB, (29, 19));
+    grow_evenly(4, 6 * MIB, (29, 19));
 }
 
 #[test]
 fn eight_logs_that_grow_evenly_take_four_times_the_keys_of_logs_without_runs() {
-    grow_evenly(8, 16 * MIB, (41, 37));
+    grow_evenly(8, 12 * MIB, (41, 37));
 }
 
 #[test]
