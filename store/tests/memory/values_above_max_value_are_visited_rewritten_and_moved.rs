@@ -412,7 +412,7 @@ impl Aggregate<Vec<u8>> for Append {
 #[test]
 fn windows_and_lists_are_opened_with_another_max_value() {
     let _alone = alone();
-    let (rounds, first) = (times("ALLUVIUM_VALUE_ROUNDS", 4), times("ALLUVIUM_SEED", 1));
+    let (rounds, first) = (times("ALLUVIUM_VALUE_ROUNDS", 2), times("ALLUVIUM_SEED", 1));
     for seed in first..first + rounds {
         for kind in 0..4 {
             reopened_with_another_max_value(seed, kind);
