@@ -21,6 +21,7 @@ use alluvium_pagestore::{Account, Key, Result};
 use super::entry_part_unsafe::{IterMut, Part, TakenPart};
 use super::group_unsafe::{Block, entries_max};
 use super::hash_range::HashRange;
+use super::least_hashes::LeastHashes;
 use super::raw_table_unsafe::RawTable;
 use crate::support::record_type_unsafe::{Entry, RecordType};
 
@@ -287,6 +288,12 @@ impl<T> EntryTable<T> {
     /// [`hashes_bytes`](Self::hashes_bytes).
     pub fn hashes_at(&self, place: u64, last: u64) -> (Vec<u64>, Option<u64>) {
         self.table.hashes_at(place, last)
+    }
+
+    /// Finds the least hashes of the part at `place`, each once, from there to `last`. Returns the place to go on at, if
+    /// that is not after `last`.
+    pub fn least_hashes(&self, place: u64, last: u64, found: &mut LeastHashes) -> Option<u64> {
+        self.table.least_hashes(place, last, found)
     }
 
     /// Returns the bytes of the hashes of the part at `place`.

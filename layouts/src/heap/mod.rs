@@ -21,6 +21,7 @@ mod group_unsafe;
 mod groups;
 mod growing_unsafe;
 pub(crate) mod hash_range;
+mod least_hashes;
 pub(crate) mod lent;
 pub(crate) mod lists;
 #[cfg(test)]

@@ -23,6 +23,7 @@ use alluvium_pagestore::{Account, MemoryKind, rounded};
 
 use super::group_unsafe::{Block, GroupBits, SLOTS, Shape, entries_max_of, tag_of};
 use crate::heap::hash_range::HashRange;
+use crate::heap::least_hashes::LeastHashes;
 use crate::heap::place::Place;
 use crate::support::prefetch_unsafe::prefetch;
 use crate::support::record_type_unsafe::{Entry, RecordRef, RecordType};
@@ -732,6 +733,20 @@ impl RawTable {
         hashes.extend(entries.map(RecordRef::hash).filter(is_asked));
         hashes.sort_unstable();
         (hashes, next.filter(|next| *next <= last))
+    }
+
+    /// Finds the hashes of entries from `place` to `last`, the least of those of the part at `place`, each once. Returns the
+    /// place to go on at, if that is not after `last`. Cost: a look at each entry of the part.
+    pub fn least_hashes(&self, place: u64, last: u64, found: &mut LeastHashes) -> Option<u64> {
+        let (index, next) = self.part_at(place);
+        let is_asked = |hash: &u64| (place..=last).contains(&self.range.place(*hash));
+        let entries = index.into_iter().flat_map(|index| self.entries_at(index));
+        entries.map(RecordRef::hash).filter(is_asked).for_each(|hash| found.add(hash));
+        let next = match found.end() {
+            Some(greatest) => self.range.place(greatest).checked_add(1 << self.range.same_bits()),
+            None => next,
+        };
+        next.filter(|next| *next <= last)
     }
 
     /// Returns the memory of the hashes of the part at `place`.

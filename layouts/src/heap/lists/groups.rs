@@ -6,10 +6,11 @@
 
 use std::ops::RangeInclusive;
 
-use alluvium_pagestore::{Key, MemoryKind, Result, State, Time};
+use alluvium_pagestore::{Key, Result, State, Time};
 
 use crate::contract::by_hash::{ByHash, VisitRun};
 use crate::contract::table::Cursor;
+use crate::heap::least_hashes::LeastHashes;
 use crate::heap::lists::reading::record_elements;
 use crate::heap::lists::{HeapLists, List};
 
@@ -26,8 +27,8 @@ pub(crate) struct Visited {
     before: u64,
 }
 
-/// The hashes of lists in the order of a part; where the next part begins; and the bytes booked for them.
-type Found = (Vec<u64>, Option<u64>, u64);
+/// Hashes of lists, and the place to go on at behind them.
+type Found = (LeastHashes, Option<u64>);
 
 impl<K: Key, E: State> ByHash<K, E, Time> for HeapLists<K, E> {
     /// Visits lists in runs of as many elements as a value may have bytes, or one.
@@ -42,12 +43,9 @@ impl<K: Key, E: State> ByHash<K, E, Time> for HeapLists<K, E> {
         let (mut spent, fuel) = (0, fuel.max(1));
         while !cursor.done && spent < fuel {
             let left = self.left_at(bucket, hashes, cursor);
-            let (found, next, memory) =
-                left.unwrap_or_else(|| self.lists_at(bucket, hashes, cursor));
-            let visited = self.visit_lists(bucket, &found, cursor, (&mut spent, fuel), visit);
-            drop(found);
-            self.context.account.release(MemoryKind::Buffers, memory);
-            if visited? {
+            let (found, next) = left.unwrap_or_else(|| self.lists_at(bucket, hashes, cursor));
+            let found = found.as_slice();
+            if self.visit_lists(bucket, found, cursor, (&mut spent, fuel), visit)? {
                 go_on(next, cursor);
             }
             spent += 1;
@@ -75,13 +73,10 @@ impl<K: Key, E: State> ByHash<K, E, Time> for HeapLists<K, E> {
             );
         }
         while !cursor.done && removed < fuel {
-            let (found, next, memory) = self.lists_at(bucket, hashes, cursor);
-            let mut alike = found.chunk_by(|a, b| a == b).map(|same| same[0]);
-            let is_all =
-                alike.all(|hash| self.remove_alike(bucket, hash, cursor, (&mut removed, fuel)));
-            drop(found);
-            self.context.account.release(MemoryKind::Buffers, memory);
-            if is_all {
+            let (found, next) = self.lists_at(bucket, hashes, cursor);
+            let mut remove =
+                |hash: &u64| self.remove_alike(bucket, *hash, cursor, (&mut removed, fuel));
+            if found.as_slice().iter().all(&mut remove) {
                 go_on(next, cursor);
             }
             removed += 1;
@@ -125,7 +120,7 @@ impl<K: Key, E: State> HeapLists<K, E> {
         (spent, fuel): (&mut usize, usize),
         visit: VisitRun<'_, K, E>,
     ) -> Result<bool> {
-        for hash in found.chunk_by(|a, b| a == b).map(|same| same[0]) {
+        for hash in found.iter().copied() {
             let place = self.range.place(hash);
             if place != cursor.position {
                 (cursor.position, cursor.version) = (place, 0);
@@ -197,18 +192,18 @@ impl<K: Key, E: State> HeapLists<K, E> {
         let is_there = cursor.version > 0 && self.range.place(hash) == cursor.position;
         let last = self.range.place(*hashes.end());
         let next = cursor.position.checked_add(1 << self.range.same_bits());
-        is_there.then(|| (vec![hash], next.filter(|next| *next <= last), 0))
+        is_there.then(|| (LeastHashes::of(hash), next.filter(|next| *next <= last)))
     }
 
-    /// The hashes of the lists at the cursor, a part of the table's.
+    /// The hashes of lists at the cursor, of a part of the table at most.
     fn lists_at(&self, bucket: Time, hashes: &RangeInclusive<u64>, cursor: &Cursor) -> Found {
-        let Some(bucket) = self.buckets.get(bucket) else { return (Vec::new(), None, 0) };
+        let mut found = LeastHashes::new();
         let (first, last) = (self.range.place(*hashes.start()), self.range.place(*hashes.end()));
-        let place = cursor.position.max(first);
-        let memory = bucket.lists.hashes_bytes(place);
-        self.context.account.charge(MemoryKind::Buffers, memory);
-        let (found, next) = bucket.lists.hashes_at(place, last);
-        (found, next, memory)
+        let bucket = self.buckets.get(bucket);
+        let next = bucket.and_then(|bucket| {
+            bucket.lists.least_hashes(cursor.position.max(first), last, &mut found)
+        });
+        (found, next)
     }
 }
 
