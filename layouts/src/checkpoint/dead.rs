@@ -117,7 +117,7 @@ impl<T: Copy> DeadList<T> {
 /// Places of records that are dead. All booked.
 #[derive(Debug)]
 pub(crate) struct DeadPlaces {
-    pub list: DeadList<Place>,
+    list: DeadList<Place>,
     booked: Booked,
 }
 
@@ -152,6 +152,20 @@ impl DeadPlaces {
     fn push_in_new(&mut self, place: Place) -> bool {
         let count = self.list.last_capacity().map_or(0, |capacity| 2 * capacity);
         self.add_part(count.clamp(DEAD_MIN, DEAD_MAX)) && self.list.push(place)
+    }
+
+    pub fn list(&self) -> &DeadList<Place> {
+        &self.list
+    }
+
+    /// Takes the parts out to have them written; what they take stays booked while this lives.
+    pub fn lend(&mut self) -> Vec<Vec<Place>> {
+        self.list.take_parts()
+    }
+
+    /// Takes parts back that were lent.
+    pub fn give_back(&mut self, parts: Vec<Vec<Place>>) {
+        self.list.give_back(parts);
     }
 
     /// Puts others behind these.

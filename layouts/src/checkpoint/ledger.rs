@@ -244,7 +244,7 @@ impl HeapFiles {
             return self.plan_all(entries);
         }
         let listed: u64 = self.lists.iter().map(|list| list.len / 4).sum();
-        let all_dead = listed + self.dead.list.len() + written;
+        let all_dead = listed + self.dead.list().len() + written;
         let makes_sets = self.lists.len() >= LISTS_MAX || all_dead > (entries / 2).max(LISTED_MIN);
         let records = (written + more).min(entries);
         Plan { anew, records, outdated: written, makes_sets, is_full: false }
@@ -288,7 +288,7 @@ impl HeapFiles {
         if plan.makes_sets || plan.is_full {
             return 0;
         }
-        let new = size_of::<u32>() as u64 * (self.dead.list.len() + 4 * self.slots.len() as u64);
+        let new = size_of::<u32>() as u64 * (self.dead.list().len() + 4 * self.slots.len() as u64);
         let longest = self.lists.iter().map(|list| list.len).fold(new, u64::max);
         2 * (self.lists.iter().map(|list| list.len).sum::<u64>() + new + longest)
     }
@@ -298,7 +298,7 @@ impl HeapFiles {
     pub fn follow(&mut self, plan: &Plan) -> Option<DeadPlaces> {
         let noted = plan.outdated;
         // What a checkpoint that was given up has left may have room enough.
-        let lacking = if (self.dead.list.room() as u64) < noted { noted } else { 0 };
+        let lacking = if (self.dead.list().room() as u64) < noted { noted } else { 0 };
         let room = DeadPlaces::with_room(self.account.clone(), lacking)?;
         let mut places = std::mem::replace(&mut self.dead, DeadPlaces::new(self.account.clone()));
         places.append(room);
@@ -330,7 +330,7 @@ impl HeapFiles {
 
     /// Records that have died since the last barrier.
     pub fn dead(&self) -> &DeadList<Place> {
-        &self.dead.list
+        self.dead.list()
     }
 
     /// What a checkpoint names that has written these segments into these slots, or without. Its lists
@@ -384,7 +384,7 @@ impl HeapFiles {
     /// Adds to the sets some of the records that have died since the barrier, from a place of their list on and before
     /// another; says at which to go on.
     pub fn add_dead(&self, sets: &mut LiveSets, from: Nth, to: Nth) -> Nth {
-        let (some, next) = self.dead.list.some(from, to, ADDED);
+        let (some, next) = self.dead.list().some(from, to, ADDED);
         some.iter().for_each(|place| sets.insert_at(*place));
         next
     }
@@ -435,7 +435,7 @@ impl HeapFiles {
 
     /// Parts come back that were lent for a checkpoint that was given up since.
     pub fn give_back(&mut self, parts: Vec<Vec<Place>>) {
-        self.dead.list.give_back(parts);
+        self.dead.give_back(parts);
     }
 
     /// Bytes of records that are dead, about.

@@ -37,7 +37,7 @@ use crate::support::booked::Booked;
 /// Bytes of a record beside what its entry owns, about.
 const RECORD_BYTES: u64 = 64;
 /// Stretches that a step reads at most: there may be nothing in many.
-const PARTS_MAX: usize = 256;
+const STRETCHES_MAX: usize = 256;
 
 /// What a state remembers of its checkpoints.
 #[derive(Debug)]
@@ -378,7 +378,7 @@ impl Remembered {
         mut read: impl FnMut(&mut Recording<'_>) -> Result<bool>,
     ) -> Result<Option<StateImage>> {
         self.step_by_batches(blobs, |to| {
-            for _ in 0..PARTS_MAX {
+            for _ in 0..STRETCHES_MAX {
                 if !to.has_room() {
                     to.batch().submit();
                     return Ok(Given::Some);

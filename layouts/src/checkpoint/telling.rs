@@ -100,7 +100,7 @@ impl Telling {
     /// Whether there is something to be told of what is named beside the segments that were sealed.
     fn is_needed(&self, naming: &Naming) -> bool {
         let has_older = self.named.part.segments.len() > self.sealed.len();
-        has_older && (!naming.sets.is_empty() || !naming.dead.list.is_empty())
+        has_older && (!naming.sets.is_empty() || !naming.dead.list().is_empty())
     }
 
     /// Has the helper write which records are live of what is named.
@@ -118,7 +118,7 @@ impl Telling {
             false => Vec::new(),
         };
         let sets = sets.into_whole(|slot| by_slot[slot as usize]);
-        let lent = naming.dead.list.take_parts();
+        let lent = naming.dead.lend();
         let blobs = blobs.clone();
         Job::submit(
             &context.helper,
@@ -139,7 +139,7 @@ impl Telling {
         let Step::Writing { has_sets, job } = &self.step else { unreachable!("it was given it") };
         let Some(told) = job.poll_driving(helper, false)? else { return Ok(false) };
         let has_sets = *has_sets;
-        dead.list.give_back(told.lent);
+        dead.give_back(told.lent);
         self.step = Step::Over;
         let (list, sets) = (told.list?, told.sets?);
         let part = &mut self.named.part;
