@@ -31,8 +31,8 @@ pub use contract::lists::{Elements, Lists, ListsLayout, VisitList, for_each_list
 pub use contract::needs::{ContextOf, ExpectedKeys, MemoryNeeds, MemoryParts};
 pub use contract::panes::{Merge, PaneRun, Panes, PanesLayout};
 pub use contract::table::{
-    BatchError, CheckpointOutcome, Cursor, Layout, Pace, Peek, RunStats, StateContext, Table,
-    TableStats,
+    BatchError, CheckpointOutcome, Cursor, Layout, Pace, Peek, RunStats, RunTimes, StateContext,
+    Table, TableStats,
 };
 pub use contract::upkeep::{HasUpkeep, Upkeep};
 pub use heap::lists::HeapLists;

@@ -141,7 +141,7 @@ pub mod states {
 
 /// What a store holds and has done.
 pub mod stats {
-    pub use alluvium_layouts::{RunStats, TableStats};
+    pub use alluvium_layouts::{RunStats, RunTimes, TableStats};
     pub use alluvium_pagestore::{AccountStats, MEMORY_KINDS, MemoryKind};
 
     pub use crate::cells::recording::TraceStats;

@@ -23,7 +23,7 @@ use crate::contract::fetch::{Fetch, Ticket};
 use crate::contract::upkeep::Upkeep;
 
 pub use pace::Pace;
-pub use stats::{RunStats, TableStats};
+pub use stats::{RunStats, RunTimes, TableStats};
 
 /// The answer of [`Table::peek`], given without I/O.
 #[derive(Debug, PartialEq, Eq)]

@@ -88,12 +88,13 @@ impl Level {
     }
 }
 
-/// Hashes that are looked for at once.
-const AT_ONCE: usize = 64;
+/// Hashes that are looked for at once, at most: there is a bit for each.
+pub const AT_ONCE: usize = u64::BITS as usize;
 
 impl Level {
     /// Which of up to 64 hashes it may have, but for those that are `known` to be somewhere.
     fn may_have_each(&self, hashes: &[u64], known: u64) -> u64 {
+        debug_assert!(hashes.len() <= AT_ONCE, "{} hashes at once", hashes.len());
         let (mut places, mut there) = ([None; AT_ONCE], 0);
         for (nth, hash) in hashes.iter().enumerate().filter(|(nth, _)| known >> nth & 1 == 0) {
             for run in self.runs_of(*hash) {
@@ -142,6 +143,10 @@ pub struct LevelStats {
     pub merged_bytes: u64,
     /// Merges that ended.
     pub merges: u64,
+    /// Nanoseconds of a helper's shares of these.
+    pub helper_nanos: u64,
+    /// Nanoseconds in which these built filters and fences, on either thread.
+    pub built_nanos: u64,
     /// Reads of runs that are there, and of runs that were merged.
     pub reads: RunReads,
 }

@@ -354,6 +354,11 @@ impl Merge {
         self.next_hash
     }
 
+    /// What building filters and fences took, in nanoseconds.
+    pub fn built_nanos(&self) -> u64 {
+        self.writer.built_nanos()
+    }
+
     /// Bytes read so far.
     pub fn read_bytes(&self) -> u64 {
         self.sources.iter().map(Chain::read_bytes).sum()

@@ -38,7 +38,7 @@ pub use alluvium_pagestore::{RunId, RunInfo};
 pub use chunk::RecordView;
 pub use cursor::Cursor;
 pub use levels::{
-    ABOVE_MAX, BoxedJudge, FAILED_MAX, Helped, LevelStats, Levels, MERGED_MAX, SHARE, due,
+    ABOVE_MAX, AT_ONCE, BoxedJudge, FAILED_MAX, Helped, LevelStats, Levels, MERGED_MAX, SHARE, due,
 };
 pub(crate) use merge::is_of_device;
 pub use merge::{Judge, Merge, MergeSizes};

@@ -8,6 +8,8 @@
 //! again, and goes on where it was. A writer that [`has_failed`](RunWriter::has_failed) can only be abandoned: what it
 //! wrote is no run.
 
+use std::time::Instant;
+
 use alluvium_pagestore::io::{Appended, BLOCK_BYTES, IoBuffer, Operation, run_blocking};
 use alluvium_pagestore::{
     Error, ErrorKind, KIB, KeyGroup, MIB, RECORD_BYTES_MAX, Result, SegmentStore,
@@ -21,6 +23,7 @@ use super::fence::LongChunk;
 use super::filter::FilterBuilder;
 use super::guide::{self, Contents};
 use super::unsynced::UnsyncedRun;
+use crate::support::nanos_since;
 
 /// The sizes of runs that are written.
 #[derive(Clone, Copy, Debug)]
@@ -160,6 +163,7 @@ pub struct RunWriter {
     sealed: Vec<RunInfo>,
     unsynced: Vec<UnsyncedRun>,
     has_failed: bool,
+    built_nanos: u64,
 }
 
 /// The chunk that records go to: where it begins in the buffer, and what it has. Without records, there is none.
@@ -198,7 +202,7 @@ struct OpenPartition {
 #[derive(Debug)]
 struct OpenRun {
     id: RunId,
-    /// What is on the device, or on its way. The buffer stands behind it.
+    /// Bytes that are on the device, or on their way to it. What the buffer has comes behind them.
     file: Appended,
     info: RunInfo,
 }
@@ -235,6 +239,7 @@ impl RunWriter {
             sealed: Vec::new(),
             unsynced: Vec::new(),
             has_failed: false,
+            built_nanos: 0,
             sizes,
         })
     }
@@ -429,7 +434,9 @@ impl RunWriter {
         let place = (self.run.as_ref().expect("a partition stands in a file").id.0, self.offset());
         let OpenPartition { hashes, firsts, long, entry } = &mut self.partition;
         let contents = Contents { hashes, firsts, long, is_wide: self.sizes.is_wide };
+        let start = Instant::now();
         let built = guide::build(place, &contents, &mut self.builder, &mut self.scratch);
+        self.built_nanos += nanos_since(start);
         self.has_failed |= built.is_err();
         built?;
         entry.guide_bytes = self.scratch.len() as u32;
@@ -583,6 +590,11 @@ impl RunWriter {
     /// Bytes written so far to the open file, or on their way.
     pub fn open_bytes(&self) -> u64 {
         self.run.as_ref().map_or(0, |run| run.file.end())
+    }
+
+    /// What building filters and fences took, in nanoseconds.
+    pub fn built_nanos(&self) -> u64 {
+        self.built_nanos
     }
 
     /// Removes what was written and not taken.

@@ -14,3 +14,8 @@ pub(crate) mod record_type_unsafe;
 pub(crate) mod system_page;
 pub(crate) mod trace;
 pub(crate) mod tree_bytes;
+
+/// Nanoseconds since then.
+pub(crate) fn nanos_since(start: std::time::Instant) -> u64 {
+    start.elapsed().as_nanos() as u64
+}

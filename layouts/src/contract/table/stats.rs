@@ -36,6 +36,41 @@ pub struct RunStats {
     pub guide_reads: u64,
     /// Steps of moves and merges that failed, and are made again.
     pub failed: u64,
+    /// What moves and merges took.
+    pub times: RunTimes,
+}
+
+/// Nanoseconds that moves to sorted runs and their merges took: on the owner's thread, and on a helper's. Waits for the
+/// device are part of them. They differ between two tables that do the same.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct RunTimes {
+    /// Steps that copied records.
+    pub gathering: u64,
+    /// Steps that wrote records.
+    pub writing: u64,
+    /// Steps that removed index entries.
+    pub leaving: u64,
+    /// Steps that merged without a helper.
+    pub merging: u64,
+    /// Waits of calls for a helper that merges.
+    pub waiting: u64,
+    /// Shares in which a helper merged, of merges that ended.
+    pub helper_merging: u64,
+    /// Of writing and merging on both threads, filters and fences that were built.
+    pub building: u64,
+}
+
+impl RunTimes {
+    fn add(&mut self, other: &RunTimes) {
+        self.gathering += other.gathering;
+        self.writing += other.writing;
+        self.leaving += other.leaving;
+        self.merging += other.merging;
+        self.waiting += other.waiting;
+        self.helper_merging += other.helper_merging;
+        self.building += other.building;
+    }
 }
 
 impl RunStats {
@@ -55,6 +90,7 @@ impl RunStats {
         self.false_reads += other.false_reads;
         self.guide_reads += other.guide_reads;
         self.failed += other.failed;
+        self.times.add(&other.times);
     }
 
     /// Returns bytes of filters and fences in memory per key that is in runs alone; `None` without such keys.

@@ -15,6 +15,8 @@
 
 mod batch;
 #[cfg(test)]
+mod batches_tests;
+#[cfg(test)]
 mod beginning_tests;
 mod counts;
 #[cfg(test)]
@@ -63,7 +65,7 @@ use self::moving::Move;
 use self::sizes::{Shape, WorkSizes, least_memory, own_memory};
 use super::config::{COLD_RUNS_MEMORY_MIN, Sizes};
 use crate::contract::fetch::{Fetch, Ticket};
-use crate::contract::table::{RunStats, StateContext};
+use crate::contract::table::{RunStats, RunTimes, StateContext};
 use crate::runs::{Levels, RecordView, RunSizes};
 use crate::support::booked::Booked;
 use crate::support::patient_reads::PatientReads;
@@ -184,6 +186,8 @@ pub struct Cold {
     saved_before: u64,
     /// Since when a call waits for a helper that merges.
     waits_since: Option<Instant>,
+    /// What moves and merges took.
+    times: RunTimes,
     /// How often filters were asked.
     #[cfg(test)]
     asked: Cell<u64>,
@@ -280,6 +284,7 @@ impl Cold {
             merges_ended: 0,
             saved_before: 0,
             waits_since: None,
+            times: RunTimes::default(),
             #[cfg(test)]
             asked: Cell::new(0),
             account,
@@ -377,6 +382,11 @@ impl Cold {
             false_reads: levels.reads.wrong,
             guide_reads: levels.reads.guides,
             failed: self.failed,
+            times: RunTimes {
+                helper_merging: levels.helper_nanos,
+                building: self.times.building + levels.built_nanos,
+                ..self.times
+            },
         }
     }
 
@@ -550,9 +560,11 @@ impl Cold {
         waited
     }
 
-    /// Books what the device has of a read that was left, unless a move or merge that goes on has it booked.
+    /// Books what the device has of a read that was left, unless a move or merge that goes on has it booked: one on this
+    /// thread, as a helper leaves none.
     fn book_left(&self) {
-        if self.reads.is_booked() || !self.is_working() {
+        let merges_here = self.levels.is_merging() && !self.levels.is_helped();
+        if self.reads.is_booked() || self.moving.is_none() && !merges_here {
             self.reads.book(self.reads.left_bytes());
         }
     }
@@ -599,6 +611,7 @@ impl Cold {
     pub fn expire_to(&mut self, to: Time) -> (Time, u64) {
         let (tide, expired) = self.live.expire_to(to);
         self.drop_expired_levels();
+        self.book_left();
         (tide, expired)
     }
 
@@ -760,12 +773,13 @@ impl Cold {
 impl Drop for Cold {
     /// What was begun goes. Files stay that a checkpoint may name: the next open removes the others.
     fn drop(&mut self) {
-        self.reads.wait_to_close();
-        self.reads.book(0);
-        self.levels.close_fetches();
+        // What is given up may leave a request with the device: that is waited for then.
         self.moving.take().into_iter().for_each(|moving| moving.give_up(&self.store));
         self.levels.give_up();
         self.levels.wait_to_leave(DROP_MOST);
+        self.reads.wait_to_close();
+        self.reads.book(0);
+        self.levels.close_fetches();
     }
 }
 

@@ -10,6 +10,7 @@
 
 use std::ops::RangeInclusive;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::time::Instant;
 
 use alluvium_pagestore::{
     Error, ErrorKind, FooterEntry, KIB, MemoryKind, Result, SegmentDirectory, SegmentId,
@@ -19,12 +20,14 @@ use alluvium_pagestore::{
 use super::batch::{Batch, Moving};
 use super::judge::has_same_key;
 use super::{Cold, PAYLOAD_MAX, TOMBSTONE, remove_runs};
+use crate::contract::table::RunTimes;
 use crate::hybrid_log::address::{Address, StoredAt};
 use crate::hybrid_log::log::Log;
 use crate::runs::{
     FAILED_MAX, RecordView, RunInfo, RunSizes, RunWriter, UnsyncedRun, is_of_device,
 };
 use crate::support::booked::Booked;
+use crate::support::nanos_since;
 
 /// What looking at a record costs, in bytes of records.
 const LOOK_BYTES: u64 = 32;
@@ -79,6 +82,17 @@ enum Phase {
         /// The latest touch of those that have gone.
         latest: Time,
     },
+}
+
+impl Phase {
+    /// Where the time of its steps is counted.
+    fn time(&self) -> fn(&mut RunTimes) -> &mut u64 {
+        match self {
+            Self::Gathering(_) => |times| &mut times.gathering,
+            Self::Writing { .. } => |times| &mut times.writing,
+            Self::Leaving { .. } => |times| &mut times.leaving,
+        }
+    }
 }
 
 /// Where the records come from.
@@ -256,6 +270,7 @@ impl Log {
         mut one: Box<Move>,
         fuel: u64,
     ) -> Result<Moved> {
+        let (time, start) = (one.phase.time(), Instant::now());
         let stepped = match &mut one.phase {
             // What was copied is not looked at again; the rest of a page that could not be read is left.
             Phase::Gathering(gathering) => self.gather(gathering, &mut one.batch, fuel),
@@ -265,6 +280,7 @@ impl Log {
             }),
             Phase::Leaving { .. } => Ok(self.leave_to_runs(cold, &mut one, fuel)),
         };
+        *time(&mut cold.times) += nanos_since(start);
         match stepped {
             Ok(true) if matches!(one.phase, Phase::Gathering(_)) => begin_writing(cold, one),
             Ok(true) => Ok(Moved::Done),
@@ -569,6 +585,7 @@ fn install(cold: &mut Cold, one: &mut Move) -> Result<()> {
         cold.levels.add_unsynced(sealed, unsynced)?;
     }
     cold.moved_bytes += sealed.iter().map(|run| run.bytes).sum::<u64>();
+    cold.times.building += writer.built_nanos();
     cold.forget_graves();
     let level = cold.levels.newest().filter(|_| has_level);
     one.phase = Phase::Leaving { next: 0, level, latest: Time::MIN };

@@ -22,6 +22,7 @@ use crate::hybrid_log::index::IndexHash;
 use crate::hybrid_log::log::Log;
 use crate::hybrid_log::stored::Stored;
 use crate::runs::{ABOVE_MAX, BoxedJudge, Helped, RecordView};
+use crate::support::nanos_since;
 
 /// Records move down before the index has more than one part in so many of the memory.
 const INDEX_SHARE: u64 = 2;
@@ -485,6 +486,7 @@ impl Log {
         }
         let (record_type, runs, gone) = (cold.record_type, cold.run_sizes(), cold.live.gone());
         let is_patient = may_wait && cold.is_waited_for(need) && cold.moving.is_none();
+        let start = is_patient.then(Instant::now);
         let helped = cold.levels.step_away(
             (runs, cold.work.read_bytes),
             is_patient,
@@ -494,6 +496,7 @@ impl Log {
         );
         cold.merge_has_failed = helped.is_err();
         self.stats.stalls += u64::from(is_patient);
+        cold.times.waiting += start.map_or(0, nanos_since);
         helped.map(|helped| match helped {
             Helped::Something => Stepped::Something,
             Helped::Waiting => Stepped::Waiting,
@@ -576,7 +579,9 @@ impl Log {
         let is_hot = |record: &RecordView<'_>| log.has_in_memory(record_type, record);
         let gone = cold.live.gone();
         let judge_of = |is_last| Newest { record_type, is_last, is_hot: &is_hot, gone };
+        let start = Instant::now();
         let stepped = cold.levels.step(fuel, runs, read_bytes, judge_of);
+        cold.times.merging += nanos_since(start);
         cold.merge_has_failed = stepped.is_err();
         match stepped? {
             true => Ok(Stepped::Something),

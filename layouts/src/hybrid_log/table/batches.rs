@@ -19,6 +19,7 @@ pub(in crate::hybrid_log) const GROUP: usize = 64;
 const PUTS_AHEAD: usize = 4096;
 /// The fewest entries for which filters are asked together.
 const GROUP_MIN: usize = 8;
+const _: () = assert!(GROUP <= crate::runs::AT_ONCE, "filters have an answer for each of a group");
 /// Buckets of the index are loaded so many of them ahead.
 const PREFETCHED: usize = 8;
 
@@ -314,7 +315,8 @@ impl Core {
         // A single read gains nothing by being started first.
         if count + hashes.len() > 1 {
             if !hashes.is_empty() {
-                // Nothing is made free while reads are under way.
+                // Nothing is made free while reads are under way. What this makes free is no segment of `places`:
+                // those go with a rewrite only.
                 self.log.make_room_ahead(hashes.len());
             }
             let pending = self.start_group(places);

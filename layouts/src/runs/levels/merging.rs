@@ -270,6 +270,8 @@ impl Levels {
         let mut merging = self.merging.take().expect("looked at above");
         if let Worker::Here(work, _) = &mut merging.worker {
             level.are_unsynced(&work.unsynced);
+            self.done.helper_nanos += work.helper_nanos;
+            self.done.built_nanos += work.built_nanos();
             work.leave();
         }
         for run in &mut level.runs {

@@ -7,6 +7,7 @@ use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Instant;
 
 use alluvium_pagestore::{Helper, Result, SegmentStore};
 
@@ -14,6 +15,7 @@ use crate::checkpoint::Job;
 use crate::runs::directory::RunInfo;
 use crate::runs::merge::{Judge, Merge, MergeSizes};
 use crate::runs::unsynced::UnsyncedRun;
+use crate::support::nanos_since;
 use crate::trace_span;
 
 /// A helper merges for so many bytes of records, some milliseconds, before it does what others have for it.
@@ -36,6 +38,8 @@ pub(super) struct Work {
     merge: Option<Merge>,
     pub sealed: Vec<RunInfo>,
     pub unsynced: Vec<UnsyncedRun>,
+    /// What shares of a helper took.
+    pub helper_nanos: u64,
 }
 
 impl Work {
@@ -49,7 +53,7 @@ impl Work {
         part: (u64, u64),
     ) -> Self {
         let (sealed, unsynced) = (Vec::new(), Vec::new());
-        Self { store, state, levels, sizes, part, merge: None, sealed, unsynced }
+        Self { store, state, levels, sizes, part, merge: None, sealed, unsynced, helper_nanos: 0 }
     }
 
     /// Opens the levels. Reads the beginning of each.
@@ -96,6 +100,11 @@ impl Work {
     /// Bytes read so far.
     pub fn read_bytes(&self) -> u64 {
         self.merge.as_ref().map_or(0, Merge::read_bytes)
+    }
+
+    /// What building filters and fences took.
+    pub fn built_nanos(&self) -> u64 {
+        self.merge.as_ref().map_or(0, Merge::built_nanos)
     }
 
     /// Its owner has taken over what it wrote.
@@ -188,7 +197,9 @@ impl Away {
         let job = Job::submit(helper, "a merge of runs", move || {
             trace_span!(DEBUG, "merge runs");
             // Keys are the user's: to compare them may panic. The owner goes on with the panic.
+            let start = Instant::now();
             let done = catch_unwind(AssertUnwindSafe(|| work.share(&mut *judge, &seen)));
+            work.helper_nanos += nanos_since(start);
             Share { work, judge, done }
         });
         Self { job, is_given_up }
