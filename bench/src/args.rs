@@ -244,6 +244,12 @@ pub struct ColdArgs {
     /// Memory that state may take, such as 1GiB
     #[arg(long, value_name = "SIZE")]
     pub memory: ByteSize,
+    /// Tell what moves, merges and waits took of each part's time
+    #[arg(long)]
+    pub shares: bool,
+    /// Put so many new keys one by one after the load, instead of a tenth of all
+    #[arg(long, value_name = "N")]
+    pub puts: Option<u64>,
     /// Directory for the state (a temporary one unless given)
     #[arg(long, value_name = "DIR")]
     pub dir: Option<PathBuf>,

@@ -5,13 +5,15 @@
 //! counted and compared with what they must be. Beside the reads the device is read as often by itself: at random, a
 //! block at a time, from the store's files, by as many threads as a batch has keys.
 
+use std::cell::Cell;
 use std::fs::{File, OpenOptions};
+use std::io::{IsTerminal, stderr};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use alluvium::io::{BLOCK_BYTES, IoBuffer};
-use alluvium::stats::TableStats;
+use alluvium::stats::{RunTimes, TableStats};
 use alluvium::{HybridLog, Map};
 
 use super::state::{State, temporary_dir};
@@ -25,6 +27,8 @@ type Value = [u64; 7];
 
 /// Calls between two looks at the progress.
 const STRETCH: u64 = 1 << 16;
+/// Parts of so many calls have lines of progress.
+const LINES_MIN: u64 = 1_000_000;
 /// Seeds of the keys that are read, looked for in vain, and updated.
 const SEEDS: [u64; 3] = [1, 2, 3];
 
@@ -70,7 +74,11 @@ impl<'a> Run<'a> {
     /// From the load to the checkpoint. Returns the updates that were made.
     fn all(mut self, report: &mut Report) -> Result<u64> {
         let (keys, ops, size) = (self.args.keys, self.args.ops, self.args.batch as usize);
-        let singly = keys / 10;
+        let singly = self.args.puts.unwrap_or(keys / 10);
+        if singly > keys {
+            return Err(Error::Wrong(format!("{singly} puts are more than {keys} keys")));
+        }
+        let begin = Instant::now();
         let load = self.part("load", keys - singly, |map, calls, progress| {
             let tell = |key: &u64| progress.tell(*key);
             let entries = (0..calls).inspect(tell).map(|key| (key, value(key, 0)));
@@ -84,7 +92,9 @@ impl<'a> Run<'a> {
                 if known { Err(new()) } else { Ok(()) }
             })
         })?;
+        println!("load and put: {:.2} s", begin.elapsed().as_secs_f64());
         self.state.describe(report)?;
+        self.tell_storage()?;
         report.set_rate(keys - singly, load.as_secs_f64());
         let reads = self.reads("read", ops, SEEDS[0], &|key| (key, Some(value(key, 0))))?;
         self.device_reads(ops, reads)?;
@@ -95,29 +105,42 @@ impl<'a> Run<'a> {
         let begin = Instant::now();
         self.state.store.checkpoint(1)?;
         println!("checkpoint: {:.2} s", begin.elapsed().as_secs_f64());
+        self.tell_storage()?;
         Ok(ops)
     }
 
     /// Runs one part; tells its rate, and what it read of runs.
     fn part(
         &mut self,
-        what: &str,
+        what: &'static str,
         calls: u64,
         run: impl FnOnce(&mut Map<u64, Value>, u64, &Told) -> Result<()>,
     ) -> Result<Duration> {
         let before = self.map.stats()?;
-        let (progress, begin) = (Told(Progress::new(what, calls)), Instant::now());
+        let (progress, begin) = (Told::new(what, calls), Instant::now());
         run(&mut self.map, calls, &progress)?;
         let took = begin.elapsed();
         drop(progress);
-        print_part(what, calls, took, &before, &self.map.stats()?);
+        let after = self.map.stats()?;
+        print_part(what, calls, took, &before, &after);
+        if self.args.shares {
+            print_shares(took, &before, &after);
+        }
         Ok(took)
+    }
+
+    /// Tells the bytes of the store's files.
+    fn tell_storage(&self) -> Result<()> {
+        let files = files_of(self.state.directory())?;
+        let bytes: u64 = files.iter().map(|(_, bytes)| bytes).sum();
+        println!("storage: {:.2} GB in {} files", bytes as f64 / 1e9, files.len());
+        Ok(())
     }
 
     /// Reads keys in batches, each of which has to be what `expected` says of what was drawn.
     fn reads(
         &mut self,
-        what: &str,
+        what: &'static str,
         ops: u64,
         seed: u64,
         expected: &dyn Fn(u64) -> (u64, Option<Value>),
@@ -241,38 +264,90 @@ fn print_part(what: &str, calls: u64, took: Duration, before: &TableStats, after
     );
 }
 
-/// A progress bar that is told of calls one by one.
-struct Told(Progress);
+/// Tells what moves, merges and waits took: of the calls' thread as a part of the time, and of the helper.
+fn print_shares(took: Duration, before: &TableStats, after: &TableStats) {
+    let (before, after) = (&before.runs.times, &after.runs.times);
+    let share = |of: fn(&RunTimes) -> u64| {
+        let nanos = of(after) - of(before);
+        nanos as f64 / took.as_nanos().max(1) as f64
+    };
+    println!(
+        "  of the time, calls: {:.3} copied records, {:.3} wrote, {:.3} removed entries, \
+         {:.3} merged, {:.3} waited for the helper",
+        share(|times| times.gathering),
+        share(|times| times.writing),
+        share(|times| times.leaving),
+        share(|times| times.merging),
+        share(|times| times.waiting),
+    );
+    println!(
+        "  the helper: {:.3} merged; filters were built in {:.3} by both",
+        share(|times| times.helper_merging),
+        share(|times| times.building),
+    );
+}
+
+/// A progress bar that is told of calls one by one; without a terminal a line for each tenth of many calls.
+struct Told {
+    bar: Progress,
+    what: &'static str,
+    calls: u64,
+    begin: Instant,
+    /// Tenths that were told.
+    tenths: Cell<u64>,
+}
 
 impl Told {
+    fn new(what: &'static str, calls: u64) -> Self {
+        let (bar, begin) = (Progress::new(what, calls), Instant::now());
+        Self { bar, what, calls, begin, tenths: Cell::new(0) }
+    }
+
     fn tell(&self, done: u64) {
         if done.is_multiple_of(STRETCH) {
-            self.0.set(done);
+            self.set(done);
         }
     }
 
     /// Of several calls that were done together.
     fn tell_after(&self, done: u64, together: u64) {
         if done % STRETCH < together {
-            self.0.set(done);
+            self.set(done);
         }
     }
+
+    fn set(&self, done: u64) {
+        self.bar.set(done);
+        let tenths = 10 * done / self.calls.max(1);
+        if self.calls >= LINES_MIN && tenths > self.tenths.get() && !stderr().is_terminal() {
+            self.tenths.set(tenths);
+            let rate = done as f64 / self.begin.elapsed().as_secs_f64().max(1e-9);
+            eprintln!("{}: {done} of {}, {rate:.0}/s", self.what, self.calls);
+        }
+    }
+}
+
+/// The files of a directory and their bytes.
+fn files_of(dir: &Path) -> Result<Vec<(PathBuf, u64)>> {
+    let listed = std::fs::read_dir(dir).map_err(|source| Error::io(dir, "list", source))?;
+    let mut files = Vec::new();
+    for entry in listed {
+        let path = entry.map_err(|source| Error::io(dir, "list", source))?.path();
+        let bytes = path.metadata().map_or(0, |found| found.len());
+        files.push((path, bytes));
+    }
+    Ok(files)
 }
 
 /// Random reads of one block a second, from the files in a directory, so many at once. Also whether they bypassed the
 /// page cache.
 fn device_rate(dir: &Path, at_once: u64, reads: u64) -> Result<(f64, bool)> {
-    let mut files = Vec::new();
-    let listed = std::fs::read_dir(dir).map_err(|source| Error::io(dir, "list", source))?;
-    for entry in listed {
-        let path = entry.map_err(|source| Error::io(dir, "list", source))?.path();
-        let length = path.metadata().map_or(0, |found| found.len());
-        if length >= BLOCK_BYTES as u64 {
-            files.push((path, length / BLOCK_BYTES as u64));
-        }
-    }
     let (mut opened, mut is_direct) = (Vec::new(), true);
-    for (path, blocks) in files {
+    for (path, bytes) in files_of(dir)? {
+        let blocks = bytes / BLOCK_BYTES as u64;
+        if blocks == 0 {
+            continue;
+        }
         let (file, direct) = open_directly(&path)?;
         is_direct &= direct;
         opened.push((file, path, blocks));
