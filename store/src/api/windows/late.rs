@@ -10,7 +10,7 @@ use std::rc::Rc;
 
 use alluvium_layouts::{Cursor, Heap, HeapLists, Lists};
 use alluvium_pagestore::{
-    Account, Key, KeyGroup, MemoryKind, Rejected, Result, State, Time, rounded,
+    Account, Error, ErrorKind, Key, KeyGroup, MemoryKind, Rejected, Result, State, Time, rounded,
 };
 
 use crate::cells::ListsCell;
@@ -139,7 +139,7 @@ impl<K: Key, I: State> LateEvents<K, I> {
             let all = self.hashes.clone();
             let lists = in_order(lists.by_hash())?;
             let mut fuel = fuel.clamp(1, COMING_MAX);
-            loop {
+            let (events, booked) = loop {
                 let (mut events, mut heap, mut after) = (0, 0, cursor);
                 lists.visit_hashes(sent, &all, &mut after, fuel, &mut |key, _, run| {
                     // What is left of a key group that has gone is no event of this store.
@@ -150,21 +150,35 @@ impl<K: Key, I: State> LateEvents<K, I> {
                     Ok(())
                 })?;
                 match self.make_room(events, heap) {
-                    Ok(()) => break,
+                    Ok(()) => break (events, heap),
                     Err(error) if fuel == 1 => return Err(error),
                     Err(_) => fuel /= 2,
                 }
-            }
-            let coming = &mut self.coming;
+            };
+            let (coming, mut left, mut copied) = (&mut self.coming, events, 0);
+            let mut is_over = false;
             let visited = lists.visit_hashes(sent, &all, &mut cursor, fuel, &mut |key, _, run| {
-                if shared.counts(key) {
-                    let run = run.iter().cloned();
-                    coming.extend(run.map(|(at, item)| (at, key.clone(), item)));
+                if !shared.counts(key) {
+                    return Ok(());
                 }
+                // The same fuel may reach further the second time: what has no place comes with the next call.
+                is_over = run.len() > left;
+                if is_over {
+                    return Err(Error::new(ErrorKind::OverBudget, "late events that were counted"));
+                }
+                left -= run.len();
+                copied += run.iter().map(|(_, item)| heap_of(key, item)).sum::<u64>();
+                let run = run.iter().cloned();
+                coming.extend(run.map(|(at, item)| (at, key.clone(), item)));
                 Ok(())
             });
             self.unloading = Some((sent, cursor));
-            visited?;
+            let unused = booked.saturating_sub(copied);
+            self.account.release(MemoryKind::Values, unused);
+            self.booked.0 -= unused;
+            if !is_over {
+                visited?;
+            }
         } else {
             // Not seen any more from the first call on; what is left of it goes with the next.
             lists.purge(sent.plus(1), fuel)?;
