@@ -96,6 +96,10 @@ impl<T: Ord, N: Notes> SortedBlocks<T, N> {
         self.blocks.front()?.items.front()
     }
 
+    pub(crate) fn last(&self) -> Option<&T> {
+        self.blocks.back()?.items.back()
+    }
+
     pub(crate) fn iter(&self) -> impl Iterator<Item = &T> {
         self.blocks.iter().flat_map(|block| &block.items)
     }

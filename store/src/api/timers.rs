@@ -11,8 +11,9 @@ mod set;
 mod table;
 
 use std::cell::RefMut;
+use std::rc::Rc;
 
-use alluvium_pagestore::{Key, Result, State, Time};
+use alluvium_pagestore::{Account, Key, MemoryKind, Result, State, Time};
 
 use crate::api::own_keys::{OwnKeys, RowKeys};
 use crate::cells::held::Held;
@@ -40,6 +41,35 @@ pub(crate) use table::TimerTable;
 pub struct Timers<K: Key + Ord, N: State + Ord = ()> {
     shared: Held<TimersCell<K, N>>,
 }
+
+/// Memory that is booked for timers which are about to be set.
+#[derive(Debug)]
+pub(crate) struct Room {
+    account: Rc<Account>,
+    bytes: u64,
+}
+
+impl Drop for Room {
+    fn drop(&mut self) {
+        self.account.release(MemoryKind::Buffers, self.bytes);
+    }
+}
+
+/// The share of memory from which on timers that can be made again are too many, while less than the other share is
+/// free. In little memory it is less: what every state takes is most of that.
+const SHARE: u64 = 4;
+const LITTLE_SHARE: u64 = 16;
+const LITTLE_MEMORY: u64 = 16 << 20;
+const SHORT_SHARE: u64 = 4;
+/// What a few blocks of timers take, and some thousand timers.
+const ROOM_BYTES: (u64, u64) = (8 << 10, 128 << 10);
+
+fn share_of(memory: u64) -> u64 {
+    memory / if memory < LITTLE_MEMORY { LITTLE_SHARE } else { SHARE }
+}
+
+/// So many are never too many: each key group that has some takes a block for them.
+const FEW: usize = 1024;
 
 /// Position of [`Timers::purge_where`]; start with `Sweep::default()`.
 #[derive(Debug)]
@@ -145,6 +175,55 @@ impl<K: Key + Ord, N: State + Ord> Timers<K, N> {
             table.pop();
         }
         table.timers.first().is_none_or(|timer| timer.0.0 >= before)
+    }
+
+    /// Removes up to so many timers from the end, but none of the first one's time. Returns the earliest time of those
+    /// that are gone, if some are; where key groups move, others may be left that are later. Cost: O(count log n), and a
+    /// look at each key group.
+    pub(crate) fn let_last_go(&mut self, count: usize) -> Option<Time> {
+        let mut table = self.table();
+        let first = table.timers.first()?.0.0;
+        let group = table.timers.group_of_last()?;
+        let mut gone = None;
+        for _ in 0..count.min(table.timers.len() / 4 + 1) {
+            let last = table.timers.last_of(group).filter(|last| last.0.0 > first).cloned();
+            let Some(last) = last else { break };
+            table.remove(&last);
+            gone = Some(last.0.0);
+        }
+        gone
+    }
+
+    /// Whether they take more than their share of the memory, and that is short. A block that is filled in part counts as
+    /// what is in it: each key group has one.
+    pub(crate) fn are_too_many(&self) -> bool {
+        let table = self.table();
+        let account = &table.context.account;
+        let bytes = table.timers.len() * (size_of::<Timer<K, N>>() + size_of::<u32>()) * 3 / 2;
+        table.timers.len() > FEW
+            && bytes as u64 > share_of(account.limit())
+            && account.available() < account.limit() / SHORT_SHARE
+    }
+
+    /// Books what they lack of their share, as far as others give it up and some thousand timers take it: whoever sets them
+    /// while a state is in use that could give some drops it before.
+    ///
+    /// # Errors
+    /// If there is no memory for a few timers.
+    pub(crate) fn book_room(&self) -> Result<Room> {
+        let (account, taken) = {
+            let table = self.table();
+            (table.context.account.clone(), table.timers_bytes())
+        };
+        let lacking = share_of(account.limit()).saturating_sub(taken);
+        let mut bytes = lacking.clamp(ROOM_BYTES.0, ROOM_BYTES.1);
+        while let Err(error) = account.reserve(MemoryKind::Buffers, bytes, "timers") {
+            if bytes == ROOM_BYTES.0 {
+                return Err(error);
+            }
+            bytes = (bytes / 2).max(ROOM_BYTES.0);
+        }
+        Ok(Room { account, bytes })
     }
 
     /// Inspects up to `fuel` timers from `sweep` on and removes those that are `doomed`, such as

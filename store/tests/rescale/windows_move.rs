@@ -47,9 +47,11 @@ impl Subject {
     fn open(case: &Case, store: &Store, mover: &Mover) -> Self {
         if !case.keeps {
             let windows = store.aggregated("w").moved_by(mover);
-            return Self::Folded(Box::new(
-                windows.open(case.windows(), Sorted(case.subtracts)).unwrap(),
-            ));
+            let mut windows = windows.open(case.windows(), Sorted(case.subtracts)).unwrap();
+            if let Some(most) = case.timers_most {
+                windows.keep_timers(most);
+            }
+            return Self::Folded(Box::new(windows));
         }
         let rows: Rows = Box::new(|_, _, events, emit| {
             let mut row = Vec::new();
@@ -62,7 +64,11 @@ impl Subject {
             Ok(())
         });
         let windows = store.holistic("w").moved_by(mover);
-        Self::Kept(Box::new(windows.open(case.windows(), process(rows)).unwrap()))
+        let mut windows = windows.open(case.windows(), process(rows)).unwrap();
+        if let Some(most) = case.timers_most {
+            windows.keep_timers(most);
+        }
+        Self::Kept(Box::new(windows))
     }
 
     fn add_batch(
@@ -123,13 +129,16 @@ struct Case {
     keeps: bool,
     keys: u64,
     batch_max: u64,
+    /// How many timers are kept in memory.
+    timers_most: Option<usize>,
 }
 
 impl Case {
     /// Windows that fold few events of few keys.
     fn new(layout: AnyLayout, shape: (i64, i64, i64), emit: Emit, lateness: i64) -> Self {
         let (subtracts, keeps, keys, batch_max) = (false, false, 12, 12);
-        Self { layout, shape, lateness, emit, subtracts, keeps, keys, batch_max }
+        let timers_most = None;
+        Self { layout, shape, lateness, emit, subtracts, keeps, keys, batch_max, timers_most }
     }
 
     fn windows(&self) -> Windows {
@@ -413,6 +422,29 @@ fn results_are_the_same_wherever_windows_are() {
         }
     }
     assert!(moves > 200, "{moves} moves");
+}
+
+/// Sessions of which a few timers are in memory, and the others are found again in their sets: also those of key groups
+/// that have come.
+#[test]
+fn sessions_whose_timers_were_let_go_end_wherever_they_are() {
+    let mut moves = 0;
+    for (m, emit) in EMITS.into_iter().enumerate() {
+        for (n, lateness) in LATENESSES.into_iter().enumerate() {
+            let [_, heap, log] = layouts();
+            let kept = AppendLog::new().memory(MIB).block(KIB).segment(32 * KIB);
+            for (l, layout) in [heap, log, kept.into()].into_iter().enumerate() {
+                let case = Case {
+                    timers_most: Some(1 + (l + n) % 3),
+                    keeps: l == 2,
+                    keys: 24,
+                    ..Case::new(layout, SHAPES[4], emit, lateness)
+                };
+                moves += Job::played(case, (500 + m * 9 + n * 3 + l) as u64, 26).moves;
+            }
+        }
+    }
+    assert!(moves > 150, "{moves} moves");
 }
 
 /// The same with windows that keep their events, which do not fit into memory in the append log.

@@ -133,6 +133,26 @@ impl<K: Key + Ord, N: State + Ord> TimerSet<K, N> {
         }
     }
 
+    /// The group that has the last one, whether that may fire or not. Cost: a look at each group.
+    pub(crate) fn group_of_last(&self) -> Option<usize> {
+        match self {
+            Self::One(set) => set.last().map(|_| 0),
+            Self::Grouped(grouped) => {
+                let last = |(group, set): (usize, &Blocks<K, N>)| Some((set.last()?.0.0, group));
+                let lasts = grouped.sets.iter().enumerate().filter_map(last);
+                lasts.max().map(|(_, group)| group)
+            }
+        }
+    }
+
+    /// The last of a group.
+    pub(crate) fn last_of(&self, group: usize) -> Option<&Timer<K, N>> {
+        match self {
+            Self::One(set) => set.last(),
+            Self::Grouped(grouped) => grouped.sets[group].last(),
+        }
+    }
+
     /// All of them, in an order that tells nothing.
     pub(crate) fn iter(&self) -> impl Iterator<Item = &Timer<K, N>> {
         let sets = match self {

@@ -130,6 +130,11 @@ impl<K: Key + Ord, N: State + Ord> TimerTable<K, N> {
         true
     }
 
+    /// Bytes of all timers.
+    pub(super) fn timers_bytes(&self) -> u64 {
+        self.context.account.used_for(MemoryKind::Values)
+    }
+
     pub(super) fn pop(&mut self) -> Option<Timer<K, N>> {
         let first = self.timers.first();
         let is_told = self.capture_wants(first) && {

@@ -270,4 +270,10 @@ where
     pub fn clear_poison(&mut self) {
         self.shape.clear_poison();
     }
+
+    /// Of sessions: keeps no more timers in memory than that, and those of the first one's time: for tests.
+    #[doc(hidden)]
+    pub fn keep_timers(&mut self, most: usize) {
+        self.shape.keep_timers(most);
+    }
 }

@@ -20,7 +20,7 @@ use crate::durability::moving::{Arriving, GroupCursor, Groups};
 use crate::store::definition;
 
 /// What has been done: the watermark; the watermark for which all was done; the end of the last
-/// window that fired, where there was one.
+/// window that fired, where there was one; of sessions, [which timers lack](ProgressCell::timers_bound).
 pub(crate) type ProgressRecord = (Time, Time, Option<Time>);
 
 /// A [`ProgressRecord`], and whether something is half done, which no checkpoint can hold.
@@ -30,7 +30,7 @@ pub(crate) struct ProgressCell {
     windows: Cell<Windows>,
     pub(crate) watermark: Cell<Time>,
     pub(crate) settled: Cell<Time>,
-    /// May be after the end of time.
+    /// May be after the end of time. Of sessions it is [the bound of timers](ProgressCell::timers_bound).
     pub(crate) fired: Cell<Option<i128>>,
     pub(crate) busy: Cell<bool>,
     /// Whether windows may be due: a late event has come into one that was empty until then, or it is not
@@ -40,6 +40,8 @@ pub(crate) struct ProgressCell {
     pub(crate) groups: Option<Rc<Groups>>,
     /// Whether a record of another store was joined.
     joined: Cell<bool>,
+    /// Records of other stores that have come, with key groups or all at once.
+    came: Cell<u64>,
     /// What the last handle knew beside all this, for the next one.
     left: RefCell<Option<Box<dyn Any>>>,
     table: RefCell<HeapTable<(), ProgressRecord>>,
@@ -65,6 +67,7 @@ impl ProgressCell {
             due: Cell::new(restored.is_some()),
             groups,
             joined: Cell::new(false),
+            came: Cell::new(0),
             left: RefCell::default(),
             table: RefCell::new(table),
         }))
@@ -122,6 +125,37 @@ impl ProgressCell {
         Ok(watermark)
     }
 
+    /// Of sessions: the time from which on timers may lack, if some do. In a [`ProgressRecord`] it stands where other windows
+    /// have the last that fired, negated: where records are joined the earliest counts.
+    pub(crate) fn timers_bound(&self) -> Option<Time> {
+        self.fired.get().map(|negated| super::clipped(-1 - negated))
+    }
+
+    pub(crate) fn set_timers_bound(&self, bound: Option<Time>) {
+        self.fired.set(bound.map(|bound| -1 - i128::from(bound.0)));
+    }
+
+    /// Returns how many records of other stores have come: with each there may be keys that were not there before.
+    pub(crate) fn records_that_came(&self) -> u64 {
+        self.came.get()
+    }
+
+    /// Whether a key group is on its way.
+    pub(crate) fn is_moving(&self) -> bool {
+        self.groups.as_ref().is_some_and(|groups| groups.is_any_under_way())
+    }
+
+    /// Refuses what has to wait until no key group is on its way.
+    pub(crate) fn check_none_moves(&self, what: &str) -> Result<()> {
+        let checked = self.groups.as_ref().map_or(Ok(()), |it| it.check_none_under_way(what));
+        checked.map_err(|error| error.with("state", &self.name))
+    }
+
+    /// Whether the key group of a key is here.
+    pub(crate) fn has_key<K: Key>(&self, key: &K) -> bool {
+        self.groups.as_ref().is_none_or(|groups| groups.check(key.key_hash()).is_ok())
+    }
+
     /// Refuses events whose key groups are on their way, or elsewhere, and keys that are none of `own`.
     pub(crate) fn check_events<K: Key, E>(
         &self,
@@ -161,6 +195,7 @@ impl ProgressCell {
             );
             return Err(Error::new(ErrorKind::Mismatch, message).with("state", &self.name));
         }
+        self.came.set(self.came.get() + 1);
         self.fired.set(self.fired.get().max(fired.map(|end| i128::from(end.0))));
         Ok(())
     }
@@ -182,6 +217,7 @@ impl ProgressCell {
     pub(crate) fn join(&self, (watermark, settled, fired): ProgressRecord) -> Result<()> {
         self.due.set(true);
         let fired = fired.map(|end| i128::from(end.0));
+        self.came.set(self.came.get() + 1);
         if !self.joined.replace(true) && self.watermark.get() == Time::MIN {
             self.watermark.set(watermark);
             self.settled.set(settled);

@@ -1,8 +1,8 @@
 //! Sessions, over any contents.
 //!
 //! Each key has a set of sessions that are open, in order, more than the gap apart. What it keeps
-//! true: each session has one timer, at or before the time when something has to be done about it;
-//! a timer that comes too early, because the session was extended, is set again, so that an event
+//! true: each session has one timer, at or before the time when something has to be done about it, in memory or made
+//! again [when it comes next](next_timers); a timer that comes too early, because the session was extended, is set again, so that an event
 //! moves no timer. An event counts for a session unless that was closed at the time the event was sent
 //! with, whatever the watermark was when it came: events for which that is not certain wait. An event
 //! is too late if the session that it makes, together with the open ones that it joins, is closed; these
@@ -14,6 +14,7 @@
 
 mod entering;
 mod firing;
+mod next_timers;
 mod rest;
 mod rules;
 mod sets;
@@ -30,6 +31,7 @@ use super::{Late, Windows, clipped};
 use crate::api::timers::Timers;
 use crate::cells::held::Held;
 use entering::Entering;
+use next_timers::NextTimers;
 use rest::Rest;
 use rules::Joined;
 
@@ -48,7 +50,7 @@ where
     rules: Rules,
     contents: C,
     sets: Box<SetsOf<K, C>>,
-    timers: Timers<K>,
+    timers: NextTimers<K>,
     late: LateEvents<K, C::Item>,
     reach: Reach<K>,
     pub(crate) progress: Held<ProgressCell>,
@@ -86,8 +88,13 @@ where
         let rules = Rules { gap, lateness: windows.lateness, emit: windows.emit };
         let known = progress.take_left::<Reach<K>>();
         let reach = known.unwrap_or_else(|| Reach::new(late.account()));
-        let (entering, rest) = (None, Rest::new());
+        let (entering, rest, timers) = (None, Rest::new(), NextTimers::new(timers));
         Self { rules, contents, sets, timers, late, reach, progress, entering, rest }
+    }
+
+    /// Keeps no more timers in memory than that: for tests.
+    pub(crate) fn keep_timers(&mut self, most: usize) {
+        self.timers.keep_most(most);
     }
 
     pub(crate) fn clear_poison(&mut self) {
@@ -248,7 +255,7 @@ where
     /// is not in.
     fn put(&mut self, at: Time, key: &K, item: &C::Item, out: Out<'_, K, C::Row>) -> Result<()> {
         if C::KEEPS {
-            return self.keep(at, key, item.clone(), out);
+            return self.keep((at, key, item.clone()), &|_| item.clone(), out);
         }
         let Self { rules, contents, sets, progress, .. } = self;
         let of = (*rules, &*contents, progress.watermark.get());

@@ -79,6 +79,13 @@ where
         }
     }
 
+    /// Of sessions: keeps no more timers in memory than that.
+    pub(crate) fn keep_timers(&mut self, most: usize) {
+        if let Shaped::Sessions(windows) = self {
+            windows.keep_timers(most);
+        }
+    }
+
     pub(crate) fn clear_poison(&mut self) {
         match self {
             Shaped::Aligned(windows) => windows.contents.clear_poison(),

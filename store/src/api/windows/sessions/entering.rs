@@ -7,7 +7,7 @@
 use std::ops::Range;
 
 use alluvium_layouts::BatchError;
-use alluvium_pagestore::{Error, Key, Result, Time};
+use alluvium_pagestore::{Error, ErrorKind, Key, Result, Time};
 use smallvec::SmallVec;
 
 use super::super::Window;
@@ -38,8 +38,8 @@ enum Looked<K: Key, P> {
     IsIn(Option<Joined<K, P>>),
     /// It joins these sessions, whose events have to move or whose results were told.
     Joins(SmallVec<[Session<P>; 1]>),
-    /// It could not be kept.
-    Failed(Error),
+    /// It could not be kept, and joins these sessions.
+    Failed(Error, SmallVec<[Session<P>; 1]>),
 }
 
 /// Where an event is kept if it begins a session, or joins one that stays where it is and was not told; and from where
@@ -75,7 +75,8 @@ where
     ) -> Result<()> {
         for (applied, (key, at, element)) in batch.iter().enumerate() {
             let item = self.contents.item(element);
-            let kept = self.catch_up(out).and_then(|()| self.keep(*at, key, item, out));
+            let again = &|contents: &C| contents.item(element);
+            let kept = self.catch_up(out).and_then(|()| self.keep((*at, key, item), again, out));
             if let Err(error) = kept {
                 return Err(BatchError { applied, error }.leave_rest(batch));
             }
@@ -84,12 +85,11 @@ where
         self.catch_up(out)
     }
 
-    /// Keeps an event. After an error it is not in.
+    /// Keeps an event, which can be made `again`. After an error it is not in.
     pub(super) fn keep(
         &mut self,
-        at: Time,
-        key: &K,
-        item: C::Item,
+        (at, key, item): (Time, &K, C::Item),
+        again: &dyn Fn(&C) -> C::Item,
         out: Out<'_, K, C::Row>,
     ) -> Result<()> {
         let (rules, watermark) = (self.rules, self.progress.watermark.get());
@@ -98,9 +98,11 @@ where
         let mut looked = None;
         self.sets.modify(key, &mut |set| {
             let joined = rules.joined(set, at);
+            let sessions = |set: &SessionSet<C::Part>| {
+                set.iter_from(joined.start).take(joined.len()).cloned().collect()
+            };
             let Some((place, span)) = stays(contents, set, &joined, at) else {
-                let joined = set.iter_from(joined.start).take(joined.len());
-                looked = Some(Looked::Joins(joined.cloned().collect()));
+                looked = Some(Looked::Joins(sessions(set)));
                 return;
             };
             let kept = item.take().map_or(Ok(()), |item| contents.keep(key, place, item));
@@ -108,9 +110,9 @@ where
                 Ok(()) => {
                     let count = |part: &mut C::Part| contents.count(part, span);
                     let (of, event) = ((&*contents, watermark), (key, at));
-                    Looked::IsIn(rules.join(of, event, set, joined, count))
+                    Looked::IsIn(rules.join(of, event, set, joined.clone(), count))
                 }
-                Err(error) => Looked::Failed(error),
+                Err(error) => Looked::Failed(error, sessions(set)),
             });
         })?;
         let joined = match looked {
@@ -118,7 +120,12 @@ where
                 joined.into_iter().for_each(|joined| self.rest.follow(&mut self.timers, joined));
                 return Ok(());
             }
-            Some(Looked::Failed(error)) => return Err(error),
+            // The set was in use, and gave no memory up. It does if the event is kept first.
+            Some(Looked::Failed(error, joined)) if error.kind() == ErrorKind::OverBudget => {
+                item = Some(again(&self.contents));
+                joined
+            }
+            Some(Looked::Failed(error, _)) => return Err(error),
             Some(Looked::Joins(joined)) => joined,
             None => SmallVec::new(),
         };

@@ -3,7 +3,7 @@
 //! A timer that comes too early, because its session was extended, is set again. Events that wait come in
 //! when all sessions have closed that were closed for them.
 
-use alluvium_pagestore::{Key, Result, Time};
+use alluvium_pagestore::{ErrorKind, Key, Result, Time};
 
 use super::super::contents::Out;
 use super::super::session_contents::SessionContents;
@@ -35,6 +35,10 @@ where
             let waiting = self.late.first()?.filter(|sent| *sent <= watermark);
             // Sessions that were closed for an event that waits close first.
             if self.fire(waiting.unwrap_or(watermark), &mut fuel, out)? {
+                continue;
+            }
+            if self.timers.lack(&self.progress, waiting.unwrap_or(watermark)) {
+                fuel = self.timers.bring_in(&self.progress, &mut *self.sets, fuel)?;
                 continue;
             }
             match waiting {
@@ -82,10 +86,7 @@ where
 
     /// Does what the first timer before `watermark` asks for, if there is one.
     fn fire_next(&mut self, watermark: Time) -> Result<bool> {
-        let next = match watermark {
-            Time::MAX => self.timers.pop_first().map(|(at, key, ())| (at, key)),
-            _ => self.timers.pop_due(watermark),
-        };
+        let next = self.timers.pop(&self.progress, watermark);
         let Some((at, key)) = next else { return Ok(false) };
         let (rules, rest) = (self.rules, &mut self.rest);
         let mut is_emptied = false;
@@ -131,7 +132,7 @@ where
         Ok(true)
     }
 
-    fn settle(&mut self, watermark: Time, fuel: usize) -> Result<Advanced> {
+    fn settle(&mut self, watermark: Time, mut fuel: usize) -> Result<Advanced> {
         let closed = match watermark {
             Time::MAX => Time::MAX,
             _ => clipped(i128::from(watermark.0) - i128::from(self.rules.lateness)),
@@ -141,6 +142,13 @@ where
         self.progress.due.set(false);
         // Sessions that nobody extends end within the gap.
         self.contents.prefetch(watermark.plus(self.rules.gap))?;
+        if self.timers.are_few(&self.progress) && !self.progress.is_moving() {
+            match self.timers.bring_in(&self.progress, &mut *self.sets, fuel) {
+                // It is yet to be needed.
+                Err(error) if error.kind() == ErrorKind::OverBudget => {}
+                looked => fuel = looked?,
+            }
+        }
         let done = closed == Time::MIN || self.contents.purge(closed, fuel.max(1))?;
         Ok(Advanced { done })
     }

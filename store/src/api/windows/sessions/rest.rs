@@ -10,8 +10,8 @@ use super::super::contents::Out;
 use super::super::reach::Span;
 use super::super::session_contents::SessionContents;
 use super::Sessions;
+use super::next_timers::NextTimers;
 use super::rules::Joined;
-use crate::api::timers::Timers;
 
 pub(super) struct Rest<K, P> {
     /// Timers that found no room yet.
@@ -39,7 +39,7 @@ impl<K: Key + Ord, P> Rest<K, P> {
     }
 
     /// Does what a change of a set entails; what cannot be done now is noted.
-    pub(super) fn follow(&mut self, timers: &mut Timers<K>, joined: Joined<K, P>) {
+    pub(super) fn follow(&mut self, timers: &mut NextTimers<K>, joined: Joined<K, P>) {
         let Joined { key, set, cancel, taken_back, told } = joined;
         for at in cancel {
             timers.cancel(key.clone(), at);
@@ -76,9 +76,9 @@ where
 
     fn do_rest(&mut self, out: Out<'_, K, C::Row>) -> Result<()> {
         self.enter(out)?;
-        let Self { rest, timers, contents, sets, rules, .. } = self;
+        let Self { rest, timers, contents, sets, rules, progress, .. } = self;
         while let Some((at, key)) = rest.unset.pop() {
-            if let Err(error) = timers.set(key.clone(), at) {
+            if let Err(error) = timers.set(progress, &key, at) {
                 rest.unset.push((at, key));
                 return Err(error);
             }

@@ -2,7 +2,7 @@
 //! compiled once, whatever the layout is; where it is chosen at run time, no call is compiled for
 //! each.
 
-use alluvium_layouts::{BatchError, Layout};
+use alluvium_layouts::{BatchError, Cursor, Layout};
 use alluvium_pagestore::{Key, Result, Time};
 
 use super::super::session_set::SessionSet;
@@ -10,6 +10,9 @@ use crate::api::map::Map;
 
 /// Changes the set of an event's key.
 type Change<'c, K, P, E> = &'c mut dyn FnMut(&(K, Time, E), &mut SessionSet<P>);
+
+/// Looks at the set of a key.
+type Visit<'v, K, P> = &'v mut dyn FnMut(&K, &SessionSet<P>) -> Result<()>;
 
 /// The sets of sessions by key. One indirect call for each batch or single event, and one more for
 /// each event.
@@ -29,6 +32,9 @@ pub(crate) trait SessionSets<K, P, E> {
         batch: &[(K, Time, E)],
         change: Change<'_, K, P, E>,
     ) -> std::result::Result<(), BatchError>;
+
+    /// Visits about so many sets from a cursor on, as [`Map::scan`].
+    fn scan(&mut self, cursor: &mut Cursor, fuel: usize, visit: Visit<'_, K, P>) -> Result<()>;
 
     /// Takes the set of a key out.
     fn take(&mut self, key: &K) -> Result<Option<SessionSet<P>>>;
@@ -61,6 +67,10 @@ where
         change: Change<'_, K, P, E>,
     ) -> std::result::Result<(), BatchError> {
         Map::update_batch(self, batch, |(key, ..)| key, |_| SessionSet::new(), change)
+    }
+
+    fn scan(&mut self, cursor: &mut Cursor, fuel: usize, visit: Visit<'_, K, P>) -> Result<()> {
+        Map::scan(self, cursor, fuel, visit)
     }
 
     fn take(&mut self, key: &K) -> Result<Option<SessionSet<P>>> {
