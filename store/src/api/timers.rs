@@ -68,6 +68,9 @@ fn share_of(memory: u64) -> u64 {
     memory / if memory < LITTLE_MEMORY { LITTLE_SHARE } else { SHARE }
 }
 
+/// How often the key group that has the last timer is looked for when some are let go.
+const LOOKS: usize = 8;
+
 /// So many are never too many: each key group that has some takes a block for them.
 const FEW: usize = 1024;
 
@@ -178,18 +181,27 @@ impl<K: Key + Ord, N: State + Ord> Timers<K, N> {
     }
 
     /// Removes up to so many timers from the end, but none of the first one's time. Returns the earliest time of those
-    /// that are gone, if some are; where key groups move, others may be left that are later. Cost: O(count log n), and a
-    /// look at each key group.
+    /// that are gone, if some are; none is left that is later. Cost: O(count log n), and up to eight looks at each key
+    /// group.
     pub(crate) fn let_last_go(&mut self, count: usize) -> Option<Time> {
         let mut table = self.table();
         let first = table.timers.first()?.0.0;
-        let group = table.timers.group_of_last()?;
+        let mut left = count.min(table.timers.len() / 4 + 1);
         let mut gone = None;
-        for _ in 0..count.min(table.timers.len() / 4 + 1) {
-            let last = table.timers.last_of(group).filter(|last| last.0.0 > first).cloned();
-            let Some(last) = last else { break };
-            table.remove(&last);
-            gone = Some(last.0.0);
+        for _ in 0..LOOKS {
+            let Some((group, others)) = table.timers.group_of_last() else { break };
+            // As many as are later than all of other groups.
+            let goes = |at: Time| at > first && others.is_none_or(|other| at >= other);
+            let is_first = gone;
+            while left > 0 {
+                let last = table.timers.last_of(group).filter(|last| goes(last.0.0)).cloned();
+                let Some(last) = last else { break };
+                table.remove(&last);
+                (gone, left) = (Some(last.0.0), left - 1);
+            }
+            if left == 0 || gone == is_first {
+                break;
+            }
         }
         gone
     }

@@ -133,14 +133,23 @@ impl<K: Key + Ord, N: State + Ord> TimerSet<K, N> {
         }
     }
 
-    /// The group that has the last one, whether that may fire or not. Cost: a look at each group.
-    pub(crate) fn group_of_last(&self) -> Option<usize> {
+    /// The group that has the last one, whether that may fire or not, and the last time of all other groups. Cost: a look
+    /// at each group.
+    pub(crate) fn group_of_last(&self) -> Option<(usize, Option<Time>)> {
         match self {
-            Self::One(set) => set.last().map(|_| 0),
+            Self::One(set) => set.last().map(|_| (0, None)),
             Self::Grouped(grouped) => {
-                let last = |(group, set): (usize, &Blocks<K, N>)| Some((set.last()?.0.0, group));
-                let lasts = grouped.sets.iter().enumerate().filter_map(last);
-                lasts.max().map(|(_, group)| group)
+                let (mut last, mut others) = (None, None);
+                for (group, set) in grouped.sets.iter().enumerate() {
+                    let Some(at) = set.last().map(|timer| timer.0.0) else { continue };
+                    if last.is_none_or(|(most, _)| at > most) {
+                        others = last.map(|(most, _)| most);
+                        last = Some((at, group));
+                    } else {
+                        others = others.max(Some(at));
+                    }
+                }
+                last.map(|(_, group)| (group, others))
             }
         }
     }
