@@ -46,8 +46,8 @@ fn short_of_memory(query: &str, directory: &Path, workers: usize) -> StoreConfig
     // Its rows of one auction are one value.
     let max_value = (query == Q20::NAME).then_some(ByteSize(400 << 10));
     let worker = match query {
-        // A set of bidders is one value, which is moved when it grows, beside moves to sorted runs.
-        Q16::NAME => SHORT + SHORT / 2,
+        // A set of bidders is one value, which is moved when it grows.
+        Q16::NAME => SHORT + SHORT / 4,
         Q20::NAME => 3 * SHORT,
         _ => SHORT,
     };

@@ -207,9 +207,12 @@ impl ListType {
         (self.decode)(payload)
     }
 
-    /// The most that a block of so many bytes takes once it is decoded, where neither keys nor elements own heap. Lists
-    /// of one short element take more than twice their bytes.
+    /// The most that a block of so many bytes takes once it is decoded, where neither keys nor elements own heap: lists
+    /// of one short element take more than twice their bytes. Where they own heap, what it takes as a rule.
     pub fn decoded_bytes_max(&self, block_bytes: u64) -> u64 {
+        if !self.is_plain {
+            return 2 * block_bytes;
+        }
         let bytes = (block_bytes * self.expansion).div_ceil(EXPANSION_UNIT);
         bytes.max(2 * block_bytes) + DECODED_BYTES
     }

@@ -66,6 +66,9 @@ pub const CHECKPOINT_PACE: u32 = 96;
 pub const GENERATIONS: u32 = 1;
 /// Smallest memory of a state in which records move to sorted runs.
 pub const COLD_RUNS_MEMORY_MIN: u64 = 1 << 20;
+/// The least memory of a state whose records move to sorted runs though nothing was said of that: in less, what moves take
+/// is a quarter of it.
+pub(in crate::hybrid_log) const BY_THEMSELVES_MIN: u64 = 16 << 20;
 /// Largest number of segment generations.
 const GENERATIONS_MAX: u32 = 2;
 /// A segment of the old generation ends after as many images as such a part of memory has room for
@@ -191,8 +194,9 @@ impl HybridLog {
     /// entry of 14 to 21 bytes: so memory limits the number of hot keys only. A cold key takes one
     /// read more to be changed, and each byte that moves is written some 4 times.
     ///
-    /// Default: [automatically](HybridLog::cold_runs_automatic). With `true` the state needs
-    /// [`COLD_RUNS_MEMORY_MIN`] of memory. Has no effect in a store without a directory.
+    /// Default: [automatically](HybridLog::cold_runs_automatic) in a state of 16 MiB and more,
+    /// otherwise never. With `true` the state needs [`COLD_RUNS_MEMORY_MIN`] of memory. Has no
+    /// effect in a store without a directory.
     ///
     /// Key groups move. Exports of an open store have every key.
     #[must_use]
@@ -205,8 +209,8 @@ impl HybridLog {
     /// half of the memory, or less in little memory or beside other states. Until then the log is
     /// as it is without runs. It stays so in less than [`COLD_RUNS_MEMORY_MIN`] of memory, for
     /// entries that expire, for values that are longer than a record that moves, and for panes of
-    /// windows. `cold-runs = "automatic"` in a configuration. This is the default: written out or
-    /// not, it means the same.
+    /// windows. `cold-runs = "automatic"` in a configuration. From 16 MiB of memory on this is the
+    /// default; in less, what moves take is a quarter of it, so that it has to be said.
     ///
     /// A state that has runs is refused by memory of less than
     /// [`COLD_RUNS_MEMORY_MIN`].
@@ -362,6 +366,7 @@ impl HybridLog {
             patience: self.patience_ms.map_or(PATIENCE, Duration::from_millis),
             cold_runs: self.cold_runs == Some(ColdRuns::Always(true)),
             cold_runs_later: !matches!(self.cold_runs, Some(ColdRuns::Always(_))),
+            cold_runs_from: self.cold_runs.map_or(BY_THEMSELVES_MIN, |_| 0),
             cold_entries: self.cold_entries,
             calls_per_record: self.checkpoint_pace.unwrap_or(CHECKPOINT_PACE).into(),
             hash_mask: self
@@ -446,6 +451,8 @@ pub struct Sizes {
     /// Whether records that stay cold move to runs, and whether they do once the index takes too much.
     pub cold_runs: bool,
     pub cold_runs_later: bool,
+    /// The least memory in which that is so.
+    pub cold_runs_from: u64,
     /// Index entries that are enough for records to move, in tests.
     pub cold_entries: Option<u64>,
 }

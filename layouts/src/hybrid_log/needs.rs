@@ -64,7 +64,8 @@ impl Asked<'_> {
     /// Whether records move by themselves where the index of all keys takes too much.
     fn may_begin(&self, context: &StateContext, sizes: &Sizes) -> bool {
         let are_short = Cold::may_hold(self.record_type) && self.payload_bytes() <= PAYLOAD_MAX;
-        are_short && !self.keys.expire && Cold::check(context, sizes).is_ok()
+        let has_memory = context.account.limit() >= sizes.cold_runs_from;
+        are_short && has_memory && !self.keys.expire && Cold::check(context, sizes).is_ok()
     }
 
     /// A log that has an entry of the index for each key.

@@ -82,9 +82,9 @@ impl<P> StateBuilder<'_, P> {
             keys,
             rows: vec![
                 MemoryRow { layout: "heap", options: "", needs: heap },
-                of_log("", log.clone().cold_runs_automatic()),
+                of_log("", log.clone()),
                 of_log("cold-runs = false", log.clone().cold_runs(false)),
-                of_log("generations = 2", log.clone().cold_runs_automatic().generations(2)),
+                of_log("generations = 2", log.clone().generations(2)),
                 of_log("cold-runs = true", log.cold_runs(true)),
             ],
         }

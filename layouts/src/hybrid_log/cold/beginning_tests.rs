@@ -249,7 +249,7 @@ fn among_long_values_no_put_reads_much_and_as_many_are_taken_as_without_a_tier()
         (keys, most, device.stats().reads)
     };
     let without = fill(HybridLog::new().cold_runs(false));
-    let with = fill(HybridLog::new());
+    let with = fill(HybridLog::new().cold_runs_automatic());
     println!("{with:?}, {without:?} without: keys, the most bytes that a put read, reads");
     assert!(without.0 <= with.0 + with.0 / 20, "{with:?}, {without:?}");
     assert!(with.1 <= MIB && 2 * with.2 < with.0, "{with:?}, {without:?}");
@@ -259,7 +259,8 @@ fn among_long_values_no_put_reads_much_and_as_many_are_taken_as_without_a_tier()
 #[test]
 fn puts_that_are_refused_read_little_where_nothing_on_storage_can_move() {
     let (device, store) = (Simulated::new(1, Faults::none()), Account::root(MIB));
-    let mut log = open_with::<u64, Vec<u8>>(&HybridLog::new(), 16 * KIB, &device, &store);
+    let layout = HybridLog::new().cold_runs_automatic();
+    let mut log = open_with::<u64, Vec<u8>>(&layout, 16 * KIB, &device, &store);
     let (mut keys, mut refused, mut reads) = (0, 0, Vec::new());
     while refused < 100 {
         let before = device.stats().reads;

@@ -51,8 +51,13 @@ impl Later {
 impl Log {
     /// Has the log get a tier once its index takes too much, if it is to and can have one.
     pub fn may_get_cold(&mut self, context: &StateContext) {
+        let has_memory = self.account.limit() >= self.sizes.cold_runs_from;
         let may = self.sizes.cold_runs_later && self.cold.is_none() && context.segments.is_some();
-        if may && Cold::may_hold(self.record_type) && Cold::check(context, &self.sizes).is_ok() {
+        if may
+            && has_memory
+            && Cold::may_hold(self.record_type)
+            && Cold::check(context, &self.sizes).is_ok()
+        {
             let context = StateContext { restored: None, ..context.clone() };
             self.later = Some(Box::new(Later { context, waker: None, began_in_need_at: 0 }));
             self.hold_index();

@@ -96,13 +96,28 @@ fn a_log_that_is_cleared_gets_its_tier_again() {
 
 #[test]
 fn unless_it_is_off_a_log_gets_a_tier() {
-    let (device, store) = (Simulated::new(1, Faults::none()), Account::root(MIB));
+    let (device, store) = (Simulated::new(1, Faults::none()), Account::root(16 * MIB));
     let mut log: Log = open(&HybridLog::new(), &device, &store);
-    for key in 0..120_000 {
+    for key in 0..1_200_000 {
         log.put(key, [key; 6]).unwrap();
     }
-    assert!(log.stats().runs.keys > 60_000, "{:?}", log.stats());
-    assert_eq!(log.len(), 120_000);
+    assert!(log.stats().runs.keys > 100_000, "{:?}", log.stats());
+    assert_eq!(log.len(), 1_200_000);
+}
+
+#[test]
+fn in_little_memory_a_log_gets_a_tier_if_that_was_said() {
+    let fill = |layout: &HybridLog| {
+        let (device, store) = (Simulated::new(1, Faults::none()), Account::root(MIB));
+        let mut log: Log = open(layout, &device, &store);
+        let refused = (0..120_000).find(|key| log.put(*key, [*key; 6]).is_err());
+        (refused, log.stats().runs.keys)
+    };
+    let by_itself = fill(&HybridLog::new());
+    assert!(by_itself.0.is_some() && by_itself.1 == 0, "{by_itself:?}");
+    assert_eq!(by_itself, fill(&HybridLog::new().cold_runs(false)));
+    let said = fill(&HybridLog::new().cold_runs_automatic());
+    assert!(said.0.is_none() && said.1 > 60_000, "{said:?}");
 }
 
 #[test]
