@@ -413,6 +413,10 @@ impl Found {
                 compared += 1;
             }
         }
+        // The next open goes on from what was restored last.
+        if let Some((number, _)) = newest.filter(|_| compared > 1) {
+            drop(S::open(builder().restore(number)).expect(when));
+        }
         compared
     }
 }
