@@ -344,7 +344,8 @@ fn what_is_in_runs_is_read_ahead_of_the_call() {
         assert_eq!(found, model.get(&key).copied(), "{key}");
     }
     assert_eq!(runs().fetches - before.fetches, pending);
-    assert!(pending > KEYS / 12, "{pending}");
+    // How many records have moved by now depends on the merges of a helper.
+    assert!(pending > KEYS / 60, "{pending}");
 }
 
 #[test]
