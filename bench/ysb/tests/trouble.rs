@@ -2,7 +2,7 @@
 //! error in words, or the results of a run that was left alone. Without redis-server each test says so.
 
 use std::path::Path;
-use std::sync::Mutex;
+use std::sync::{Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use alluvium_timely::RedisConfig;
@@ -17,8 +17,12 @@ use alluvium_ysb::{Result, sink};
 const EVENTS: Events =
     Events { seed: 11, ads: 1_000, zipf: 0.0, rate: 1_000, count: 40_000, is_skewed: false };
 
-/// One at a time: each has several threads and servers.
-static TURN: Mutex<()> = Mutex::new(());
+/// Two at a time: each has several threads and servers, but waits most of its time.
+static TURNS: [Mutex<()>; 2] = [Mutex::new(()), Mutex::new(())];
+
+fn turn(of: usize) -> MutexGuard<'static, ()> {
+    TURNS[of].lock().unwrap_or_else(|poison| poison.into_inner())
+}
 
 fn may_run() -> bool {
     let is_there = installed().is_some();
@@ -97,7 +101,7 @@ impl Setup {
 
 #[test]
 fn results_are_those_of_an_undisturbed_run_whatever_dies_in_the_middle() {
-    let _turn = TURN.lock().unwrap_or_else(|poison| poison.into_inner());
+    let _turn = turn(0);
     if !may_run() {
         return;
     }
@@ -136,7 +140,7 @@ fn results_are_those_of_an_undisturbed_run_whatever_dies_in_the_middle() {
 
 #[test]
 fn a_proxy_or_the_results_may_die_and_come_back() {
-    let _turn = TURN.lock().unwrap_or_else(|poison| poison.into_inner());
+    let _turn = turn(0);
     if !may_run() {
         return;
     }
@@ -170,12 +174,11 @@ fn a_proxy_or_the_results_may_die_and_come_back() {
 }
 
 #[test]
-fn what_does_not_pass_ends_the_run_in_words() {
-    let _turn = TURN.lock().unwrap_or_else(|poison| poison.into_inner());
+fn a_table_that_is_not_there_ends_the_run_in_words() {
+    let _turn = turn(1);
     if !may_run() {
         return;
     }
-    let words = |failed: Result<Figures>| failed.expect_err("it fails").to_string();
     // Nobody is there.
     let mut setup = Setup::new(Options::volatile(Listen::Loopback));
     setup.patience = Duration::from_secs(5);
@@ -189,10 +192,21 @@ fn what_does_not_pass_ends_the_run_in_words() {
     setup.table.restart().unwrap();
     let failed = words(run(&setup.job()));
     assert!(failed.contains("the table is not loaded"), "{failed}");
+}
+
+fn words(failed: Result<Figures>) -> String {
+    failed.expect_err("it fails").to_string()
+}
+
+#[test]
+fn what_does_not_pass_ends_the_run_in_words() {
+    let _turn = turn(0);
+    if !may_run() {
+        return;
+    }
     // It hangs.
-    load(&setup.table, &EVENTS, 0..16384).unwrap();
+    let mut setup = Setup::new(Options::volatile(Listen::Loopback));
     setup.patience = Duration::from_millis(400);
-    setup.within = Duration::from_millis(300);
     // The job takes 4 s at the least, so that the server hangs before it ends.
     setup.nap = Duration::from_millis(100);
     let failed = words(setup.run_with(|setup| setup.table.pause(true).unwrap()));
@@ -221,7 +235,7 @@ fn what_does_not_pass_ends_the_run_in_words() {
 
 #[test]
 fn a_key_that_is_missing_has_no_views() {
-    let _turn = TURN.lock().unwrap_or_else(|poison| poison.into_inner());
+    let _turn = turn(0);
     if !may_run() {
         return;
     }
@@ -257,7 +271,7 @@ fn interrupts_are_ignored() -> bool {
 
 #[test]
 fn nothing_is_left_behind_also_by_a_run_that_is_killed() {
-    let _turn = TURN.lock().unwrap_or_else(|poison| poison.into_inner());
+    let _turn = turn(0);
     if !may_run() {
         return;
     }
@@ -316,7 +330,7 @@ fn a_machine_without_redis_gets_a_row_that_says_so() {
 
 #[test]
 fn every_placement_gives_the_recount() {
-    let _turn = TURN.lock().unwrap_or_else(|poison| poison.into_inner());
+    let _turn = turn(1);
     if !may_run() {
         return;
     }
