@@ -19,10 +19,11 @@ pub struct ElementType {
     is_plain: bool,
     needs_drop: bool,
     id: fn() -> TypeId,
-    // SAFETY of the functions: the caller promises so many initialised elements of this type from the place on; those that
-    // are dropped are its own.
+    // SAFETY: so many initialised elements of this type stand from the place on, to be measured.
     heap_bytes: unsafe fn(*const u8, usize) -> u64,
+    // SAFETY: as many stand there at least, which are read in their order.
     take_while: unsafe fn(*const u8, usize, Measured<'_>) -> usize,
+    // SAFETY: the caller owns so many initialised elements from the place on, and does not touch them again.
     drop: unsafe fn(*mut u8, usize),
 }
 
@@ -40,6 +41,7 @@ struct Of<E>(PhantomData<E>);
 
 // SAFETY of these functions: the caller gives initialised elements, as `ElementType` says.
 impl<E: 'static> Of<E> {
+    // SAFETY: so many elements stand there, and stay as they are during `'a`.
     unsafe fn slice<'a>(first: *const u8, count: usize) -> &'a [E] {
         // SAFETY: as said above.
         unsafe { std::slice::from_raw_parts(first.cast(), count) }

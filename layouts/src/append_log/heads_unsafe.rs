@@ -17,7 +17,8 @@ use alluvium_pagestore::{Account, Key, Result};
 use super::chain_unsafe::Chain;
 use super::key_unsafe::{KeyRef, KeyType, OwnedKey, key_type};
 use crate::heap::hash_range::HashRange;
-use crate::heap::raw_table_unsafe::{Near, RawTable};
+use crate::heap::probing_unsafe::Near;
+use crate::heap::raw_table_unsafe::RawTable;
 use crate::support::record_type_unsafe::{Entry, RecordRef, RecordType};
 
 /// Groups of a block: a walk reads the heads of a block at a time.

@@ -17,7 +17,7 @@ use super::bucket::Bucket;
 use super::chain_unsafe::Chain;
 use super::core::ListsCore;
 use super::heads_unsafe::{NativeHeads, ReadHeads};
-use crate::heap::raw_table_unsafe::Near;
+use crate::heap::probing_unsafe::Near;
 use crate::support::out_of_line_unsafe::{DroppedHere, drop_here};
 
 /// More than a new key and the growth of a table take, unless they are large.

@@ -1,5 +1,6 @@
-//! The driver of checkpoints of state in memory: begin, step, decide, give up. Each checkpoint
-//! writes what has come since the last one, and tells which records have died.
+//! The driver of checkpoints of state in memory: begin, plan, step. How they end is in
+//! `remembered/deciding.rs`. Each checkpoint writes what has come since the last one, and tells
+//! which records have died.
 //!
 //! The state keeps a [place](Place) for each record: where it is, or none. What has a place is on
 //! storage as it is. So nothing is noted of an entry that comes and goes between two checkpoints,
@@ -15,14 +16,16 @@
 //! - Places are of an [epoch](Remembered::epoch); those of another one are none. So all are
 //!   forgotten at once.
 
+mod deciding;
+
 use alluvium_pagestore::{
     BlobReader, BlobWriter, Error, ErrorKind, Key, MemoryKind, Result, SegmentInfo, State,
     StateImage,
 };
 
-use super::dead::DeadPlaces;
-use super::ledger::{ADDED, HeapFiles, Named};
-use super::live_sets::LiveSets;
+pub(crate) use self::deciding::LeftSets;
+use self::deciding::Undecided;
+use super::ledger::{ADDED, HeapFiles};
 use super::naming::Begun;
 use super::recording::{Recorded, Recording};
 use super::steps::{Given, Stepped};
@@ -80,15 +83,6 @@ struct Taking {
     telling: Option<Telling>,
 }
 
-/// A checkpoint that was taken and is not decided yet.
-#[derive(Debug)]
-struct Undecided {
-    named: Named,
-    dead: DeadPlaces,
-    is_first: bool,
-    again: Again,
-}
-
 /// Entries of a state that marks which of them have changed since the last barrier.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Marked {
@@ -96,37 +90,6 @@ pub(crate) struct Marked {
     pub changed: u64,
     /// Bytes to be left free beside what the checkpoint takes.
     pub left_bytes: u64,
-}
-
-/// Sets of live records of a checkpoint that was given up. They go one at a time.
-#[derive(Debug)]
-pub(crate) struct LeftSets {
-    sets: LiveSets,
-    _booked: Booked,
-}
-
-impl LeftSets {
-    /// Drops one; says whether there was one.
-    pub fn drop_one(&mut self) -> bool {
-        self.sets.drop_one()
-    }
-}
-
-/// What counts again once a checkpoint is given up.
-#[derive(Clone, Copy, Debug)]
-struct Again {
-    /// Entries that it has written, of a state that does not count changes.
-    written: u64,
-    /// Entries that had changed, of one that does.
-    changed: u64,
-}
-
-impl Taking {
-    fn again(&self) -> Again {
-        // A state that counts changes counts those that were written, too.
-        let written = self.entries.map_or(0, |_| self.recorded.encoded);
-        Again { written, changed: self.changed }
-    }
 }
 
 impl Remembered {
@@ -525,78 +488,6 @@ impl Remembered {
         let told = telling.share((&self.context, &self.files), naming, blobs);
         let is_told = told.inspect_err(|_| stepped.lose())?;
         Ok(is_told.then(|| self.end()))
-    }
-
-    /// The checkpoint is taken.
-    fn end(&mut self) -> StateImage {
-        let mut taking = *self.taking.take().expect("it was taken");
-        let (again, telling) = (taking.again(), taking.telling.take());
-        let recorded = &mut taking.recorded;
-        let named = telling.expect("it is told of").into_named();
-        self.codec_calls += recorded.encoded;
-        let image = named.image();
-        self.images.taken(&image);
-        let is_first = recorded.naming.is_first;
-        let dead = recorded.naming.take_dead(&self.context.account);
-        self.undecided = Some(Box::new(Undecided { named, dead, is_first, again }));
-        image
-    }
-
-    /// Gives up the checkpoint that is being taken, if one is. Cost: in the number of segments.
-    /// What it leaves may be dropped a part at a time.
-    pub(crate) fn give_up(&mut self) -> Option<LeftSets> {
-        let mut taking = self.taking.take()?;
-        let again = taking.again();
-        if !taking.is_planned {
-            self.changed += again.changed;
-            return None;
-        }
-        if let Some(telling) = taking.telling.take() {
-            self.lent = telling.give_up(&self.context);
-        }
-        let naming = &mut taking.recorded.naming;
-        let dead = naming.take_dead(&self.context.account);
-        self.go_back(naming.is_first, dead, again);
-        let Recorded { booked, naming, .. } = taking.recorded;
-        Some(LeftSets { sets: naming.sets, _booked: booked })
-    }
-
-    /// What a checkpoint has written is of no use.
-    fn go_back(&mut self, is_first: bool, dead: DeadPlaces, again: Again) {
-        if is_first || self.files.is_broken() {
-            self.forget();
-        } else {
-            self.files.given_up(dead, again.written);
-            self.changed += again.changed;
-        }
-    }
-
-    /// Reports the outcome of the checkpoint.
-    pub fn decide(&mut self, outcome: CheckpointOutcome) {
-        drop(self.give_up());
-        self.images.decide(outcome, self.context.segments.as_ref());
-        let Some(undecided) = self.undecided.take() else { return };
-        let Undecided { named, dead, is_first, again } = *undecided;
-        match outcome {
-            CheckpointOutcome::Committed if !self.files.is_broken() => self.files.confirmed(named),
-            CheckpointOutcome::Abandoned => self.go_back(is_first, dead, again),
-            // Those that it names are not known to be there, or not remembered.
-            CheckpointOutcome::Committed | CheckpointOutcome::Unknown => self.forget(),
-        }
-    }
-
-    /// Frees the notes of dead records, if no checkpoint needs them, and returns whether there were
-    /// any. The next checkpoint then writes everything.
-    pub fn make_way(&mut self) -> bool {
-        if self.taking.is_some() || self.undecided.is_some() {
-            return false;
-        }
-        self.take_lent();
-        let has_noted = !self.files.dead().is_empty();
-        if has_noted {
-            self.files.break_off();
-        }
-        has_noted
     }
 
     /// Adds the checkpoints' bytes on storage and bytes written to `stats`.

@@ -6,7 +6,7 @@
 
 use alluvium_pagestore::{Key, Lookup, Result};
 
-use super::raw_table_unsafe::Near;
+use super::probing_unsafe::Near;
 use super::{HeapTable, Kind, Lent};
 use crate::contract::table::BatchError;
 

@@ -13,7 +13,8 @@ use std::ops::{Deref, DerefMut};
 use alluvium_pagestore::{Account, Key, MemoryKind};
 
 use super::core::HeapCore;
-use super::raw_table_unsafe::{Found, Near, Spot};
+use super::probing_unsafe::{Found, Near};
+use super::raw_table_unsafe::Spot;
 use crate::checkpoint::Remembered;
 use crate::support::out_of_line_unsafe::{DroppedHere, drop_here};
 use crate::support::oversize::Oversize;

@@ -10,6 +10,7 @@ pub(crate) mod out_of_line_unsafe;
 pub(crate) mod oversize;
 pub(crate) mod patient_reads;
 pub(crate) mod prefetch_unsafe;
+pub(crate) mod record_run_unsafe;
 pub(crate) mod record_type_unsafe;
 pub(crate) mod system_page;
 pub(crate) mod trace;

@@ -20,6 +20,7 @@ use alluvium_pagestore::{
     HeapSize, Key, Result, SegmentWriter, State, Time, Trials, codec, key_text,
 };
 
+pub(crate) use super::record_run_unsafe::RecordRun;
 use crate::contract::expiry::Touched;
 use crate::heap::entry_table_unsafe::Keyed;
 
@@ -46,17 +47,24 @@ pub(crate) struct RecordType {
     /// Whether both are `Send` and `Sync`.
     is_sendable: bool,
     id: fn() -> TypeId,
-    // SAFETY of the functions: the caller promises an initialised entry of these types at each place it gives, and
-    // for `clone_into` a target that is memory for one.
+    // SAFETY: who calls gives the place of an initialised entry of these types, whose key is read.
     hash: unsafe fn(*const u8) -> u64,
+    // SAFETY: both places have initialised entries of these types, whose keys are read.
     has_same_key: unsafe fn(*const u8, *const u8) -> bool,
+    // SAFETY: an initialised entry of these types is there, whose key and value are read.
     heap_bytes: unsafe fn(*const u8) -> u64,
+    // SAFETY: an initialised entry of these types is there, whose key is read.
     key_text: unsafe fn(*const u8) -> String,
+    // SAFETY: the source is an initialised entry of these types; the target is memory for one that has none.
     clone_into: unsafe fn(*const u8, *mut u8),
+    // SAFETY: the caller owns the initialised entry of these types there, and does not touch it again.
     drop: unsafe fn(*mut u8),
+    // SAFETY: an initialised entry of these types is there, which is read.
     encode: unsafe fn(*const u8, &mut SegmentWriter) -> Result<usize>,
+    // SAFETY: an initialised entry of these types is there, which is read.
     encode_to: unsafe fn(*const u8, &mut Trials, &mut AlignedVec) -> Result<()>,
     decode: fn(&'static RecordType, &[u8], Decoded<'_>) -> Result<()>,
+    // SAFETY: the function was a `Touched` of the values' type; an initialised entry of these types is there.
     touched: unsafe fn(fn(), *const u8) -> Time,
 }
 
@@ -73,19 +81,21 @@ pub(crate) type Decoded<'a> = &'a mut dyn FnMut(RecordRef<'_>) -> Result<()>;
 struct Of<K, V>(PhantomData<(K, V)>);
 
 // SAFETY: here and below, who calls a function that takes a place promises that an initialised entry of these types
-// is there.
-// SAFETY of these functions: the caller gives initialised entries of `K` and `V`, as `RecordType` says.
+// is there, as the fields of `RecordType` say.
 impl<K: 'static, V: 'static> Of<K, V> {
+    // SAFETY: an initialised entry of these types is there, and stays as it is during `'a`.
     unsafe fn entry<'a>(entry: *const u8) -> &'a Entry<K, V> {
         // SAFETY: as said above.
         unsafe { &*entry.cast() }
     }
 
+    // SAFETY: the caller owns the entry.
     unsafe fn drop(entry: *mut u8) {
         // SAFETY: as said above; its owner does not touch it again.
         unsafe { entry.cast::<Entry<K, V>>().drop_in_place() }
     }
 
+    // SAFETY: an entry is at the source; the target is memory for one.
     unsafe fn clone_into(source: *const u8, target: *mut u8)
     where
         K: Clone,
@@ -119,6 +129,7 @@ impl<K: Key, V: State> Of<K, V> {
         touched: Self::touched,
     };
 
+    // SAFETY: an entry is there, to be read.
     unsafe fn encode_to(entry: *const u8, trials: &mut Trials, to: &mut AlignedVec) -> Result<()> {
         // SAFETY: as said above.
         let Entry { key, value } = unsafe { Self::entry(entry) };
@@ -147,21 +158,25 @@ impl<K: Key, V: 'static> Of<K, V> {
         touched: |_, _| unreachable!("volatile state is asked itself"),
     };
 
+    // SAFETY: an entry is there, whose key is read.
     unsafe fn key_bytes(entry: *const u8) -> u64 {
         // SAFETY: as said above.
         unsafe { Self::entry(entry) }.key.heap_bytes() as u64
     }
 
+    // SAFETY: entries are at both places.
     unsafe fn has_same_key(entry: *const u8, other: *const u8) -> bool {
         // SAFETY: as said above, of both.
         unsafe { Self::entry(entry).key == Self::entry(other).key }
     }
 
+    // SAFETY: an entry is there, whose key is read.
     unsafe fn key_text(entry: *const u8) -> String {
         // SAFETY: as said above.
         key_text(&unsafe { Self::entry(entry) }.key)
     }
 
+    // SAFETY: an entry is there, whose key is read.
     unsafe fn hash(entry: *const u8) -> u64 {
         // SAFETY: as said above.
         unsafe { Self::entry(entry) }.key.key_hash()
@@ -169,12 +184,14 @@ impl<K: Key, V: 'static> Of<K, V> {
 }
 
 impl<K: Key, V: State> Of<K, V> {
+    // SAFETY: an entry is there, to be measured.
     unsafe fn heap_bytes(entry: *const u8) -> u64 {
         // SAFETY: as said above.
         let entry = unsafe { Self::entry(entry) };
         heap_of(&entry.key, &entry.value)
     }
 
+    // SAFETY: an entry is there, to be read.
     unsafe fn encode(entry: *const u8, writer: &mut SegmentWriter) -> Result<usize> {
         // SAFETY: as said above.
         let Entry { key, value } = unsafe { Self::entry(entry) };
@@ -188,6 +205,7 @@ impl<K: Key, V: State> Of<K, V> {
         with(unsafe { RecordRef::new(record_type, (&raw const entry).cast()) })
     }
 
+    // SAFETY: an entry is there; the function was one of its value's type.
     unsafe fn touched(of: fn(), entry: *const u8) -> Time {
         // SAFETY: the caller promises a function that was a `Touched<V>` before it was erased.
         let of: Touched<V> = unsafe { std::mem::transmute(of) };
@@ -217,6 +235,7 @@ impl<T: Keyed> Of<T, ()> {
         touched: |_, _| unreachable!("only the owner of an entry asks it"),
     };
 
+    // SAFETY: an entry is there, whose key is read.
     unsafe fn hash_of_key(entry: *const u8) -> u64 {
         // SAFETY: as said above.
         unsafe { Self::entry(entry) }.key.hash_of_key()
@@ -432,81 +451,6 @@ impl<'a> RecordRef<'a> {
     }
 }
 
-/// Records in memory that are shown together.
-const RUN: usize = 32;
-
-/// Some records of one type, to be looked at one after the other: their types are compared once.
-pub(crate) struct RecordRun<'a> {
-    record_type: &'static RecordType,
-    /// Initialised entries of these types, the first `count` of them.
-    entries: [*const u8; RUN],
-    count: usize,
-    lives: PhantomData<&'a ()>,
-}
-
-impl<'a> RecordRun<'a> {
-    /// A run of one record.
-    pub(crate) fn of(record: RecordRef<'a>) -> Self {
-        let mut run = Self::empty(record.record_type);
-        run.push(record);
-        run
-    }
-
-    fn empty(record_type: &'static RecordType) -> Self {
-        Self { record_type, entries: [std::ptr::null(); RUN], count: 0, lives: PhantomData }
-    }
-
-    #[inline(always)]
-    fn push(&mut self, record: RecordRef<'a>) {
-        assert!(std::ptr::eq(record.record_type, self.record_type), "a record of another table");
-        self.entries[self.count] = record.entry;
-        self.count += 1;
-    }
-
-    /// Shows records of one table in runs.
-    ///
-    /// # Errors
-    /// Those of `visit`, at once.
-    #[inline]
-    pub(crate) fn show(
-        record_type: &'static RecordType,
-        records: impl Iterator<Item = RecordRef<'a>>,
-        visit: &mut dyn FnMut(&RecordRun<'_>) -> Result<()>,
-    ) -> Result<()> {
-        let mut run = Self::empty(record_type);
-        for record in records {
-            if run.count == RUN {
-                visit(&run)?;
-                run.count = 0;
-            }
-            run.push(record);
-        }
-        if run.count == 0 { Ok(()) } else { visit(&run) }
-    }
-
-    /// The records.
-    pub(crate) fn records(&self) -> impl Iterator<Item = RecordRef<'a>> {
-        let record_type = self.record_type;
-        let entries = self.entries[..self.count].iter();
-        // SAFETY: each entry was that of a record of this type and lifetime.
-        entries.map(move |&entry| unsafe { RecordRef::new(record_type, entry) })
-    }
-
-    /// Keys and values.
-    ///
-    /// # Panics
-    /// If they are of other types.
-    #[inline]
-    pub(crate) fn native<K: 'static, V: 'static>(&self) -> impl Iterator<Item = (&'a K, &'a V)> {
-        assert!(self.record_type.is::<K, V>(), "records of other types");
-        self.entries[..self.count].iter().map(|&entry| {
-            // SAFETY: each entry was that of a record of these types and this lifetime.
-            let entry = unsafe { Of::<K, V>::entry(entry) };
-            (&entry.key, &entry.value)
-        })
-    }
-}
-
 /// Tells when a value was touched last, whose type is erased.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ErasedTouched {
@@ -533,81 +477,9 @@ impl ErasedTouched {
     }
 }
 
-/// Record types of tests, whose records are never hashed and never leave memory.
 #[cfg(test)]
-pub(crate) mod in_memory {
-    use super::*;
-
-    impl<K: Clone + Send + Sync + 'static, V: Clone + Send + Sync + 'static> Of<K, V> {
-        const IN_MEMORY: RecordType = RecordType {
-            layout: Layout::new::<Entry<K, V>>(),
-            is_plain: false,
-            needs_drop: std::mem::needs_drop::<Entry<K, V>>(),
-            is_sendable: true,
-            id: TypeId::of::<(K, V)>,
-            hash: |_| unreachable!("not hashed"),
-            has_same_key: |_, _| unreachable!("not compared"),
-            heap_bytes: |_| 0,
-            key_text: |_| String::new(),
-            clone_into: Self::clone_into,
-            drop: Self::drop,
-            encode: |_, _| unreachable!("not stored"),
-            encode_to: |_, _, _| unreachable!("not stored"),
-            decode: |_, _, _| unreachable!("not stored"),
-            touched: |_, _| unreachable!("not asked"),
-        };
-    }
-
-    /// Tells the hash of a key.
-    pub(crate) trait HashBy<K> {
-        fn hash(key: &K) -> u64;
-
-        /// Tells the heap that a record owns.
-        fn heap_bytes(_: &K) -> u64 {
-            0
-        }
-    }
-
-    struct Hashed<K, V, H>(PhantomData<(K, V, H)>);
-
-    impl<K, V, H: HashBy<K>> Hashed<K, V, H>
-    where
-        K: Clone + Send + Sync + 'static,
-        V: Clone + Send + Sync + 'static,
-    {
-        const TYPE: RecordType =
-            RecordType { hash: Self::hash, heap_bytes: Self::heap_bytes, ..Of::<K, V>::IN_MEMORY };
-
-        unsafe fn heap_bytes(entry: *const u8) -> u64 {
-            // SAFETY: as said above.
-            H::heap_bytes(&unsafe { Of::<K, V>::entry(entry) }.key)
-        }
-
-        unsafe fn hash(entry: *const u8) -> u64 {
-            // SAFETY: as said above.
-            H::hash(&unsafe { Of::<K, V>::entry(entry) }.key)
-        }
-    }
-
-    /// That of any keys and values, which are hashed as `H` does.
-    pub(crate) fn hashed<K, V, H: HashBy<K>>() -> &'static RecordType
-    where
-        K: Clone + Send + Sync + 'static,
-        V: Clone + Send + Sync + 'static,
-    {
-        const { &Hashed::<K, V, H>::TYPE }
-    }
-
-    /// That of any keys and values.
-    pub(crate) fn of<K, V>() -> &'static RecordType
-    where
-        K: Clone + Send + Sync + 'static,
-        V: Clone + Send + Sync + 'static,
-    {
-        const { &Of::<K, V>::IN_MEMORY }
-    }
-}
-
+#[path = "record_type_unsafe/in_memory_unsafe.rs"]
+pub(crate) mod in_memory;
 #[cfg(test)]
 #[path = "record_type_unsafe/tests.rs"]
 mod tests;

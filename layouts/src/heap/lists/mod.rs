@@ -5,17 +5,18 @@
 //! remembers of them). A vector reserves memory before it grows, twice for a moment while its
 //! elements move; the heap of elements is reserved on arrival. The table grows part by part.
 
+mod bucket;
 pub(crate) mod capture;
+mod elements;
 pub(crate) mod groups;
 pub(crate) mod reading;
 pub(crate) mod records;
 
 use std::ops::Range;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use alluvium_pagestore::{
-    Account, BlobReader, BlobWriter, Error, ErrorKind, HeapSize, Key, Lookup, MemoryKind, Rejected,
-    Result, State, StateImage, Time, rounded,
+    BlobReader, BlobWriter, Error, ErrorKind, Key, Lookup, MemoryKind, Rejected, Result, State,
+    StateImage, Time, rounded,
 };
 
 use crate::checkpoint::{Remembered, at_once};
@@ -24,8 +25,11 @@ use crate::contract::lists::{Elements, Lists, ListsLayout, span};
 use crate::contract::table::{CheckpointOutcome, Cursor, Layout, StateContext, TableStats};
 use crate::contract::upkeep::Upkeep;
 use crate::heap::Heap;
-use crate::heap::entry_table_unsafe::{EntryTable, Keyed};
+use crate::heap::entry_table_unsafe::EntryTable;
 use crate::heap::hash_range::HashRange;
+use crate::heap::lists::bucket::{BUCKET_BYTES, list_bytes};
+pub(crate) use crate::heap::lists::bucket::{Bucket, List, add_record, drop_part};
+use crate::heap::lists::elements::{Joined, Listed};
 use crate::heap::lists::groups::Visited;
 use crate::heap::lists::reading::{Captured, Reading};
 use crate::heap::lists::records::{Record, Records};
@@ -37,9 +41,6 @@ use crate::support::oversize::Oversize;
 
 /// Elements of a list's first vector.
 const CAPACITY_FIRST: usize = 4;
-/// Bytes booked for a bucket without lists: with a node of the tree of times, which the first bucket takes.
-const BUCKET_BYTES: u64 = ByTime::<Bucket<(), ()>>::memory_bytes(1);
-const _: () = assert!(ByTime::<Bucket<(), ()>>::fits_in(BUCKET_BYTES));
 
 /// Open lists of [`Heap`].
 #[derive(Debug)]
@@ -61,24 +62,6 @@ pub struct HeapLists<K, E> {
     oversize: Oversize,
     /// What appends leave free for the next checkpoint, and for opening it, beside that of buckets.
     kept: u64,
-}
-
-/// The elements of a key, and where they are in the last checkpoint.
-#[derive(Debug)]
-pub(crate) struct List<K, E> {
-    pub(crate) key: K,
-    pub(crate) elements: Vec<E>,
-    pub(crate) records: Records,
-}
-
-#[derive(Debug)]
-pub(crate) struct Bucket<K, E> {
-    pub(crate) lists: EntryTable<List<K, E>>,
-    elements: u64,
-    /// Bytes booked for keys and vectors, and for what lists remember.
-    pub(crate) values: u64,
-    /// What a checkpoint has to read of it still.
-    pub(crate) captured: Option<Box<Captured<K, E>>>,
 }
 
 impl<K: Key, E: State> ListsLayout<K, E> for Heap {
@@ -152,24 +135,6 @@ impl<K: Key, E: State> HeapLists<K, E> {
             self.remembered.break_off();
         }
     }
-}
-
-/// Notes a record of a list, and books it; says whether there was room.
-pub(crate) fn add_record(
-    account: &Account,
-    values: &mut u64,
-    records: &mut Records,
-    (epoch, record): (u32, Record),
-) -> bool {
-    if account.available() < records.growth_bytes() {
-        return false;
-    }
-    let before = records.memory_bytes();
-    records.push(epoch, record);
-    let after = records.memory_bytes();
-    account.adjust(MemoryKind::Values, before, after);
-    *values = *values + after - before;
-    true
 }
 
 impl<K: Key, E: State> HeapLists<K, E> {
@@ -302,65 +267,6 @@ impl<K: Key, E: State> HeapLists<K, E> {
             }
         }
     }
-}
-
-impl<K, E> Bucket<K, E> {
-    /// Shows the records of its lists.
-    pub(crate) fn for_each_record(&self, epoch: u32, see: &mut dyn FnMut(Place)) {
-        let mut next = Some(0);
-        while let Some(place) = next {
-            let (part, after) = self.lists.part_at(place);
-            part.iter().for_each(|list| {
-                list.records.of(epoch).iter().for_each(|record| see(record.place))
-            });
-            next = after;
-        }
-    }
-
-    /// Drops it, and gives back what is booked for it; the table gives back its own.
-    pub(crate) fn release(self, account: &Account) {
-        let values = self.values;
-        drop(self);
-        account.release(MemoryKind::Values, values);
-        account.release(MemoryKind::Tables, BUCKET_BYTES);
-    }
-}
-
-/// Drops a part of the last of these buckets, of which no checkpoint reads anything, or what is
-/// left of one without any; shows the records of its lists. Gives how many elements they had;
-/// `None` if there are no buckets. What panics when it is dropped does so for nobody.
-pub(crate) fn drop_part<K: Key, E: State>(
-    buckets: &mut Vec<Bucket<K, E>>,
-    account: &Account,
-    epoch: u32,
-    see: &mut dyn FnMut(Place),
-) -> Option<u64> {
-    let bucket = buckets.last_mut()?;
-    let Some(part) = bucket.lists.take_part() else {
-        buckets.pop().into_iter().for_each(|bucket| bucket.release(account));
-        return Some(0);
-    };
-    let mut elements = 0;
-    for list in part {
-        elements += list.elements.len() as u64;
-        list.records.of(epoch).iter().for_each(|record| see(record.place));
-        let bytes = list_bytes(&list.key, &list.elements) + list.records.memory_bytes();
-        let _panic = catch_unwind(AssertUnwindSafe(|| drop(list)));
-        bucket.values -= bytes;
-        account.release(MemoryKind::Values, bytes);
-    }
-    Some(elements)
-}
-
-impl<K: Key, E: 'static> Keyed for List<K, E> {
-    fn hash_of_key(&self) -> u64 {
-        self.key.key_hash()
-    }
-}
-
-/// Bytes that a list and its key own.
-fn list_bytes<K: Key, E: State>(key: &K, list: &Vec<E>) -> u64 {
-    (key.heap_bytes() + list.heap_bytes()) as u64
 }
 
 impl<K: Key, E: State> Lists<K, E> for HeapLists<K, E> {
@@ -589,52 +495,6 @@ impl<K: Key, E: State> Upkeep for HeapLists<K, E> {
         };
         self.remembered.describe(&mut stats);
         stats
-    }
-}
-
-/// Elements of one list.
-struct Listed<'a, E>(std::slice::Iter<'a, E>);
-
-impl<E> Elements<E> for Listed<'_, E> {
-    fn next(&mut self) -> Result<Option<&E>> {
-        Ok(self.0.next())
-    }
-
-    fn next_chunk(&mut self) -> Result<&[E]> {
-        Ok(std::mem::take(&mut self.0).as_slice())
-    }
-}
-
-/// Elements of several lists, and how many were told.
-struct Joined<'a, E> {
-    lists: std::vec::IntoIter<&'a Vec<E>>,
-    list: std::slice::Iter<'a, E>,
-    told: usize,
-}
-
-impl<E> Elements<E> for Joined<'_, E> {
-    fn next(&mut self) -> Result<Option<&E>> {
-        loop {
-            if let Some(element) = self.list.next() {
-                self.told += 1;
-                return Ok(Some(element));
-            }
-            match self.lists.next() {
-                Some(list) => self.list = list.iter(),
-                None => return Ok(None),
-            }
-        }
-    }
-
-    fn next_chunk(&mut self) -> Result<&[E]> {
-        while self.list.len() == 0 {
-            match self.lists.next() {
-                Some(list) => self.list = list.iter(),
-                None => return Ok(&[]),
-            }
-        }
-        self.told += self.list.len();
-        Ok(std::mem::take(&mut self.list).as_slice())
     }
 }
 

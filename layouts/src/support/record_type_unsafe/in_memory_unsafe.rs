@@ -1,0 +1,74 @@
+//! Record types of tests, whose records are never hashed and never leave memory.
+
+use super::*;
+
+impl<K: Clone + Send + Sync + 'static, V: Clone + Send + Sync + 'static> Of<K, V> {
+    const IN_MEMORY: RecordType = RecordType {
+        layout: Layout::new::<Entry<K, V>>(),
+        is_plain: false,
+        needs_drop: std::mem::needs_drop::<Entry<K, V>>(),
+        is_sendable: true,
+        id: TypeId::of::<(K, V)>,
+        hash: |_| unreachable!("not hashed"),
+        has_same_key: |_, _| unreachable!("not compared"),
+        heap_bytes: |_| 0,
+        key_text: |_| String::new(),
+        clone_into: Self::clone_into,
+        drop: Self::drop,
+        encode: |_, _| unreachable!("not stored"),
+        encode_to: |_, _, _| unreachable!("not stored"),
+        decode: |_, _, _| unreachable!("not stored"),
+        touched: |_, _| unreachable!("not asked"),
+    };
+}
+
+/// Tells the hash of a key.
+pub(crate) trait HashBy<K> {
+    fn hash(key: &K) -> u64;
+
+    /// Tells the heap that a record owns.
+    fn heap_bytes(_: &K) -> u64 {
+        0
+    }
+}
+
+struct Hashed<K, V, H>(PhantomData<(K, V, H)>);
+
+impl<K, V, H: HashBy<K>> Hashed<K, V, H>
+where
+    K: Clone + Send + Sync + 'static,
+    V: Clone + Send + Sync + 'static,
+{
+    const TYPE: RecordType =
+        RecordType { hash: Self::hash, heap_bytes: Self::heap_bytes, ..Of::<K, V>::IN_MEMORY };
+
+    // SAFETY: an entry of these types is there.
+    unsafe fn heap_bytes(entry: *const u8) -> u64 {
+        // SAFETY: as said above.
+        H::heap_bytes(&unsafe { Of::<K, V>::entry(entry) }.key)
+    }
+
+    // SAFETY: an entry of these types is there.
+    unsafe fn hash(entry: *const u8) -> u64 {
+        // SAFETY: as said above.
+        H::hash(&unsafe { Of::<K, V>::entry(entry) }.key)
+    }
+}
+
+/// That of any keys and values, which are hashed as `H` does.
+pub(crate) fn hashed<K, V, H: HashBy<K>>() -> &'static RecordType
+where
+    K: Clone + Send + Sync + 'static,
+    V: Clone + Send + Sync + 'static,
+{
+    const { &Hashed::<K, V, H>::TYPE }
+}
+
+/// That of any keys and values.
+pub(crate) fn of<K, V>() -> &'static RecordType
+where
+    K: Clone + Send + Sync + 'static,
+    V: Clone + Send + Sync + 'static,
+{
+    const { &Of::<K, V>::IN_MEMORY }
+}
