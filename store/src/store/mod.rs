@@ -127,11 +127,22 @@ impl OpenState {
     /// # Errors
     /// [`ErrorKind::InUse`] while a key group is on its way.
     pub(crate) fn manifest_now(&self) -> Result<StateManifest> {
-        let manifest = StateManifest { over: self.hooks.over(), ..self.manifest.clone() };
+        let definition = self.definition_now();
+        let manifest =
+            StateManifest { over: self.hooks.over(), definition, ..self.manifest.clone() };
         let Some(groups) = &self.groups else { return Ok(manifest) };
         let Stock { here, going } = groups.stock()?;
         let unit = Some(groups.name().to_owned());
         Ok(StateManifest { unit, groups: Some(here), going, ..manifest })
+    }
+
+    /// Its definition, with what a build has to know to go on with it as it is now.
+    pub(crate) fn definition_now(&self) -> Option<serde_json::Value> {
+        let definition = self.manifest.definition.as_ref();
+        match self.hooks.need() {
+            Some(need) => Some(definition::with_need(definition, need)),
+            None => definition.cloned(),
+        }
     }
 
     fn stats(&self) -> Result<StateStats> {

@@ -14,7 +14,8 @@
 //! cargo test -p alluvium --test golden makes_the_fixtures -- --ignored
 //! ```
 //!
-//! Sorted runs came later than format 5: `format-5` has a directory of their own ([`runs`]).
+//! Sorted runs came later than format 5: `format-5` has a directory of their own ([`runs`]), and so have sessions
+//! whose timers are not all there ([`sessions`]).
 
 #[path = "../behaviour/common/clock.rs"]
 mod clock;
@@ -24,6 +25,7 @@ mod files;
 mod make;
 mod moved;
 mod runs;
+mod sessions;
 mod states;
 
 use std::path::Path;

@@ -277,6 +277,11 @@ impl Durable for ProgressCell {
     fn checkpointed(&self, outcome: CheckpointOutcome) {
         self.table.borrow_mut().checkpointed(outcome);
     }
+
+    fn need(&self) -> Option<&'static str> {
+        let has_bound = self.windows.get().are_sessions() && self.timers_bound().is_some();
+        has_bound.then_some(definition::FINDS_TIMERS)
+    }
 }
 
 impl Portable for ProgressCell {

@@ -60,6 +60,10 @@ pub(crate) trait Durable {
     }
     /// Tells what became of the last one.
     fn checkpointed(&self, outcome: CheckpointOutcome);
+    /// What a build has to know to go on with the state as it is now, beside its definition.
+    fn need(&self) -> Option<&'static str> {
+        None
+    }
 }
 
 /// Entries of a state that go out to files and come in from them, encoded.

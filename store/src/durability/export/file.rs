@@ -11,7 +11,7 @@ use rkyv::util::AlignedVec;
 use serde::{Deserialize, Serialize};
 
 use super::Entry;
-use crate::store::definition;
+use crate::store::{OpenState, definition};
 
 const MAGIC: &[u8; 8] = b"ALVEXPT\0";
 /// Version of the file's format.
@@ -52,8 +52,9 @@ pub(super) struct StateHeader {
 }
 
 impl StateHeader {
-    pub(super) fn of(manifest: &StateManifest, entries: u64) -> Self {
-        let StateManifest { name, primitive, key, value, definition, .. } = manifest.clone();
+    pub(super) fn of(state: &OpenState, entries: u64) -> Self {
+        let StateManifest { name, primitive, key, value, .. } = state.manifest.clone();
+        let definition = state.definition_now();
         Self { name, primitive, key, value, definition, entries }
     }
 

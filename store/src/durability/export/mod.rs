@@ -140,7 +140,7 @@ struct SortedParts<'a, W> {
 
 impl<W: Write> Parts for SortedParts<'_, W> {
     fn begin(&mut self, entries: u64) -> Result<()> {
-        self.file.begin_state(&StateHeader::of(&self.state.manifest, entries))
+        self.file.begin_state(&StateHeader::of(self.state, entries))
     }
 
     fn fuel(&self) -> usize {
@@ -289,7 +289,7 @@ impl Store {
             false => Ok(()),
         })?;
         drop(encoded);
-        file.begin_state(&StateHeader::of(&state.manifest, sorter.entries()))?;
+        file.begin_state(&StateHeader::of(state, sorter.entries()))?;
         sorter.give_part(&mut |entry| file.push(entry))?;
         file.end_state()
     }
