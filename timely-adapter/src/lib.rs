@@ -36,8 +36,8 @@
 //! # Time
 //!
 //! Timely's timestamp is event time ([`EventTime`]). The frontier of an operator is its watermark:
-//! no earlier event is still to come. Records carry event times of their own, which are not before
-//! the timestamp that they are sent with.
+//! no earlier event is still to come. Rows carry event times of their own. A row is late if its
+//! event time is before the timestamp it was sent with.
 //!
 //! # Running a job
 //!

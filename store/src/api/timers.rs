@@ -271,7 +271,7 @@ impl<K: Key + Ord, N: State + Ord> Timers<K, N> {
         self.table().timers.len() as u64
     }
 
-    /// Returns whether no timer is table.
+    /// Returns whether no timer is pending.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }

@@ -42,7 +42,8 @@ impl Store {
         StateBuilder::new(self, name)
     }
 
-    /// Returns a builder for the single value `name`.
+    /// Returns a builder for the single value `name`. Its key is `()`: a restore by key groups takes
+    /// it to the store that owns that key's group.
     pub fn value<V: State>(&self, name: &str) -> StateBuilder<'_, ValueOf<V>> {
         StateBuilder::new(self, name)
     }

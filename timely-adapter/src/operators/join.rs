@@ -39,7 +39,11 @@ use crate::operators::spec::{OperatorState, Spec};
 pub trait Join<'scope, T: Timestamp, K: Key, A> {
     /// Pairs each row with all rows of the other stream that have the same key. Emits `pair`'s
     /// result for each pair with +1. Both streams are multisets. The states `id/left` and
-    /// `id/right` keep all rows for ever, in lists per key.
+    /// `id/right` keep all rows for ever, as one `Vec` per key.
+    ///
+    /// **The rows of one key and side must fit into `max_value`** (1 MiB at most by default). Once
+    /// they are larger, the next row of that key and side ends the run with `ValueTooLarge`, also
+    /// after a restart. Cost: a row visits all rows of its key on the other side.
     ///
     /// # Errors
     /// Those of opening the states.

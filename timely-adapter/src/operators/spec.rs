@@ -243,7 +243,10 @@ impl<'a, L: Clone> OperatorState<'a, L> {
         Ok(count)
     }
 
-    /// One value of this worker, which is not keyed and so stays with the worker.
+    /// Opens one value of this worker. It has no key.
+    ///
+    /// After a restart with another number of workers, only the worker that owns the key group of
+    /// `()` has a value: that of the worker which owned the group before. The others are lost.
     pub fn value<V: State>(&self, name: &str) -> Result<Value<V, L>>
     where
         L: Layout<(), V>,
