@@ -4,7 +4,8 @@
 //!
 //! What this catches: a wait without an end; the buffer of a read that was left, given back to the budget before
 //! the device is done with it, or never; a fold that goes on elsewhere than it stood; windows
-//! that fire twice or not at all.
+//! that fire twice or not at all; rows that come out of a function twice, because it gave them before
+//! it had read all of its list.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -14,8 +15,8 @@ use alluvium::config::Helpers;
 use alluvium::io::{Fault, Faults, Simulated};
 use alluvium::time::nanos;
 use alluvium::{
-    Aggregated, AppendLog, Counting, Error, ErrorKind, KIB, List, MIB, Result, Store, Time,
-    WindowSegments, Windows,
+    Aggregated, AnyLayout, AppendLog, Counting, Elements, Error, ErrorKind, Holistic, KIB, List,
+    MIB, Process, Result, Store, Time, Window, WindowSegments, Windows,
 };
 
 use crate::common::watchdog::Watchdog;
@@ -236,4 +237,94 @@ fn windows_in_window_segments() {
         patiently(|| counts.store.tick(10));
     }
     assert!(left == LEFT, "{left} reads were left");
+}
+
+/// Gives a row for each event as soon as it has read that.
+struct Each;
+
+impl Process<u64, (u64, Vec<u8>)> for Each {
+    type Row = u64;
+
+    fn process(
+        &mut self,
+        _: &u64,
+        _: Window,
+        events: &mut dyn Elements<(u64, Vec<u8>)>,
+        emit: &mut dyn FnMut(u64),
+    ) -> Result<()> {
+        while let Some((number, _)) = events.next()? {
+            emit(*number);
+        }
+        Ok(())
+    }
+}
+
+const EVENTS: u64 = 150;
+
+/// Windows of four keys, the list of each of which takes several reads.
+struct Rows {
+    store: Store,
+    windows: Holistic<u64, (u64, Vec<u8>), Each, AnyLayout>,
+    given: BTreeMap<u64, Vec<u64>>,
+}
+
+impl Rows {
+    fn open(device: &Simulated, windows: Windows) -> Self {
+        let store = store_on(device);
+        let layout = AppendLog::new().memory(STATE).patience(PATIENCE);
+        let state = store.holistic("events").layout(layout.into());
+        let mut windows = state.open(windows, Each).unwrap();
+        let never = &mut |late| panic!("{late:?} is late");
+        for number in 0..EVENTS {
+            let event = |key| (key, Time(number as i64 % 10), (number, vec![key as u8; 1000]));
+            let mut events: Vec<_> = (0..4).map(event).collect();
+            patiently(|| windows.add_batch(Time(0), &mut events, never, &mut |_, _, _, _| ()));
+        }
+        Self { store, windows, given: BTreeMap::new() }
+    }
+
+    fn advance(&mut self) -> Result<()> {
+        let given = &mut self.given;
+        let give = &mut |key: &u64, _, number, _| given.entry(*key).or_default().push(number);
+        self.windows.advance_all(Time(100), give)
+    }
+}
+
+fn rows_of_a_function_that_gives_them_as_it_reads(windows: Windows) {
+    let (mut left, mut within) = (0, 0);
+    for nth in 1..=NTH_MAX {
+        let when = format!("{windows:?}, read {nth}");
+        let device = Simulated::new(nth, Faults::none());
+        let mut rows = Rows::open(&device, windows);
+        let _watchdog = Watchdog::of(&device, &when);
+        device.on_nth_read(nth, Fault::Stuck);
+        let done = unless_stuck(&device, || rows.advance());
+        device.forget_scripts();
+        let Err(error) = done else { break };
+        assert_waits(&error, &when);
+        left += 1;
+        let some = rows.given.values().any(|rows| !(rows.len() as u64).is_multiple_of(EVENTS));
+        within += u32::from(some);
+        device.release_stuck();
+        patiently(|| rows.advance());
+        for (key, numbers) in &rows.given {
+            assert!(numbers.iter().copied().eq(0..EVENTS), "{when}: key {key}: {numbers:?}");
+        }
+        assert_eq!(rows.given.len(), 4, "{when}");
+        patiently(|| rows.store.tick(10));
+        if (left, within) >= (LEFT, 2) {
+            break;
+        }
+    }
+    assert!(within >= 2, "{windows:?}: {within} of {left} reads were left within a list");
+}
+
+#[test]
+fn rows_of_tumbling_windows() {
+    rows_of_a_function_that_gives_them_as_it_reads(Windows::tumbling(nanos(10)));
+}
+
+#[test]
+fn rows_of_sessions() {
+    rows_of_a_function_that_gives_them_as_it_reads(Windows::session(nanos(20)));
 }

@@ -5,7 +5,6 @@ mod btree_layout;
 #[path = "../../../store/tests/windows/btree_windows.rs"]
 mod btree_windows;
 #[path = "../dataflows/common/mod.rs"]
-#[expect(dead_code, reason = "shared with the other dataflows")]
 mod common;
 #[path = "../../../store/tests/windows/model.rs"]
 mod window_model;
@@ -13,6 +12,7 @@ mod window_model;
 mod told;
 
 mod rows_close_in_time_are_paired;
+mod rows_of_a_list_that_is_left_come_out_once;
 mod rows_that_memory_refuses_are_joined_once;
 mod windows_are_the_same_on_any_number_of_workers;
 mod windows_move_while_rows_come;

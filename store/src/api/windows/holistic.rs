@@ -22,7 +22,8 @@ use crate::store::StateBuilder;
 ///
 /// [`process`] makes one from a closure `FnMut(&K, Window, &mut dyn Elements<E>, &mut dyn FnMut(O))
 /// -> Result<()>`. Results must depend on the arguments alone: if a late event is still allowed,
-/// the store calls the function again with the earlier events, to retract its rows.
+/// the store calls the function again with the earlier events, to retract its rows. If a read fails, it
+/// calls the function again from the beginning, and drops as many rows as came out before.
 ///
 /// ```
 /// use alluvium::{Elements, Process, Result, Window};
@@ -221,6 +222,8 @@ where
                     fold: Default::default(),
                     telling: Default::default(),
                     times: Vec::new(),
+                    last: None,
+                    come_out: Default::default(),
                 };
                 Shaped::Aligned(Box::new(Aligned::new(grid, &windows, contents, late, progress)))
             }
@@ -279,8 +282,8 @@ where
     /// events. It does not interrupt a key, however many events that has.
     ///
     /// # Errors
-    /// Those of storage while a window is read. Rows of the current key may have come out, and
-    /// would come out again: do not continue.
+    /// Those of storage while a window is read. Rows that came out do not come out again, also those
+    /// of a key whose events were not all read: call again.
     pub fn advance(
         &mut self,
         watermark: Time,

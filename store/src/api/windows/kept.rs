@@ -9,6 +9,7 @@ use std::ops::Range;
 use alluvium_layouts::{Cursor, Elements, Lists, Panes, PanesLayout, WindowSegments};
 use alluvium_pagestore::{Key, Rejected, Result, State, Time};
 
+use super::come_out::ComeOut;
 use super::contents::{Out, SliceCache, SliceContents, Was};
 use super::holistic::Process;
 use super::{Grid, Window};
@@ -32,6 +33,10 @@ pub(crate) struct KeptSlices<K: Key, E, F, L> {
     pub(crate) telling: VecDeque<(K, Was<Counts>)>,
     /// The times of a batch whose slices stand where they stood.
     pub(crate) times: Vec<Time>,
+    /// The window and the hash of the key that was visited last by a fold that has failed, and its rows
+    /// that came out. Keys of one hash are visited together.
+    pub(crate) last: Option<(Window, u64)>,
+    pub(crate) come_out: ComeOut,
 }
 
 /// Elements in memory.
@@ -231,7 +236,8 @@ where
             }
             return Ok(0);
         }
-        let process = &mut self.process;
+        let Self { process, last, come_out, .. } = self;
+        come_out.try_again();
         let (recorder, first) = (self.lists.recorder(), slices.start);
         self.lists.run(0, |lists| {
             lists.fold(slices, cursor, fuel, &mut |key, elements| {
@@ -241,9 +247,18 @@ where
                 if let Some(recorder) = recorder {
                     recorder.record(Access::Get, key, Some(first), 0);
                 }
-                process.process(key, window, elements, &mut |row| out(key, window, row, 1))
+                let this = Some((window, key.key_hash()));
+                if *last != this {
+                    (*last, *come_out) = (this, ComeOut::default());
+                }
+                process.process(key, window, elements, &mut |row| {
+                    if come_out.is_new() {
+                        out(key, window, row, 1);
+                    }
+                })
             })
         })??;
+        self.last = None;
         // Who stops before the end has looked at as many elements.
         Ok(if cursor.done { 0 } else { fuel })
     }

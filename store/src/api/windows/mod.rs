@@ -9,6 +9,7 @@
 
 mod aggregated;
 mod aligned;
+mod come_out;
 mod contents;
 mod folded;
 mod grid;

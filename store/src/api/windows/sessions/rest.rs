@@ -6,6 +6,7 @@ use std::collections::VecDeque;
 
 use alluvium_pagestore::{Key, Result, Time};
 
+use super::super::come_out::ComeOut;
 use super::super::contents::Out;
 use super::super::reach::Span;
 use super::super::session_contents::SessionContents;
@@ -20,6 +21,8 @@ pub(super) struct Rest<K, P> {
     pub(super) emptied: Vec<K>,
     /// What is to be told of sessions, and whether they are closed.
     pub(super) telling: VecDeque<(K, Span, P, Tell)>,
+    /// Rows of the first of these that came out before a read failed.
+    come_out: ComeOut,
 }
 
 /// What is to be told of a session.
@@ -31,7 +34,8 @@ pub(super) struct Tell {
 
 impl<K: Key + Ord, P> Rest<K, P> {
     pub(super) fn new() -> Self {
-        Self { unset: Vec::new(), emptied: Vec::new(), telling: VecDeque::new() }
+        let (unset, emptied, telling) = (Vec::new(), Vec::new(), VecDeque::new());
+        Self { unset, emptied, telling, come_out: ComeOut::default() }
     }
 
     fn is_empty(&self) -> bool {
@@ -85,7 +89,15 @@ where
         }
         while let Some((key, span, part, tell)) = rest.telling.front_mut() {
             if tell.diff != 0 {
-                contents.tell(key, (rules.window(*span), span.1), part, tell.diff, out)?;
+                let come_out = &mut rest.come_out;
+                come_out.try_again();
+                let new = &mut |key: &K, window, row, diff| {
+                    if come_out.is_new() {
+                        out(key, window, row, diff);
+                    }
+                };
+                contents.tell(key, (rules.window(*span), span.1), part, tell.diff, new)?;
+                rest.come_out = ComeOut::default();
                 // Told, also if it cannot be forgotten yet.
                 tell.diff = 0;
             }
