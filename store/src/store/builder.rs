@@ -106,7 +106,8 @@ impl StoreBuilder {
         self
     }
 
-    /// Sets the layout of states that name none. Default: the hybrid log.
+    /// Sets the layout of states that name none. Default: [`AnyLayout::Auto`], which chooses by the
+    /// kind of state.
     #[must_use]
     pub fn layout(mut self, layout: impl Into<AnyLayout>) -> Self {
         self.config.layout = layout.into();
