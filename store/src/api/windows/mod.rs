@@ -52,7 +52,7 @@ pub struct Window {
     pub end: Time,
 }
 
-/// When results come out. Added up, with their differences, all ways give the same.
+/// When results come out. The sum of all changes is the same for each variant.
 ///
 /// ```
 /// use std::time::Duration;
@@ -67,12 +67,12 @@ pub struct Window {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Emit {
-    /// Once per window and key, when nothing can change the result: the watermark has passed the
-    /// window's end and the allowed lateness.
+    /// Once per window and key, when nothing can change the result: when the watermark reaches the
+    /// window's end plus the allowed lateness; for sessions, when it passes that point.
     #[default]
     OnClose,
-    /// When the watermark has passed the window's end. Each later event within the allowed lateness
-    /// retracts the old result and emits the new one.
+    /// When the watermark reaches the window's end; for sessions, when it passes it. Each later event
+    /// within the allowed lateness retracts the old result and emits the new one.
     OnWatermark,
     /// Also earlier: for changed windows, each time that the watermark passes a multiple of this
     /// interval since the epoch.
@@ -166,7 +166,8 @@ impl Windows {
         self
     }
 
-    /// Accepts events until the watermark has passed the window's end by this. Default: 0.
+    /// Accepts events until the watermark reaches the window's end plus this; for sessions, until it
+    /// passes that point. Default: 0.
     #[must_use]
     pub fn lateness(mut self, lateness: Duration) -> Self {
         self.lateness = stored(lateness);
