@@ -130,7 +130,8 @@ impl StoreConfig {
     /// Reads a TOML file.
     ///
     /// # Errors
-    /// [`ErrorKind::Config`] naming the file, line and option.
+    /// [`ErrorKind::Config`], which names the file; its cause names line and option. Those of reading
+    /// the file, such as [`ErrorKind::Missing`].
     pub fn from_file(path: &Path) -> Result<Self> {
         let text = std::fs::read_to_string(path)
             .map_err(|e| Error::io("read the configuration", path.display(), e))?;

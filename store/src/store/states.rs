@@ -48,7 +48,7 @@ impl Store {
         StateBuilder::new(self, name)
     }
 
-    /// The windows `name`, folded by an aggregate.
+    /// Returns a builder for the windows `name`, folded by an aggregate.
     ///
     /// ```
     /// # use std::time::Duration;

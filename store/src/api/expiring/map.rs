@@ -57,7 +57,7 @@ impl<K: Key, V: 'static, L: Layout<K, Timed<V>>> fmt::Debug for ExpiringMap<K, V
     }
 }
 
-/// The value, if it is not over.
+/// The value, if it has not expired.
 #[inline]
 fn seen<V>(timed: Option<&Timed<V>>, moment: Moment) -> Option<&V> {
     timed.filter(|timed| timed.touched >= moment.over).map(|timed| &timed.value)
@@ -126,8 +126,8 @@ impl<K: Key, V: 'static, L: Layout<K, Timed<V>>> ExpiringMap<K, V, L> {
         self.map.cell().enter_to_write(1).map(drop)
     }
 
-    /// Keys that are there, and those that are over but not removed yet: no less than are seen. Cost:
-    /// O(1).
+    /// Returns the number of keys that are present, and of those that have expired and are not removed
+    /// yet. Cost: O(1).
     ///
     /// # Errors
     /// As for the same call of a [`Map`](Map#errors-of-calls).
@@ -135,7 +135,7 @@ impl<K: Key, V: 'static, L: Layout<K, Timed<V>>> ExpiringMap<K, V, L> {
         self.map.len()
     }
 
-    /// Whether [`len`](ExpiringMap::len) is 0.
+    /// Returns whether [`len`](ExpiringMap::len) is 0.
     ///
     /// # Errors
     /// As for the same call of a [`Map`](Map#errors-of-calls).
@@ -147,7 +147,7 @@ impl<K: Key, V: 'static, L: Layout<K, Timed<V>>> ExpiringMap<K, V, L> {
         self.ttl().by_reads
     }
 
-    /// The value of `key`; see [`Map::get`].
+    /// Returns the value of `key`; see [`Map::get`].
     ///
     /// # Errors
     /// As for the same call of a [`Map`](Map#errors-of-calls).
@@ -194,7 +194,7 @@ impl<K: Key, V: 'static, L: Layout<K, Timed<V>>> ExpiringMap<K, V, L> {
         })
     }
 
-    /// The value of `key` if it is in memory; see [`Map::peek`]. Never touches the entry.
+    /// Returns the value of `key` if it is in memory; see [`Map::peek`]. Never touches the entry.
     ///
     /// # Errors
     /// As for the same call of a [`Map`](Map#errors-of-calls).
@@ -203,7 +203,7 @@ impl<K: Key, V: 'static, L: Layout<K, Timed<V>>> ExpiringMap<K, V, L> {
         Ok(self.map.peek(key)?.and_then(|found| unwrapped(found, moment)))
     }
 
-    /// Whether `key` is there; a read.
+    /// Returns whether `key` is present; a read.
     ///
     /// # Errors
     /// As for the same call of a [`Map`](Map#errors-of-calls).
