@@ -137,11 +137,10 @@ impl Windows {
     /// Makes sessions per key: a window from an event to `gap` after the last event. The next event
     /// belongs to it if it comes at or before its end.
     ///
-    /// A late event joins a session that is open at the timestamp it was sent with. It is too late
-    /// if the session that it makes is over then, including the sessions that it joins. Of these
-    /// count only sessions of events that were sent before that timestamp. (The state knows this
-    /// for the watermark itself until the store is opened again or the key group moves. After that,
-    /// events sent with the watermark count as sent before it.)
+    /// A late event joins the sessions within `gap` of it that are open at the timestamp it was sent
+    /// with. It is too late if the joined session is closed then. Only sessions of events that were
+    /// sent before that timestamp count. (After the store is opened again or the key group has moved,
+    /// events that were sent with the watermark itself count as sent before it.)
     pub fn session(gap: Duration) -> Self {
         Self::of(Shape::Session { gap: stored(gap) })
     }
