@@ -52,7 +52,7 @@ pub struct AggregatedOf<K, E, A>(PhantomData<(K, E, A)>);
 ///
 /// An event is written once, whatever the length of windows and how many of them it is in. It
 /// counts for the windows that are open at the time `sent` it is sent with: those with `sent < end +
-/// lateness`.
+/// lateness`, of sessions `sent <= end + lateness`.
 ///
 /// ```
 /// use std::time::Duration;
