@@ -130,7 +130,7 @@ impl StoreBuilder {
         self
     }
 
-    /// Sets how files are read and written.
+    /// Sets how files are read and written. Default: those of [`IoOptions`].
     #[must_use]
     pub fn io(mut self, io: IoOptions) -> Self {
         self.config.io = io;
