@@ -37,7 +37,8 @@
 //!
 //! # Memory
 //!
-//! Every byte that the store allocates is reserved before it is used. A write that does not fit is refused with
+//! The store reserves memory before it allocates it. A value that a closure grows is counted when the closure returns;
+//! [`max_value`](StoreBuilder::max_value) bounds it. A write that does not fit is refused with
 //! [`ErrorKind::OverBudget`], which names the state and the memory that would do; nothing is changed then.
 //! [`Store::stats`] shows what each state holds.
 //!

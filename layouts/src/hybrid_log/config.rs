@@ -190,8 +190,8 @@ impl HybridLog {
     }
 
     /// Sets whether records that stay cold move from the log to sorted runs from the beginning on,
-    /// or never. A key there takes 1.5 to 2 bytes of memory, where a key of the log takes an index
-    /// entry of 14 to 21 bytes: so memory limits the number of hot keys only. A cold key takes one
+    /// or never. A key there takes 2 to 3 bytes of memory, where a key of the log takes an index
+    /// entry of 11 to 21 bytes: so memory limits the number of hot keys only. A cold key takes one
     /// read more to be changed, and each byte that moves is written some 4 times.
     ///
     /// Default: [automatically](HybridLog::cold_runs_automatic) in a state of 16 MiB and more,

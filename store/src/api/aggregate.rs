@@ -71,11 +71,10 @@ pub trait Aggregate<E>: 'static {
         }
     }
 
-    /// Takes the elements of `first` out of `acc`, whose first elements they are, and says
-    /// that this was done. Aggregates that can do it make sliding windows cheap: a slide costs two
-    /// steps per key, whatever the length. An event that is late but still allowed is then merged
-    /// last, wherever its time is: if that makes a difference, do not subtract. The default cannot:
-    /// long sliding windows then take three merges per slice and key.
+    /// Removes the elements of `first`, the oldest of `acc`, from `acc` and returns `true`. A slide
+    /// then costs two steps per key, whatever the window's length. The default returns `false`: long
+    /// sliding windows take three merges per slice and key. With `subtract`, a late event is merged
+    /// last, wherever its time is: do not implement it if that makes a difference.
     fn subtract(&self, acc: &mut Self::Acc, first: &Self::Acc) -> bool {
         let _ = (acc, first);
         false

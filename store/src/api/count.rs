@@ -9,8 +9,7 @@ use crate::api::fetcher::Fetcher;
 use crate::api::map::Map;
 use crate::backend::any_layout::AnyLayout;
 
-/// A signed counter per key (`ManagedCount` of the founding papers); an absent key counts 0. Open
-/// one with [`Store::count`](crate::Store::count).
+/// A signed counter per key; an absent key counts 0. Open one with [`Store::count`](crate::Store::count).
 ///
 /// ```
 /// use alluvium::{MIB, Store};
@@ -27,6 +26,9 @@ pub struct Count<K: Key, L: Layout<K, i64> = AnyLayout>(pub(crate) Map<K, i64, L
 
 impl<K: Key, L: Layout<K, i64>> Count<K, L> {
     /// Adds `amount`, saturating, and returns the new count.
+    ///
+    /// # Errors
+    /// Those of [a write](Map#errors-of-calls).
     #[inline]
     pub fn add<Q: Lookup<K> + ?Sized>(&mut self, key: &Q, amount: i64) -> Result<i64> {
         self.0.update(
@@ -40,11 +42,17 @@ impl<K: Key, L: Layout<K, i64>> Count<K, L> {
     }
 
     /// Returns the count of `key`.
+    ///
+    /// # Errors
+    /// Those of [a read](Map#errors-of-calls).
     pub fn get<Q: Lookup<K> + ?Sized>(&mut self, key: &Q) -> Result<i64> {
         self.0.read(key, |count| count.copied().unwrap_or(0))
     }
 
     /// Removes `key` and returns its count.
+    ///
+    /// # Errors
+    /// Those of [a write](Map#errors-of-calls).
     pub fn reset<Q: Lookup<K> + ?Sized>(&mut self, key: &Q) -> Result<i64> {
         Ok(self.0.take(key)?.unwrap_or(0))
     }

@@ -16,8 +16,7 @@ const STAYING: Time = Time::MAX;
 /// Elements that a layout is given at a time.
 const BATCH: usize = 256;
 
-/// A list per key (`ManagedList` of the founding papers). Open one with
-/// [`Store::list`](crate::Store::list).
+/// A list per key. Open one with [`Store::list`](crate::Store::list).
 ///
 /// Elements are native Rust values in order of arrival. They never change. An append never reads
 /// storage. With the default layout, lists that do not fit memory go to storage; a read merges

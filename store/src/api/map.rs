@@ -23,10 +23,11 @@ const LOAD_BATCH: usize = 64;
 const LOAD_BATCH_BYTES: usize = 64 << 10;
 const LOAD_BATCH_MAX: usize = 1024;
 
-/// A value per key (`ManagedMap` of the founding papers). Open one with
-/// [`Store::map`](crate::Store::map).
+/// A value per key. Open one with [`Store::map`](crate::Store::map).
 ///
 /// Values are native Rust values, changed in place. A call takes effect in full or changes nothing.
+/// Cost: a look-up and a bounded step of background work; for a key on storage, a read too.
+///
 /// A closure that panics leaves the value as it was at the panic and poisons the state: reads and
 /// writes continue, but checkpoints fail until [`clear_poison`](Map::clear_poison).
 ///
@@ -43,6 +44,32 @@ const LOAD_BATCH_MAX: usize = 1024;
 /// assert_eq!(best.len()?, 1);
 /// # Ok::<(), alluvium::Error>(())
 /// ```
+///
+/// # Errors of calls
+///
+/// After an error the map is as before; a batch says how far it came.
+///
+/// - **Any call**: [`ErrorKind::InUse`] from a closure of this state or while one of its values is
+///   borrowed.
+/// - **A read**, if the key is on storage: [`ErrorKind::Io`], [`ErrorKind::Corrupt`],
+///   [`ErrorKind::Descriptors`], or [`ErrorKind::Backpressure`] if storage does nothing.
+///   [`ErrorKind::OverBudget`] if memory has no room for the value.
+/// - **A write**: those of a read. `OverBudget`, `Backpressure` or [`ErrorKind::DiskFull`] if
+///   memory is full and cannot be freed. [`ErrorKind::ValueTooLarge`] for a value larger than
+///   [`max_value`](crate::StoreBuilder::max_value), also one that was before the change: its closure
+///   is not called then. `InUse` while the key's group moves, [`ErrorKind::Mismatch`] if it is in
+///   another store. [`ErrorKind::Poisoned`] if a value panicked when it was encoded.
+///
+/// [`ErrorKind::InUse`]: crate::ErrorKind::InUse
+/// [`ErrorKind::Io`]: crate::ErrorKind::Io
+/// [`ErrorKind::Corrupt`]: crate::ErrorKind::Corrupt
+/// [`ErrorKind::Descriptors`]: crate::ErrorKind::Descriptors
+/// [`ErrorKind::Backpressure`]: crate::ErrorKind::Backpressure
+/// [`ErrorKind::OverBudget`]: crate::ErrorKind::OverBudget
+/// [`ErrorKind::DiskFull`]: crate::ErrorKind::DiskFull
+/// [`ErrorKind::ValueTooLarge`]: crate::ErrorKind::ValueTooLarge
+/// [`ErrorKind::Mismatch`]: crate::ErrorKind::Mismatch
+/// [`ErrorKind::Poisoned`]: crate::ErrorKind::Poisoned
 pub struct Map<K: Key, V: 'static, L: Layout<K, V> = AnyLayout> {
     cell: Held<MapCell<K, V, L::Table>>,
 }
@@ -83,17 +110,26 @@ impl<K: Key, V: 'static, L: Layout<K, V>> Map<K, V, L> {
     }
 
     /// Returns the number of keys. Cost: O(1).
+    ///
+    /// # Errors
+    /// Those of [any call](Map#errors-of-calls).
     pub fn len(&self) -> Result<u64> {
         Ok(self.cell.enter()?.len())
     }
 
     /// Returns whether there is no key.
+    ///
+    /// # Errors
+    /// Those of [any call](Map#errors-of-calls).
     pub fn is_empty(&self) -> Result<bool> {
         Ok(self.len()? == 0)
     }
 
     /// Returns the value of `key`; may read from storage. Drop the returned borrow before you use
     /// the state again. [`read`](Map::read) saves a second look-up.
+    ///
+    /// # Errors
+    /// Those of [a read](Map#errors-of-calls).
     pub fn get<Q: Lookup<K> + ?Sized>(&mut self, key: &Q) -> Result<Option<ValueRef<'_, V>>> {
         if self.cell.count_read() {
             return self.get_recorded(key);
@@ -135,6 +171,9 @@ impl<K: Key, V: 'static, L: Layout<K, V>> Map<K, V, L> {
     }
 
     /// Calls `read` with the value of `key`; may read from storage.
+    ///
+    /// # Errors
+    /// Those of [a read](Map#errors-of-calls).
     #[inline]
     pub fn read<Q: Lookup<K> + ?Sized, R>(
         &mut self,
@@ -147,6 +186,9 @@ impl<K: Key, V: 'static, L: Layout<K, V>> Map<K, V, L> {
 
     /// Returns the value of `key` if it is in memory. `None` means that the key is absent or only
     /// on storage.
+    ///
+    /// # Errors
+    /// Those of [any call](Map#errors-of-calls).
     pub fn peek<Q: Lookup<K> + ?Sized>(&self, key: &Q) -> Result<Option<ValueRef<'_, V>>> {
         self.record_read(key);
         let found = Ref::filter_map(self.cell.look()?, |table| match table.peek(key) {
@@ -157,6 +199,9 @@ impl<K: Key, V: 'static, L: Layout<K, V>> Map<K, V, L> {
     }
 
     /// Returns whether `key` is present; may read from storage.
+    ///
+    /// # Errors
+    /// Those of [a read](Map#errors-of-calls).
     pub fn contains<Q: Lookup<K> + ?Sized>(&mut self, key: &Q) -> Result<bool> {
         if self.cell.count_read() {
             return self.contains_recorded(key);
@@ -174,6 +219,9 @@ impl<K: Key, V: 'static, L: Layout<K, V>> Map<K, V, L> {
 
     /// Applies `change` to the value of `key` in place: a read-modify-write. Inserts `init()` first
     /// if the key is absent.
+    ///
+    /// # Errors
+    /// Those of [a write](Map#errors-of-calls).
     #[inline]
     pub fn update<Q: Lookup<K> + ?Sized, R>(
         &mut self,
@@ -188,6 +236,9 @@ impl<K: Key, V: 'static, L: Layout<K, V>> Map<K, V, L> {
     }
 
     /// Applies `change` to the value of `key` in place, if the key is present.
+    ///
+    /// # Errors
+    /// Those of [a write](Map#errors-of-calls).
     #[inline]
     pub fn modify<Q: Lookup<K> + ?Sized, R>(
         &mut self,
@@ -215,6 +266,9 @@ impl<K: Key, V: 'static, L: Layout<K, V>> Map<K, V, L> {
 
     /// Applies `change` as [`modify`](Map::modify) does, and puts a clone of the old value back if
     /// `change` panics.
+    ///
+    /// # Errors
+    /// Those of [a write](Map#errors-of-calls).
     pub fn modify_or_restore<Q: Lookup<K> + ?Sized, R>(
         &mut self,
         key: &Q,
@@ -242,6 +296,9 @@ impl<K: Key, V: 'static, L: Layout<K, V>> Map<K, V, L> {
 
     /// Sets the value of `key` and returns whether the key was present. An error returns key and
     /// value.
+    ///
+    /// # Errors
+    /// Those of [a write](Map#errors-of-calls).
     #[inline]
     pub fn put(&mut self, key: K, value: V) -> std::result::Result<bool, Rejected<(K, V)>> {
         if self.cell.is_watched() {
@@ -254,6 +311,9 @@ impl<K: Key, V: 'static, L: Layout<K, V>> Map<K, V, L> {
     }
 
     /// Removes `key` and returns its value.
+    ///
+    /// # Errors
+    /// Those of [a write](Map#errors-of-calls).
     pub fn take<Q: Lookup<K> + ?Sized>(&mut self, key: &Q) -> Result<Option<V>> {
         if self.cell.is_watched() {
             return self.cell.take_watched(key);
@@ -262,6 +322,9 @@ impl<K: Key, V: 'static, L: Layout<K, V>> Map<K, V, L> {
     }
 
     /// Removes `key` and returns whether it was present.
+    ///
+    /// # Errors
+    /// Those of [a write](Map#errors-of-calls).
     pub fn remove<Q: Lookup<K> + ?Sized>(&mut self, key: &Q) -> Result<bool> {
         if self.cell.is_watched() {
             return self.cell.remove_watched(key);
@@ -273,6 +336,9 @@ impl<K: Key, V: 'static, L: Layout<K, V>> Map<K, V, L> {
     /// one. Later calls drop the old log step by step, and its memory stays reserved until then. If
     /// memory has no room for an empty log beside the old one, this call drops as much as it needs,
     /// and may wait for storage.
+    ///
+    /// # Errors
+    /// Those of [a write](Map#errors-of-calls).
     pub fn clear(&mut self) -> Result<()> {
         self.cell.groups().map_or(Ok(()), Groups::are_settled)?;
         self.cell.enter()?.clear()
@@ -281,6 +347,9 @@ impl<K: Key, V: 'static, L: Layout<K, V>> Map<K, V, L> {
     /// Does [`update`](Map::update) for each item of `batch`, in order per key. Accesses of memory
     /// and storage overlap. On an error the first [`applied`](BatchError::applied) items are done
     /// and the others are untouched.
+    ///
+    /// # Errors
+    /// Those of [a write](Map#errors-of-calls), with the number of items applied.
     #[inline]
     pub fn update_batch<T, Q: Lookup<K> + ?Sized>(
         &mut self,
@@ -304,6 +373,9 @@ impl<K: Key, V: 'static, L: Layout<K, V>> Map<K, V, L> {
     }
 
     /// Calls `read` with the value of each item's key, in order. Accesses overlap.
+    ///
+    /// # Errors
+    /// Those of [a read](Map#errors-of-calls), with the number of items read.
     #[inline]
     pub fn read_batch<T, Q: Lookup<K> + ?Sized>(
         &mut self,
@@ -320,8 +392,8 @@ impl<K: Key, V: 'static, L: Layout<K, V>> Map<K, V, L> {
 
     /// Starts reading the value of `key` if it is only on storage. Does not wait.
     ///
-    /// [`Fetch::Ready`] means that a call for the key will find its data in memory. The data of a
-    /// read occupies one of the state's read buffers until a call for the key uses it or you
+    /// [`Fetch::Ready`] means: make the call now. It usually finds its data in memory;
+    /// [`Fetch::Ready`] says when it still waits for storage. The data of a read occupies one of the state's read buffers until a call for the key uses it or you
     /// [release](Map::release) the ticket. [`Fetch::Busy`] means that all buffers are taken. If the
     /// read fails, the next call for the key fails.
     ///
@@ -337,17 +409,26 @@ impl<K: Key, V: 'static, L: Layout<K, V>> Map<K, V, L> {
     /// }
     /// # Ok::<(), alluvium::Error>(())
     /// ```
+    ///
+    /// # Errors
+    /// Those of [any call](Map#errors-of-calls).
     pub fn fetch<Q: Lookup<K> + ?Sized>(&mut self, key: &Q) -> Result<Fetch> {
         Ok(self.cell.enter()?.fetch(key))
     }
 
     /// Reports the tickets of reads that have ended since the last call, each once.
+    ///
+    /// # Errors
+    /// Those of [any call](Map#errors-of-calls).
     pub fn fetched(&mut self, mut tell: impl FnMut(Ticket)) -> Result<()> {
         self.cell.enter()?.fetched(&mut tell);
         Ok(())
     }
 
     /// Cancels a read. Does nothing if a call has used its data.
+    ///
+    /// # Errors
+    /// Those of [any call](Map#errors-of-calls).
     pub fn release(&mut self, ticket: Ticket) -> Result<()> {
         self.cell.enter()?.release(ticket);
         Ok(())
@@ -361,6 +442,9 @@ impl<K: Key, V: 'static, L: Layout<K, V>> Map<K, V, L> {
     /// Visits about `fuel` entries from `cursor` on; the cursor tells when all were visited. Visits
     /// each entry that is present from the first step to the last exactly once, in unspecified
     /// order.
+    ///
+    /// # Errors
+    /// Those of [a read](Map#errors-of-calls) and of `visit`.
     pub fn scan(
         &mut self,
         cursor: &mut Cursor,
@@ -380,6 +464,9 @@ impl<K: Key, V: 'static, L: Layout<K, V>> Map<K, V, L> {
 
     /// Visits all entries in unspecified order. Cost: a pass over the state with all its reads, in
     /// the order of storage if that saves some.
+    ///
+    /// # Errors
+    /// Those of [a read](Map#errors-of-calls) and of `visit`.
     pub fn for_each(&mut self, mut visit: impl FnMut(&K, &V) -> Result<()>) -> Result<()> {
         let visit_all =
             |visit: Visit<'_, K, V>| self.cell.run(0, |table| table.visit_all(visit))?;
@@ -435,6 +522,9 @@ impl<K: Key, V: 'static, L: Layout<K, V>> Map<K, V, L> {
     }
 
     /// Returns counters and gauges.
+    ///
+    /// # Errors
+    /// Those of [any call](Map#errors-of-calls).
     pub fn stats(&self) -> Result<TableStats> {
         self.cell.stats()
     }

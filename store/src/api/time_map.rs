@@ -90,6 +90,9 @@ impl<K: Key, V: State, L: ListsLayout<K, (Time, V)>> StateBuilder<'_, TimeMapOf<
 
 impl<K: Key, V: State, L: ListsLayout<K, (Time, V)>> TimeMap<K, V, L> {
     /// Adds a value of `key` at `at`. Never reads storage. An error returns the value.
+    ///
+    /// # Errors
+    /// As for [`List::append`](crate::List::append).
     pub fn insert<Q: Lookup<K> + ?Sized>(
         &mut self,
         key: &Q,
@@ -298,16 +301,25 @@ impl<K: Key, V: State, L: ListsLayout<K, (Time, V)>> TimeMap<K, V, L> {
     }
 
     /// Announces that values before `until` will be read soon.
+    ///
+    /// # Errors
+    /// [`ErrorKind::InUse`](crate::ErrorKind::InUse) from a closure of this state, and those of storage.
     pub fn prefetch(&mut self, until: Time) -> Result<()> {
         self.cell.run(0, |lists| lists.prefetch(until))?
     }
 
     /// Returns the number of values, in memory and on storage.
+    ///
+    /// # Errors
+    /// [`ErrorKind::InUse`](crate::ErrorKind::InUse) from a closure of this state.
     pub fn len(&self) -> Result<u64> {
         Ok(self.cell.enter()?.len())
     }
 
     /// Returns whether there is no value.
+    ///
+    /// # Errors
+    /// [`ErrorKind::InUse`](crate::ErrorKind::InUse) from a closure of this state.
     pub fn is_empty(&self) -> Result<bool> {
         Ok(self.len()? == 0)
     }

@@ -92,11 +92,17 @@ impl<K: Key + Ord> Timers<K> {
     /// Sets a timer for `key` at `at` and returns whether it is new. A timer before the watermark
     /// is due at once. A timer at the watermark is due when the watermark has passed it. Cost:
     /// O(log n).
+    ///
+    /// # Errors
+    /// [`ErrorKind::OverBudget`](crate::ErrorKind::OverBudget) if memory has no room.
+    /// [`ErrorKind::InUse`](crate::ErrorKind::InUse) while the key's group moves,
+    /// [`ErrorKind::Mismatch`](crate::ErrorKind::Mismatch) for a key of another store.
     pub fn set(&mut self, key: K, at: Time) -> Result<bool> {
         self.set_in(key, at, ())
     }
 
-    /// Cancels a timer and returns whether there was one.
+    /// Cancels a timer and returns whether there was one. Does nothing, and returns `false`, while
+    /// its key group moves.
     pub fn cancel(&mut self, key: K, at: Time) -> bool {
         self.cancel_in(key, at, ())
     }
@@ -134,6 +140,9 @@ impl<K: Key + Ord, N: State + Ord> Timers<K, N> {
     }
 
     /// Sets a timer for `key` in `namespace` at `at` and returns whether it is new. Cost: O(log n).
+    ///
+    /// # Errors
+    /// As for [`set`](Timers::set).
     pub fn set_in(&mut self, key: K, at: Time, namespace: N) -> Result<bool> {
         let mut table = self.table();
         table.check(self.shared.own(), &key)?;

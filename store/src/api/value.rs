@@ -7,8 +7,7 @@ use crate::api::map::Map;
 use crate::backend::any_layout::AnyLayout;
 use crate::cells::state_cell::ValueRef;
 
-/// One value, absent until set (`ManagedValue` of the founding papers). Open one with
-/// [`Store::value`](crate::Store::value).
+/// One value, absent until set. Open one with [`Store::value`](crate::Store::value).
 ///
 /// ```
 /// use alluvium::{MIB, Store};
@@ -24,11 +23,17 @@ pub struct Value<V: State, L: Layout<(), V> = AnyLayout>(pub(crate) Map<(), V, L
 
 impl<V: State, L: Layout<(), V>> Value<V, L> {
     /// Returns the value.
+    ///
+    /// # Errors
+    /// Those of [a read](Map#errors-of-calls).
     pub fn get(&mut self) -> Result<Option<ValueRef<'_, V>>> {
         self.0.get(&())
     }
 
     /// Sets the value. An error returns it.
+    ///
+    /// # Errors
+    /// Those of [a write](Map#errors-of-calls).
     pub fn set(&mut self, value: V) -> std::result::Result<(), alluvium_pagestore::Rejected<V>> {
         self.0
             .put((), value)
@@ -37,6 +42,9 @@ impl<V: State, L: Layout<(), V>> Value<V, L> {
     }
 
     /// Changes the value in place. Inserts `init()` first if it is absent.
+    ///
+    /// # Errors
+    /// Those of [a write](Map#errors-of-calls).
     pub fn update<R>(
         &mut self,
         init: impl FnOnce() -> V,
@@ -46,11 +54,17 @@ impl<V: State, L: Layout<(), V>> Value<V, L> {
     }
 
     /// Removes and returns the value.
+    ///
+    /// # Errors
+    /// Those of [a write](Map#errors-of-calls).
     pub fn take(&mut self) -> Result<Option<V>> {
         self.0.take(&())
     }
 
     /// Removes the value.
+    ///
+    /// # Errors
+    /// Those of [a write](Map#errors-of-calls).
     pub fn clear(&mut self) -> Result<()> {
         self.0.clear()
     }

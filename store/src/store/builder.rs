@@ -106,7 +106,8 @@ impl StoreBuilder {
         self
     }
 
-    /// Sets the layout of states that name none. Default: the hybrid log.
+    /// Sets the layout of states that name none. Default: [`AnyLayout::Auto`], which chooses by the
+    /// kind of state.
     #[must_use]
     pub fn layout(mut self, layout: impl Into<AnyLayout>) -> Self {
         self.config.layout = layout.into();
@@ -129,7 +130,7 @@ impl StoreBuilder {
         self
     }
 
-    /// Sets how files are read and written.
+    /// Sets how files are read and written. Default: those of [`IoOptions`].
     #[must_use]
     pub fn io(mut self, io: IoOptions) -> Self {
         self.config.io = io;

@@ -57,9 +57,10 @@ pub struct StoreConfig {
     /// of live state; segments that only a checkpoint needs do not count. Beyond that, compaction
     /// rewrites them. A value nearer to 1 copies more. Default: [`DEFAULT_SPACE_AMPLIFICATION`].
     pub space_amplification: f64,
-    /// How files are read and written.
+    /// How files are read and written. Default: io_uring if the kernel allows it, else threads; see
+    /// [`IoOptions`].
     pub io: IoOptions,
-    /// Where background work runs.
+    /// Where background work runs. Default: [`Helpers::Thread`].
     pub helpers: Helpers,
     /// Milliseconds after which a call that waits for a hung device fails with
     /// [`ErrorKind::Backpressure`]: checkpoints, opening, restoring and exports. Layouts have
@@ -71,7 +72,7 @@ pub struct StoreConfig {
     /// would expire all entries for good. Set it above the longest time for which a job may stand
     /// still. Default: [`DEFAULT_TIME_JUMP_MAX_MS`].
     pub time_jump_max_ms: u64,
-    /// Layout of states that name none.
+    /// Layout of states that name none. Default: [`AnyLayout::Auto`], which chooses by the kind of state.
     pub layout: AnyLayout,
     /// Layouts of single states, by name. They override `layout`; one that code names
     /// (`StateBuilder::layout`) wins over both.
@@ -130,7 +131,8 @@ impl StoreConfig {
     /// Reads a TOML file.
     ///
     /// # Errors
-    /// [`ErrorKind::Config`] naming the file, line and option.
+    /// [`ErrorKind::Config`], which names the file; its cause names line and option. Those of reading
+    /// the file, such as [`ErrorKind::Missing`].
     pub fn from_file(path: &Path) -> Result<Self> {
         let text = std::fs::read_to_string(path)
             .map_err(|e| Error::io("read the configuration", path.display(), e))?;

@@ -388,6 +388,9 @@ impl Store {
 
     /// Does up to `work` units of background work over all states and returns how many it did; 0
     /// means that nothing is left to do now.
+    ///
+    /// # Errors
+    /// Those of storage.
     pub fn tick(&self, work: usize) -> Result<usize> {
         let mut done = 0;
         self.watch();

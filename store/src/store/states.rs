@@ -48,7 +48,7 @@ impl Store {
         StateBuilder::new(self, name)
     }
 
-    /// The windows `name`, folded by an aggregate.
+    /// Returns a builder for the windows `name`, folded by an aggregate.
     ///
     /// ```
     /// # use std::time::Duration;
@@ -225,8 +225,7 @@ impl<'a, P, L> StateBuilder<'a, P, L> {
         StateBuilder { wishes, layout, primitive }
     }
 
-    /// Keeps the state in the layout that `choose` makes of the current one, which is the
-    /// configuration's at first.
+    /// Replaces the layout by `choose(current)`. At first the current one is the configuration's.
     #[must_use]
     pub fn layout_from<M>(self, choose: impl FnOnce(L) -> M) -> StateBuilder<'a, P, M> {
         let Self { wishes, layout, primitive } = self;
@@ -323,7 +322,7 @@ impl<'a, P, L> StateBuilder<'a, P, L> {
 }
 
 impl<K, V, L> StateBuilder<'_, MapOf<K, V>, L> {
-    /// Lets key groups of the map come and go with the other states of this unit. Each write takes its
+    /// Opens the map in the mover's unit: its key groups move with the unit's other states. Each write takes its
     /// key's hash once more, to see whether its group is here. The layout must keep an order:
     /// [`AnyLayout`], [`HybridLog`](crate::HybridLog), [`Heap`](crate::Heap).
     #[must_use]

@@ -1,6 +1,7 @@
 //! The numbers of the book's chapter on memory, measured: each row of its tables holds for states of
 //! many sizes, and is not wider than it must be.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use crate::common::open_on;
@@ -247,4 +248,23 @@ fn every_layout_is_advised_on() {
     }
     assert!(chapter.contains("| `auto`, the default |"));
     assert_eq!(AnyLayout::default(), AnyLayout::named("auto").unwrap());
+}
+
+/// The root has 40 names at most, without modules: a reader sees all of them on one page.
+#[test]
+fn the_root_has_few_names() {
+    let (root, _) = include_str!("../../src/lib.rs").split_once("pub mod checkpoints").unwrap();
+    let mut names = BTreeSet::new();
+    for item in root.split(';') {
+        let Some((before, path)) = item.split_once("pub use ") else { continue };
+        if before.contains("#[doc(hidden)]") {
+            continue;
+        }
+        let listed = path.rsplit_once('{').map_or(path, |(_, listed)| listed.trim_matches('}'));
+        let last = listed.split(',').map(|name| name.rsplit("::").next().unwrap_or(name).trim());
+        names.extend(last.filter(|name| !name.is_empty()));
+    }
+    assert!(["Store", "Map", "Windows"].iter().all(|name| names.contains(name)), "{names:?}");
+    assert!(names.remove("io"), "a module");
+    assert!(names.len() <= 40, "{} names: {names:?}", names.len());
 }

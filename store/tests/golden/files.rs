@@ -12,7 +12,8 @@ use std::path::{Path, PathBuf};
 /// So many zeros in a row are left out.
 const ZEROS_MIN: usize = 48;
 
-/// The folders of the fixtures, by format. Each has the same fixtures.
+/// The folders of the fixtures, by format. Each has a store's directories; a job's is in
+/// `format-2`, one with sorted runs in `format-5`.
 pub const FORMATS: [&str; 2] = ["format-2", "format-5"];
 
 /// The folder of today's format.

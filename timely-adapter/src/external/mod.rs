@@ -122,7 +122,7 @@ pub struct External {
 }
 
 impl External {
-    /// The operator `id`, without a cache. The id is different for each operator of a worker.
+    /// Creates the options of the operator `id`, without a cache. The id is different for each operator of a worker.
     pub fn new(id: impl Into<String>) -> Self {
         Self {
             id: id.into(),
@@ -158,7 +158,7 @@ impl External {
         self
     }
 
-    /// The most heap bytes that a value owns. So much is booked for each question under way; a longer value
+    /// Sets the most heap bytes that a value may own. So much is booked for each question under way; a longer value
     /// ends the run with [`ErrorKind::ValueTooLarge`](alluvium::ErrorKind::ValueTooLarge). Default: 1024.
     #[must_use]
     pub fn value_bytes_max(mut self, bytes: usize) -> Self {
@@ -166,7 +166,7 @@ impl External {
         self
     }
 
-    /// How long a key may go without an answer, while its rows wait and hold their times: whether the table
+    /// Sets how long a key may go without an answer, while its rows wait and hold their times: whether the table
     /// cannot be reached or does not answer. Then the run ends with the error. `None` waits as long as it
     /// takes. Zero ends the run at the first error. Default: 30 s.
     #[must_use]

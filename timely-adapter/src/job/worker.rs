@@ -27,7 +27,8 @@ use crate::operators::shared_table::SharedTable;
 #[derive(Clone, Debug, Default)]
 pub struct WorkerOverrides {
     /// Memory of this worker's store, in bytes. Default: an equal part of what the node's shared
-    /// tables leave of its memory. Parts of one's own have to add up, which nobody checks.
+    /// tables leave of its memory. If you set it, see that all workers' parts add up to the node's
+    /// memory at most: nothing checks it.
     pub memory_bytes: Option<u64>,
     /// The layout of states that are not named in any configuration. Default: the node's.
     pub layout: Option<AnyLayout>,

@@ -55,7 +55,7 @@ where
     B: State,
     L: Layout<K, Vec<A>> + Layout<K, Vec<B>>,
 {
-    /// A join whose rows so far are in the two states.
+    /// Makes a join whose rows so far are in the two states.
     pub fn new(left: Map<K, Vec<A>, L>, right: Map<K, Vec<B>, L>) -> Self {
         Self { left: Side::new(left), right: Side::new(right) }
     }

@@ -196,7 +196,10 @@ impl<'a, L: Clone> OperatorState<'a, L> {
         Err(Error::new(ErrorKind::Unsupported, message).with("state", self.name_of(name)))
     }
 
-    /// A value per key.
+    /// Opens a value per key.
+    ///
+    /// # Errors
+    /// Those of [opening the state](alluvium::states::StateBuilder).
     pub fn map<K: Key, V: State>(&self, name: &str) -> Result<Map<K, V, L>>
     where
         L: Layout<K, V>,
@@ -210,8 +213,11 @@ impl<'a, L: Clone> OperatorState<'a, L> {
         Ok(map)
     }
 
-    /// A value per key that expires. In event time [`advance`](ExpiringMap::advance) it by
+    /// Opens a value per key that expires. In event time [`advance`](ExpiringMap::advance) it by
     /// [`Context::watermark`](crate::Context::watermark).
+    ///
+    /// # Errors
+    /// Those of [opening the state](alluvium::states::StateBuilder).
     pub fn expiring_map<K: Key, V: State>(
         &self,
         name: &str,
@@ -229,7 +235,10 @@ impl<'a, L: Clone> OperatorState<'a, L> {
         Ok(map)
     }
 
-    /// A counter per key.
+    /// Opens a counter per key.
+    ///
+    /// # Errors
+    /// Those of [opening the state](alluvium::states::StateBuilder).
     pub fn count<K: Key>(&self, name: &str) -> Result<Count<K, L>>
     where
         L: Layout<K, i64>,
@@ -247,6 +256,9 @@ impl<'a, L: Clone> OperatorState<'a, L> {
     ///
     /// After a restart with another number of workers, only the worker that owns the key group of
     /// `()` has a value: that of the worker which owned the group before. The others are lost.
+    ///
+    /// # Errors
+    /// Those of [opening the state](alluvium::states::StateBuilder).
     pub fn value<V: State>(&self, name: &str) -> Result<Value<V, L>>
     where
         L: Layout<(), V>,
@@ -254,7 +266,10 @@ impl<'a, L: Clone> OperatorState<'a, L> {
         self.placed(self.store.value(&self.name_of(name))).open()
     }
 
-    /// Windows that fold the rows of a key.
+    /// Opens windows that fold the rows of a key.
+    ///
+    /// # Errors
+    /// Those of [opening the state](alluvium::states::StateBuilder).
     pub fn aggregated<K: Key + Ord, E: 'static, A: Aggregate<E>>(
         &self,
         name: &str,
@@ -285,7 +300,10 @@ impl<'a, L: Clone> OperatorState<'a, L> {
         state.open(windows, aggregate)
     }
 
-    /// Windows that keep the rows of a key for a function of all of them.
+    /// Opens windows that keep the rows of a key for a function of all of them.
+    ///
+    /// # Errors
+    /// Those of [opening the state](alluvium::states::StateBuilder).
     pub fn holistic<K: Key + Ord, E: State, P: Process<K, E>>(
         &self,
         name: &str,
@@ -318,6 +336,9 @@ impl<'a, L: Clone> OperatorState<'a, L> {
 
     /// Values by key and time, in slices of `width`. What is purged while a key group moves is
     /// dropped by the first purge after that.
+    ///
+    /// # Errors
+    /// Those of [opening the state](alluvium::states::StateBuilder).
     pub fn time_map<K: Key, V: State>(
         &self,
         name: &str,
@@ -349,7 +370,10 @@ impl<'a, L: Clone> OperatorState<'a, L> {
         map.open(width)
     }
 
-    /// A list per key.
+    /// Opens a list per key.
+    ///
+    /// # Errors
+    /// Those of [opening the state](alluvium::states::StateBuilder).
     pub fn list<K: Key, E: State>(&self, name: &str) -> Result<List<K, E, L>>
     where
         L: ListsLayout<K, E>,

@@ -57,7 +57,7 @@ impl<K: Key, V: 'static, L: Layout<K, Timed<V>>> fmt::Debug for ExpiringMap<K, V
     }
 }
 
-/// The value, if it is not over.
+/// The value, if it has not expired.
 #[inline]
 fn seen<V>(timed: Option<&Timed<V>>, moment: Moment) -> Option<&V> {
     timed.filter(|timed| timed.touched >= moment.over).map(|timed| &timed.value)
@@ -126,13 +126,19 @@ impl<K: Key, V: 'static, L: Layout<K, Timed<V>>> ExpiringMap<K, V, L> {
         self.map.cell().enter_to_write(1).map(drop)
     }
 
-    /// Keys that are there, and those that are over but not removed yet: no less than are seen. Cost:
-    /// O(1).
+    /// Returns the number of keys that are present, and of those that have expired and are not removed
+    /// yet. Cost: O(1).
+    ///
+    /// # Errors
+    /// As for the same call of a [`Map`](Map#errors-of-calls).
     pub fn len(&self) -> Result<u64> {
         self.map.len()
     }
 
-    /// Whether [`len`](ExpiringMap::len) is 0.
+    /// Returns whether [`len`](ExpiringMap::len) is 0.
+    ///
+    /// # Errors
+    /// As for the same call of a [`Map`](Map#errors-of-calls).
     pub fn is_empty(&self) -> Result<bool> {
         self.map.is_empty()
     }
@@ -141,7 +147,10 @@ impl<K: Key, V: 'static, L: Layout<K, Timed<V>>> ExpiringMap<K, V, L> {
         self.ttl().by_reads
     }
 
-    /// The value of `key`; see [`Map::get`].
+    /// Returns the value of `key`; see [`Map::get`].
+    ///
+    /// # Errors
+    /// As for the same call of a [`Map`](Map#errors-of-calls).
     pub fn get<Q: Lookup<K> + ?Sized>(&mut self, key: &Q) -> Result<Option<ValueRef<'_, V>>> {
         let moment = self.lifetime.moment()?;
         if !self.by_reads() {
@@ -160,6 +169,9 @@ impl<K: Key, V: 'static, L: Layout<K, Timed<V>>> ExpiringMap<K, V, L> {
     }
 
     /// Calls `read` with the value of `key`; see [`Map::read`].
+    ///
+    /// # Errors
+    /// As for the same call of a [`Map`](Map#errors-of-calls).
     #[inline]
     pub fn read<Q: Lookup<K> + ?Sized, R>(
         &mut self,
@@ -182,19 +194,28 @@ impl<K: Key, V: 'static, L: Layout<K, Timed<V>>> ExpiringMap<K, V, L> {
         })
     }
 
-    /// The value of `key` if it is in memory; see [`Map::peek`]. Never touches the entry.
+    /// Returns the value of `key` if it is in memory; see [`Map::peek`]. Never touches the entry.
+    ///
+    /// # Errors
+    /// As for the same call of a [`Map`](Map#errors-of-calls).
     pub fn peek<Q: Lookup<K> + ?Sized>(&self, key: &Q) -> Result<Option<ValueRef<'_, V>>> {
         let moment = self.lifetime.moment()?;
         Ok(self.map.peek(key)?.and_then(|found| unwrapped(found, moment)))
     }
 
-    /// Whether `key` is there; a read.
+    /// Returns whether `key` is present; a read.
+    ///
+    /// # Errors
+    /// As for the same call of a [`Map`](Map#errors-of-calls).
     pub fn contains<Q: Lookup<K> + ?Sized>(&mut self, key: &Q) -> Result<bool> {
         self.read(key, |value| value.is_some())
     }
 
     /// Applies `change` to the value of `key` in place: a read-modify-write. Inserts `init()` first
     /// if the key is absent or expired. Touches the entry.
+    ///
+    /// # Errors
+    /// As for the same call of a [`Map`](Map#errors-of-calls).
     #[inline]
     pub fn update<Q: Lookup<K> + ?Sized, R>(
         &mut self,
@@ -214,6 +235,9 @@ impl<K: Key, V: 'static, L: Layout<K, Timed<V>>> ExpiringMap<K, V, L> {
 
     /// Applies `change` to the value of `key` in place, if the key is present and has not expired.
     /// Touches the entry.
+    ///
+    /// # Errors
+    /// As for the same call of a [`Map`](Map#errors-of-calls).
     #[inline]
     pub fn modify<Q: Lookup<K> + ?Sized, R>(
         &mut self,
@@ -227,6 +251,9 @@ impl<K: Key, V: 'static, L: Layout<K, Timed<V>>> ExpiringMap<K, V, L> {
 
     /// Applies `change` as [`modify`](ExpiringMap::modify) does, and puts a clone of the old value
     /// back if `change` panics.
+    ///
+    /// # Errors
+    /// As for the same call of a [`Map`](Map#errors-of-calls).
     pub fn modify_or_restore<Q: Lookup<K> + ?Sized, R>(
         &mut self,
         key: &Q,
@@ -242,6 +269,9 @@ impl<K: Key, V: 'static, L: Layout<K, Timed<V>>> ExpiringMap<K, V, L> {
 
     /// Sets the value of `key`, touches the entry and returns whether the key was present. An error
     /// returns key and value. Cost: a map's put and a look-up in memory.
+    ///
+    /// # Errors
+    /// As for the same call of a [`Map`](Map#errors-of-calls).
     pub fn put(&mut self, key: K, value: V) -> std::result::Result<bool, Rejected<(K, V)>> {
         let seen = self.lifetime.moment();
         let seen = seen.and_then(|moment| Ok((moment, self.is_seen(&key, moment)?)));
@@ -278,6 +308,9 @@ impl<K: Key, V: 'static, L: Layout<K, Timed<V>>> ExpiringMap<K, V, L> {
     }
 
     /// Removes `key` and returns its value, unless it has expired.
+    ///
+    /// # Errors
+    /// As for the same call of a [`Map`](Map#errors-of-calls).
     pub fn take<Q: Lookup<K> + ?Sized>(&mut self, key: &Q) -> Result<Option<V>> {
         let moment = self.lifetime.moment()?;
         let Some(timed) = self.map.take(key)? else { return Ok(None) };
@@ -287,17 +320,26 @@ impl<K: Key, V: 'static, L: Layout<K, Timed<V>>> ExpiringMap<K, V, L> {
     }
 
     /// Removes `key` and returns whether it was present.
+    ///
+    /// # Errors
+    /// As for the same call of a [`Map`](Map#errors-of-calls).
     pub fn remove<Q: Lookup<K> + ?Sized>(&mut self, key: &Q) -> Result<bool> {
         Ok(self.take(key)?.is_some())
     }
 
     /// Removes all keys, as [`Map::clear`](crate::Map::clear) does.
+    ///
+    /// # Errors
+    /// As for the same call of a [`Map`](Map#errors-of-calls).
     pub fn clear(&mut self) -> Result<()> {
         self.map.clear()
     }
 
     /// Does [`update`](ExpiringMap::update) for each item of `batch`, all at one time; see
     /// [`Map::update_batch`].
+    ///
+    /// # Errors
+    /// As for the same call of a [`Map`](Map#errors-of-calls).
     #[inline]
     pub fn update_batch<T, Q: Lookup<K> + ?Sized>(
         &mut self,
@@ -320,6 +362,9 @@ impl<K: Key, V: 'static, L: Layout<K, Timed<V>>> ExpiringMap<K, V, L> {
 
     /// Calls `read` with the value of each item's key, in order. Accesses overlap, unless reads
     /// touch entries.
+    ///
+    /// # Errors
+    /// As for the same call of a [`Map`](Map#errors-of-calls).
     pub fn read_batch<T, Q: Lookup<K> + ?Sized>(
         &mut self,
         batch: &[T],
@@ -339,16 +384,25 @@ impl<K: Key, V: 'static, L: Layout<K, Timed<V>>> ExpiringMap<K, V, L> {
     }
 
     /// Starts reading the value of `key`; see [`Map::fetch`]. Never touches the entry.
+    ///
+    /// # Errors
+    /// As for the same call of a [`Map`](Map#errors-of-calls).
     pub fn fetch<Q: Lookup<K> + ?Sized>(&mut self, key: &Q) -> Result<Fetch> {
         self.map.fetch(key)
     }
 
     /// Reports the tickets of reads that have ended since the last call, each once.
+    ///
+    /// # Errors
+    /// As for the same call of a [`Map`](Map#errors-of-calls).
     pub fn fetched(&mut self, tell: impl FnMut(Ticket)) -> Result<()> {
         self.map.fetched(tell)
     }
 
     /// Cancels a read. Does nothing if a call has used its data.
+    ///
+    /// # Errors
+    /// As for the same call of a [`Map`](Map#errors-of-calls).
     pub fn release(&mut self, ticket: Ticket) -> Result<()> {
         self.map.release(ticket)
     }
@@ -359,6 +413,9 @@ impl<K: Key, V: 'static, L: Layout<K, Timed<V>>> ExpiringMap<K, V, L> {
     }
 
     /// Visits the entries that have not expired; see [`Map::scan`]. Never touches them.
+    ///
+    /// # Errors
+    /// As for the same call of a [`Map`](Map#errors-of-calls).
     pub fn scan(
         &mut self,
         cursor: &mut Cursor,
@@ -373,6 +430,9 @@ impl<K: Key, V: 'static, L: Layout<K, Timed<V>>> ExpiringMap<K, V, L> {
     }
 
     /// Visits all entries that have not expired, in unspecified order. Never touches them.
+    ///
+    /// # Errors
+    /// As for the same call of a [`Map`](Map#errors-of-calls).
     pub fn for_each(&mut self, mut visit: impl FnMut(&K, &V) -> Result<()>) -> Result<()> {
         let mut cursor = Cursor::default();
         while !cursor.done {
@@ -400,6 +460,9 @@ impl<K: Key, V: 'static, L: Layout<K, Timed<V>>> ExpiringMap<K, V, L> {
     }
 
     /// Returns counters and gauges.
+    ///
+    /// # Errors
+    /// As for the same call of a [`Map`](Map#errors-of-calls).
     pub fn stats(&self) -> Result<TableStats> {
         self.map.stats()
     }

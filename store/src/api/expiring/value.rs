@@ -44,11 +44,17 @@ impl<V: State, L: Layout<(), Timed<V>>> ExpiringValue<V, L> {
     }
 
     /// Returns the value, unless it has expired.
+    ///
+    /// # Errors
+    /// As for the same call of a [`Map`](crate::Map#errors-of-calls).
     pub fn get(&mut self) -> Result<Option<ValueRef<'_, V>>> {
         self.0.get(&())
     }
 
     /// Sets the value. An error returns it.
+    ///
+    /// # Errors
+    /// As for the same call of a [`Map`](crate::Map#errors-of-calls).
     pub fn set(&mut self, value: V) -> std::result::Result<(), Rejected<V>> {
         self.0
             .put((), value)
@@ -57,6 +63,9 @@ impl<V: State, L: Layout<(), Timed<V>>> ExpiringValue<V, L> {
     }
 
     /// Changes the value in place. Inserts `init()` first if it is absent or expired.
+    ///
+    /// # Errors
+    /// As for the same call of a [`Map`](crate::Map#errors-of-calls).
     pub fn update<R>(
         &mut self,
         init: impl FnOnce() -> V,
@@ -66,11 +75,17 @@ impl<V: State, L: Layout<(), Timed<V>>> ExpiringValue<V, L> {
     }
 
     /// Removes and returns the value, unless it has expired.
+    ///
+    /// # Errors
+    /// As for the same call of a [`Map`](crate::Map#errors-of-calls).
     pub fn take(&mut self) -> Result<Option<V>> {
         self.0.take(&())
     }
 
     /// Removes the value.
+    ///
+    /// # Errors
+    /// As for the same call of a [`Map`](crate::Map#errors-of-calls).
     pub fn clear(&mut self) -> Result<()> {
         self.0.clear()
     }

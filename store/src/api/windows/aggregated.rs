@@ -51,8 +51,8 @@ pub struct AggregatedOf<K, E, A>(PhantomData<(K, E, A)>);
 /// [`Store::aggregated`](crate::Store::aggregated).
 ///
 /// An event is written once, whatever the length of windows and how many of them it is in. It
-/// counts for the windows that are open at the time it is sent with: those whose end, and the
-/// allowed lateness, that time has not passed.
+/// counts for the windows that are open at the time `sent` it is sent with: those with `sent < end +
+/// lateness`, of sessions `sent <= end + lateness`.
 ///
 /// ```
 /// use std::time::Duration;

@@ -53,7 +53,7 @@ pub struct Window {
     pub end: Time,
 }
 
-/// When results come out. Added up, with their differences, all ways give the same.
+/// When results come out. The sum of all changes is the same for each variant.
 ///
 /// ```
 /// use std::time::Duration;
@@ -68,12 +68,12 @@ pub struct Window {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Emit {
-    /// Once per window and key, when nothing can change the result: the watermark has passed the
-    /// window's end and the allowed lateness.
+    /// Once per window and key, when nothing can change the result: when the watermark reaches the
+    /// window's end plus the allowed lateness; for sessions, when it passes that point.
     #[default]
     OnClose,
-    /// When the watermark has passed the window's end. Each later event within the allowed lateness
-    /// retracts the old result and emits the new one.
+    /// When the watermark reaches the window's end; for sessions, when it passes it. Each later event
+    /// within the allowed lateness retracts the old result and emits the new one.
     OnWatermark,
     /// Also earlier: for changed windows, each time that the watermark passes a multiple of this
     /// interval since the epoch.
@@ -138,11 +138,10 @@ impl Windows {
     /// Makes sessions per key: a window from an event to `gap` after the last event. The next event
     /// belongs to it if it comes at or before its end.
     ///
-    /// A late event joins a session that is open at the timestamp it was sent with. It is too late
-    /// if the session that it makes is over then, including the sessions that it joins. Of these
-    /// count only sessions of events that were sent before that timestamp. (The state knows this
-    /// for the watermark itself until the store is opened again or the key group moves. After that,
-    /// events sent with the watermark count as sent before it.)
+    /// A late event joins the sessions within `gap` of it that are open at the timestamp it was sent
+    /// with. It is too late if the joined session is closed then. Only sessions of events that were
+    /// sent before that timestamp count. (After the store is opened again or the key group has moved,
+    /// events that were sent with the watermark itself count as sent before it.)
     pub fn session(gap: Duration) -> Self {
         Self::of(Shape::Session { gap: stored(gap) })
     }
@@ -167,7 +166,8 @@ impl Windows {
         self
     }
 
-    /// Accepts events until the watermark has passed the window's end by this. Default: 0.
+    /// Accepts events until the watermark reaches the window's end plus this; for sessions, until it
+    /// passes that point. Default: 0.
     #[must_use]
     pub fn lateness(mut self, lateness: Duration) -> Self {
         self.lateness = stored(lateness);

@@ -44,7 +44,8 @@ where
     ) -> Result<(Time, bool)> {
         self.progress().check_events(name, self.progress().own(), batch)?;
         let sent = sent.max(self.progress().watermark.get());
-        // The only look at each event before it is folded in: nearly always all are in time.
+        // With the check of keys for states whose key groups move, the only look at each event before it is folded
+        // in: nearly always all are in time.
         let in_time = batch.iter().all(|(_, at, _)| (sent..Time::MAX).contains(at));
         if !in_time {
             drop_timeless(sent, batch, late);

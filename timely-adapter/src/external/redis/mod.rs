@@ -74,7 +74,7 @@ impl RedisConfig {
         self
     }
 
-    /// How long connecting may take, and how long a server may be silent. Default: 1 s each.
+    /// Sets how long connecting may take, and how long a server may be silent. Default: 1 s each.
     #[must_use]
     pub fn within(mut self, connect: Duration, answer: Duration) -> Self {
         (self.connect_within, self.answer_within) = (connect, answer);

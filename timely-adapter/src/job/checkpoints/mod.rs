@@ -181,7 +181,8 @@ const TURNS_MAX: u32 = 1000;
 const TELL_EVERY: Duration = Duration::from_millis(5);
 
 impl<T: EventTime> JobCheckpoints<T> {
-    /// The checkpoints of the job of `state`; `probe` is behind everything that its inputs lead to.
+    /// Starts to take checkpoints of the job of `state`; `probe` is behind everything that its inputs
+    /// lead to.
     ///
     /// # Errors
     /// [`ErrorKind::Unsupported`] without a directory, and for a job that was not started with
