@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use alluvium::config::Helpers;
-use alluvium::io::{Device, Faults, Simulated};
+use alluvium::io::{Device, Faults, IoOptions, Simulated};
 use alluvium::time::nanos;
 use alluvium::{
     AnyLayout, AppendLog, Counting, Heap, HybridLog, MIB, Store, Time, WindowSegments, Windows,
@@ -122,47 +122,105 @@ fn of_lists() {
     }
 }
 
-/// A list of which most is on storage is cleared, or lists one after the other: it is dead at once, and its bytes
-/// go after some checkpoints. `ALLUVIUM_CLEARED_MB` is how much that is, 25 unless it is set.
+/// A list is cleared of which most is on storage if its layout spills, or lists one after the other: it is dead
+/// at once, and its bytes go after some checkpoints. `ALLUVIUM_CLEARED_MB` is how much that is, 25 unless it is set.
+fn cleared(layout: &AnyLayout, memory: u64, keys: u64) {
+    let device = Simulated::new(1, Faults::none());
+    let open = || {
+        let at = store(&device, memory);
+        let lists = at.list::<u64, [u64; 8]>("l").layout(layout.clone()).open().unwrap();
+        (at, lists)
+    };
+    let (mut at, mut lists) = open();
+    let full_min = number("ALLUVIUM_CLEARED_MB", 25) * 1_000_000;
+    for n in 0..full_min / size_of::<[u64; 8]>() as u64 {
+        lists.append(&(n % keys), [n; 8]).unwrap();
+    }
+    lists.append(&100, [7; 8]).unwrap();
+    at.checkpoint(0).unwrap();
+    let full = device.used_bytes();
+    assert!(full > full_min, "{full} bytes");
+    for key in 0..keys {
+        lists.clear(&key).unwrap();
+    }
+    let live = lists.stats().unwrap().live_disk_bytes;
+    assert!(live < full / 10, "{layout:?}: {live} of {full} bytes are said to be live");
+    for round in 1..8 {
+        if round == 2 {
+            // Whoever opens it knows too what is cut off.
+            drop((lists, at));
+            (at, lists) = open();
+        }
+        lists.append(&100, [7; 8]).unwrap();
+        at.checkpoint(round).unwrap();
+        while at.tick(1000).unwrap() > 0 {}
+    }
+    let left = device.used_bytes();
+    println!("{keys} lists of {full} bytes: {live} live when cleared, {left} left");
+    assert!(left < full / 10, "{layout:?}: {left} of {full} bytes are left");
+    let (of_100, of_0) = (lists.to_vec(&100).unwrap(), lists.to_vec(&0).unwrap());
+    assert_eq!((of_100, of_0), (vec![[7; 8]; 8], vec![]));
+}
+
 #[test]
 fn what_is_cleared_is_dead() {
     for keys in [1, 8] {
-        let device = Simulated::new(1, Faults::none());
-        let open = || {
-            let at = store(&device, 4 * MIB);
-            let lists = at.list::<u64, [u64; 8]>("l").layout(AppendLog::new()).open().unwrap();
-            (at, lists)
-        };
-        let (mut at, mut lists) = open();
-        let full_min = number("ALLUVIUM_CLEARED_MB", 25) * 1_000_000;
-        for n in 0..full_min / size_of::<[u64; 8]>() as u64 {
-            lists.append(&(n % keys), [n; 8]).unwrap();
-        }
-        lists.append(&100, [7; 8]).unwrap();
-        at.checkpoint(0).unwrap();
-        let full = device.used_bytes();
-        assert!(full > full_min, "{full} bytes");
-        for key in 0..keys {
-            lists.clear(&key).unwrap();
-        }
-        let live = lists.stats().unwrap().live_disk_bytes;
-        assert!(live < full / 10, "{live} of {full} bytes are said to be live");
-        for round in 1..8 {
-            if round == 2 {
-                // Whoever opens it knows too what is cut off.
-                drop((lists, at));
-                (at, lists) = open();
-            }
-            lists.append(&100, [7; 8]).unwrap();
-            at.checkpoint(round).unwrap();
-            while at.tick(1000).unwrap() > 0 {}
-        }
-        let left = device.used_bytes();
-        println!("{keys} lists of {full} bytes: {live} live when cleared, {left} left");
-        assert!(left < full / 10, "{left} of {full} bytes are left");
-        let (of_100, of_0) = (lists.to_vec(&100).unwrap(), lists.to_vec(&0).unwrap());
-        assert_eq!((of_100, of_0), (vec![[7; 8]; 8], vec![]));
+        cleared(&AppendLog::new().into(), 4 * MIB, keys);
     }
+}
+
+#[test]
+fn what_is_cleared_on_the_heap_is_dead() {
+    cleared(&Heap::new().into(), 128 * MIB, 8);
+}
+
+/// Descriptors of an engine, and of what other tests open for a moment.
+const OTHERS: usize = 24;
+
+/// A store in a directory has far more files than it may have open.
+#[test]
+#[cfg(target_os = "linux")]
+fn a_store_works_with_few_descriptors() {
+    let place = tempfile::tempdir().unwrap();
+    let most = 4;
+    let open = || {
+        let io = IoOptions { open_files_max: Some(most), ..IoOptions::default() };
+        let at = Store::builder(place.path()).memory(4 * MIB).retain(40).io(io).open().unwrap();
+        let layout = HybridLog::new().memory(MIB);
+        let map = at.map::<u64, [u64; 4]>("m").layout(layout).open().unwrap();
+        let layout = AppendLog::new().memory(256 << 10);
+        let lists = at.list::<u64, u64>("l").layout(layout).open().unwrap();
+        (at, map, lists)
+    };
+    let open_now = || std::fs::read_dir("/proc/self/fd").unwrap().count();
+    let before = open_now();
+    let bound = before + most + OTHERS;
+    let (mut at, mut map, mut lists) = open();
+    let (rounds, mut files) = (120, 0);
+    for round in 0..rounds {
+        for key in round * NEW..(round + 1) * NEW {
+            assert!(!map.put(key, [key; 4]).unwrap());
+            lists.append(&(key % 100), key).unwrap();
+        }
+        at.checkpoint(round).unwrap();
+        assert!(open_now() <= bound, "{} of {before}, round {round}", open_now());
+        files = files.max(std::fs::read_dir(place.path()).unwrap().count());
+        if round == rounds / 2 {
+            drop((map, lists, at));
+            (at, map, lists) = open();
+        }
+    }
+    assert!(files > 3 * (most + OTHERS), "{files} files are few");
+    drop((map, lists, at));
+    let (_at, mut map, mut lists) = open();
+    for key in 0..rounds * NEW {
+        assert_eq!(map.get(&key).unwrap().as_deref(), Some(&[key; 4]));
+    }
+    for key in 0..100 {
+        let expected: Vec<_> = (key..rounds * NEW).step_by(100).collect();
+        assert_eq!(lists.to_vec(&key).unwrap(), expected, "{key}");
+    }
+    assert!(open_now() <= bound, "{} of {before}", open_now());
 }
 
 #[test]

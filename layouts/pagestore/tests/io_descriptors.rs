@@ -116,6 +116,8 @@ fn requests_under_way_keep_their_descriptors() {
             let (operation, token) = (Operation::Read { offset: 0 }, token as u64);
             device.submit(Request { file, operation, buffer: block(0), token, reply });
         }
+        // Requests on their way read what they were submitted for, also of files that have no name any more.
+        (0..100).step_by(2).for_each(|n| device.remove(&format!("f-{n}")).unwrap());
         for _ in 0..1000 {
             let done = completions.recv().unwrap();
             done.result.unwrap();

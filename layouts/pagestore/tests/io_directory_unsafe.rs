@@ -259,6 +259,39 @@ fn without_descriptors<T>(then: impl FnOnce() -> T) -> T {
     done
 }
 
+/// Without an option a quarter of the process's limit is used.
+#[test]
+fn a_quarter_of_the_descriptors_is_used() {
+    if child_of().is_none() {
+        let place = tempfile::tempdir().unwrap();
+        return in_child("a_quarter_of_the_descriptors_is_used", place.path());
+    }
+    let _few = Lower::to(Resource::Nofile, 128);
+    let open_now = || std::fs::read_dir("/proc/self/fd").unwrap().count();
+    for options in engines() {
+        let place = tempfile::tempdir().unwrap();
+        let device = open_device(place.path(), &options).unwrap();
+        let before = open_now();
+        let create = |n: u8| {
+            let file = device.create(&format!("file-{n}")).unwrap();
+            let mut block = IoBuffer::zeroed(BLOCK_BYTES);
+            block.as_mut_slice().fill(n);
+            run_blocking(&*device, &file, Operation::Write { offset: 0 }, block).1.unwrap();
+            run_blocking(&*device, &file, Operation::Sync, IoBuffer::empty()).1.unwrap();
+            file
+        };
+        let files: Vec<_> = (0..100).map(create).collect();
+        let open = open_now() - before;
+        assert!((16..=32 + 12).contains(&open), "{options:?}: {open} are open");
+        for (n, file) in files.iter().enumerate() {
+            let read = Operation::Read { offset: 0 };
+            let (block, done) = run_blocking(&*device, file, read, IoBuffer::zeroed(BLOCK_BYTES));
+            done.unwrap();
+            assert_eq!(usize::from(block.as_slice()[0]), n);
+        }
+    }
+}
+
 #[test]
 fn a_lack_of_descriptors_is_told_as_one_and_passes() {
     if child_of().is_none() {

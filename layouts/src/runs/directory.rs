@@ -240,6 +240,11 @@ mod tests {
         tail.write(5, &mut bytes);
         assert_eq!(Tail::read(5, 1 << 20, &bytes).unwrap(), tail);
         assert!(Tail::read(6, 1 << 20, &bytes).is_err());
+        let mut older = bytes;
+        older[8] = 1;
+        let crc = checksum(5, 8192, &older[..60]);
+        put_u32(&mut older, 60, crc);
+        assert_eq!(Tail::read(5, 1 << 20, &older).unwrap(), tail, "version 1 is read");
         let mut newer = bytes;
         newer[8] = 99;
         let crc = checksum(5, 8192, &newer[..60]);

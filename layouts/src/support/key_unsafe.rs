@@ -292,7 +292,62 @@ impl HeapSize for OwnedKey {
 
 #[cfg(test)]
 mod tests {
+    use std::panic::{AssertUnwindSafe, catch_unwind};
+
+    use rkyv::{Archive, Deserialize, Serialize};
+
     use super::*;
+
+    /// A key that is aligned further than an allocator does by itself.
+    #[derive(Clone, Debug, PartialEq, Eq)]
+    #[derive(alluvium_derive::State, Archive, Serialize, Deserialize)]
+    #[state(crate = alluvium_pagestore)]
+    #[repr(align(64))]
+    struct Aligned(u8);
+
+    impl KeyHash for Aligned {
+        fn key_hash(&self) -> u64 {
+            self.0.key_hash()
+        }
+    }
+
+    const CLONE: u64 = 1;
+    const DROP: u64 = 2;
+
+    /// A key in memory of its own whose clone or drop panics, by its number.
+    #[derive(Debug, PartialEq, Eq)]
+    #[derive(alluvium_derive::State, Archive, Serialize, Deserialize)]
+    #[state(crate = alluvium_pagestore)]
+    struct Fragile([u64; 4]);
+
+    impl KeyHash for Fragile {
+        fn key_hash(&self) -> u64 {
+            self.0.key_hash()
+        }
+    }
+
+    impl Clone for Fragile {
+        fn clone(&self) -> Self {
+            assert!(self.0[0] != CLONE, "clone");
+            Self(self.0)
+        }
+    }
+
+    impl Drop for Fragile {
+        fn drop(&mut self) {
+            assert!(self.0[0] != DROP || std::thread::panicking(), "drop");
+        }
+    }
+
+    /// Its memory is given back: Miri tells of what is not.
+    #[test]
+    fn a_key_that_panics_leaves_nothing() {
+        let fragile = OwnedKey::new(Fragile([CLONE; 4]));
+        assert!(catch_unwind(AssertUnwindSafe(|| fragile.clone())).is_err());
+        assert_eq!(fragile.get().native::<Fragile>(), &Fragile([CLONE; 4]));
+        let fragile = OwnedKey::new(Fragile([DROP; 4]));
+        assert!(catch_unwind(AssertUnwindSafe(|| drop(fragile))).is_err());
+    }
 
     #[test]
     fn an_owned_key_is_that_key() {
@@ -305,13 +360,21 @@ mod tests {
             assert_eq!(owned.clone(), owned);
             assert_eq!(owned == other, a == b);
             assert_eq!(owned.key_hash(), a.key_hash());
-            let own = if size_of::<K>() <= 16 { 0 } else { rounded(size_of::<K>()) };
+            let own = OwnedKey::own_bytes(key_type::<K>()) as usize;
+            let is_beside = size_of::<K>() > 16 || align_of::<K>() > 8;
+            assert_eq!(own, if is_beside { rounded(size_of::<K>()) } else { 0 });
             assert_eq!(HeapSize::heap_bytes(&owned), own + a.heap_bytes());
         }
         is([1u64, 2]);
         is([1u8, 2]);
         is(["a".to_string(), "a longer one that owns heap".to_string()]);
         is([(1u64, "b".to_string()), (1, "c".to_string())]);
+        is([[0u8; 0], []]);
+        is([1u128, 2]);
+        is([[1u8; 3], [2; 3]]);
+        is([[1u64; 2], [2; 2]]);
+        is([[1u64; 8], [2; 8]]);
+        is([Aligned(1), Aligned(2)]);
     }
 
     #[test]

@@ -9,8 +9,13 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use crate::common::{Dice, assert_equal, durable_layouts, open_on, times};
+use alluvium::config::WINDOW_SEGMENTS_BYTES_MIN;
 use alluvium::io::{Faults, Simulated};
-use alluvium::{AnyLayout, AppendLog, Heap, KIB, KeyHash, List, Map, Store};
+use alluvium::time::nanos;
+use alluvium::{
+    AnyLayout, AppendLog, Counting, Heap, KIB, KeyHash, List, MIB, Map, Store, Time,
+    WindowSegments, Windows,
+};
 
 /// A word that may be spelled in several ways.
 #[derive(Clone, Debug, alluvium::State, rkyv::Archive, rkyv::Serialize, rkyv::Deserialize)]
@@ -129,5 +134,120 @@ fn in_lists() {
             let other = Word { spelling: u32::MAX, ..*key };
             assert_eq!(&lists.to_vec(&other).unwrap(), elements, "{layout:?}");
         }
+    }
+}
+
+/// Most elements of each key are in runs of the append log, each with its own spelling, and merged.
+#[test]
+fn in_lists_on_storage() {
+    let device = Simulated::new(6, Faults::none());
+    let open = || {
+        let store = open_on(Arc::new(device.clone()), Heap::new(), 2 * MIB).unwrap();
+        let layout = AnyLayout::from(AppendLog::new().memory(256 * KIB));
+        let lists = store.list::<Word, [u64; 32]>("lists").layout(layout).open().unwrap();
+        (store, lists)
+    };
+    let (mut store, mut lists) = open();
+    let (mut model, mut dice) = (BTreeMap::<Word, Vec<[u64; 32]>>::new(), Dice(10));
+    for step in 0..6000 {
+        let key = word(&mut dice, 100, step);
+        if dice.below(100) == 0 {
+            lists.clear(&key).unwrap();
+            model.remove(&key);
+        } else {
+            lists.append(&key, [step; 32]).unwrap();
+            model.entry(key).or_default().push([step; 32]);
+        }
+        if step % 2000 == 1999 {
+            let stats = lists.stats().unwrap();
+            assert!(stats.disk_bytes > 256 * KIB, "{stats:?}");
+            store.checkpoint(step).unwrap();
+            drop((lists, store));
+            (store, lists) = open();
+        }
+    }
+    for id in 0..100 {
+        let key = Word { id, spelling: u32::MAX };
+        let expected = model.get(&key).cloned().unwrap_or_default();
+        assert!(lists.to_vec(&key).unwrap() == expected, "{id}");
+    }
+}
+
+#[test]
+fn in_windows_on_storage() {
+    let device = Simulated::new(7, Faults::none());
+    let open = || {
+        let store = open_on(Arc::new(device.clone()), Heap::new(), 4 * MIB).unwrap();
+        let layout = WindowSegments::new().memory(WINDOW_SEGMENTS_BYTES_MIN + 64 * KIB);
+        let windows = store.aggregated::<Word, (), Counting>("words").layout(layout);
+        let windows = windows.open(Windows::tumbling(nanos(10)), Counting).unwrap();
+        (store, windows)
+    };
+    let (mut store, mut windows) = open();
+    let (mut model, mut dice) = (BTreeMap::<(i64, Word), i64>::new(), Dice(11));
+    for step in 0..400 {
+        let event = |n| {
+            let key = word(&mut dice, 4000, step * 50 + n);
+            (key, Time(dice.below(40) as i64), ())
+        };
+        let mut batch: Vec<_> = (0..50).map(event).collect();
+        for (key, at, ()) in &batch {
+            *model.entry((at.0 / 10 * 10 + 10, key.clone())).or_default() += 1;
+        }
+        let never = &mut |late| panic!("{late:?}");
+        windows.add_batch(Time(0), &mut batch, never, &mut |_, _, _, _| ()).unwrap();
+        if step % 150 == 149 {
+            let stats = store.stats().unwrap();
+            let table = &stats.state("words").unwrap().table;
+            assert!(table.disk_bytes > 64 * KIB, "{table:?}");
+            store.checkpoint(step).unwrap();
+            drop((windows, store));
+            (store, windows) = open();
+        }
+    }
+    let mut rows = BTreeMap::new();
+    let fire = &mut |key: &Word, window: alluvium::Window, count: i64, _| {
+        let known = rows.insert((window.end.0, key.clone()), count);
+        assert!(known.is_none(), "{key:?} fired twice");
+    };
+    windows.advance_all(Time(100), fire).unwrap();
+    assert!(rows == model, "{} of {} rows", rows.len(), model.len());
+}
+
+/// Of many small slices, which share runs.
+#[test]
+fn in_a_map_by_time_on_storage() {
+    let device = Simulated::new(8, Faults::none());
+    let open = || {
+        let store = open_on(Arc::new(device.clone()), Heap::new(), 4 * MIB).unwrap();
+        let layout = AnyLayout::from(AppendLog::new().memory(MIB).packs_slices(true));
+        let map = store.time_map::<Word, u64>("words").layout(layout).open(nanos(1)).unwrap();
+        (store, map)
+    };
+    let (mut store, mut map) = open();
+    let (mut model, mut dice) = (BTreeMap::<(Word, i64), Vec<u64>>::new(), Dice(12));
+    for step in 0..12_000 {
+        let (key, at) = (word(&mut dice, 20, step), dice.below(3000) as i64);
+        map.insert(&key, Time(at), step).unwrap();
+        model.entry((key, at)).or_default().push(step);
+        if step % 4000 == 3999 {
+            store.checkpoint(step).unwrap();
+            drop((map, store));
+            (store, map) = open();
+        }
+    }
+    let stats = store.stats().unwrap();
+    assert!(stats.state("words").unwrap().table.disk_bytes > 64 * KIB, "{stats:?}");
+    for id in 0..20 {
+        let (key, mut seen) = (Word { id, spelling: u32::MAX }, Vec::new());
+        map.range(&key, Time(0)..Time(3000), |at, n| {
+            seen.push((at.0, *n));
+            Ok(())
+        })
+        .unwrap();
+        let own = model.iter().filter(|((word, _), _)| *word == key);
+        let expected: Vec<_> =
+            own.flat_map(|((_, at), all)| all.iter().map(|n| (*at, *n))).collect();
+        assert!(seen == expected, "{id}: {} of {}", seen.len(), expected.len());
     }
 }

@@ -1,4 +1,4 @@
-//! A job whose states are in a layout of its own, a `BTreeMap`: counts whose key groups move all the time, a
+//! A job whose states are in a layout of its own, a `BTreeMap`: counts and sums whose key groups move all the time, a
 //! join, and an operator of its own. It is killed three times on the way and goes on each time, with
 //! another number of workers; then its results are compared with those of a run that was left alone.
 //!
@@ -55,14 +55,15 @@ fn results<'scope>(
         })
     };
     let keyed = numbers.clone().key_by(state, |number| number % KEYS);
-    let counts = keyed.migratable(moves).rolling(spec("counts"), Counting)?;
+    let counts = keyed.migratable(moves.clone()).rolling(spec("counts"), Counting)?;
 
     let even = numbers.clone().filter(|number| number % 2 == 0).key_by(state, |number| number / 2);
     let odd = numbers.clone().filter(|number| number % 2 == 1).key_by(state, |number| number / 2);
     let pairs = even.join(odd, spec("pairs"), |half, _, _| half % KEYS)?.map(|(key, _, _)| key);
     let pairs = pairs.key_by(state, |key| *key).rolling(spec("counted-pairs"), Counting)?;
 
-    let sums = numbers.key_by(state, |number| number % KEYS).stateful(
+    let keyed = numbers.key_by(state, |number| number % KEYS);
+    let sums = keyed.migratable(moves).stateful(
         spec("sums"),
         |states| states.map::<u64, u64>("sums"),
         |sums, rows, context| {
@@ -110,8 +111,8 @@ fn tell_moves(
 }
 
 /// Runs the job over so many numbers on so many workers in `directory`, from the last checkpoint there on.
-/// Gives the results and the number that it began at.
-fn run(directory: &Path, workers: u64, numbers: u64) -> alluvium::Result<(Results, u64)> {
+/// Gives the results, the number that it began at, and whether key groups are away from home at its end.
+fn run(directory: &Path, workers: u64, numbers: u64) -> alluvium::Result<(Results, u64, bool)> {
     let store = StoreConfig { directory: Some(directory.into()), ..StoreConfig::default() };
     let config = timely::Config::process(workers as usize);
     let parts = execute(config, store.into(), move |worker, state| {
@@ -162,19 +163,21 @@ fn run(directory: &Path, workers: u64, numbers: u64) -> alluvium::Result<(Result
             }
             state.step_or_nap(worker, Duration::from_micros(50))?;
         }
+        let has_moved = !state.store().moved_units()?.is_empty();
         drop((input, control));
         while worker.has_dataflows() {
             state.step(worker)?;
         }
-        Ok((heard.into_iter().collect::<Vec<Result>>(), begin))
+        Ok((heard.into_iter().collect::<Vec<Result>>(), begin, has_moved))
     })?;
     let begin = parts.iter().map(|part| part.1).min().unwrap_or(0);
+    let has_moved = parts.iter().any(|part| part.2);
     let mut results = Results::new();
     for (what, key, result) in parts.into_iter().flat_map(|part| part.0) {
         let greatest = results.entry((what, key)).or_insert(result);
         *greatest = result.max(*greatest);
     }
-    Ok((results, begin))
+    Ok((results, begin, has_moved))
 }
 
 /// What a run that was left alone gives.
@@ -215,9 +218,10 @@ pub fn kill_and_restore(
         child.wait()?;
         println!("killed with {workers} workers");
     }
-    let (results, begin) = run(&directory, 2, NUMBERS_IN_ALL)?;
+    let (results, begin, has_moved) = run(&directory, 2, NUMBERS_IN_ALL)?;
     println!("went on at number {begin} of {NUMBERS_IN_ALL}");
     assert!(begin > 0, "it went on");
+    assert!(has_moved, "key groups moved");
     assert_eq!(results, expected(), "as if nothing had happened");
     println!("the {} results are those of a run that was left alone", results.len());
     Ok(())
