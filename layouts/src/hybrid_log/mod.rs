@@ -11,6 +11,8 @@ mod index;
 mod memory;
 mod needs;
 #[cfg(test)]
+mod restoring_tests;
+#[cfg(test)]
 mod stalls_tests;
 mod storage;
 mod table;

@@ -353,6 +353,12 @@ impl Index {
         is_dropped
     }
 
+    /// Entries that stand in no segment.
+    #[cfg(test)]
+    pub fn strays(&self) -> usize {
+        self.strays.len()
+    }
+
     /// Returns the number of segments.
     pub fn segments(&self) -> usize {
         self.segments.len()

@@ -43,6 +43,8 @@ impl Core {
         let is_runs = |part: &&ImagePart| part.layout == RUNS;
         let records = image.parts.iter().filter(|part| !is_runs(part)).cloned().collect();
         let records = StateImage { entries: image.entries, parts: records };
+        // Keys that came in the order of their hashes come so again.
+        self.log.expect(image.entries);
         for part in records.parts_of(RECORDS)? {
             self.restore_part(part, blobs)?;
         }
