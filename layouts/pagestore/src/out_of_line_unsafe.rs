@@ -66,7 +66,7 @@ pub unsafe trait DropHere: Sized {
     unsafe fn drop_here(value: &mut ManuallyDrop<Self>);
 }
 
-/// Makes types without parameters [`DropHere`].
+/// Makes types without parameters `DropHere`.
 #[macro_export]
 macro_rules! drop_here {
     ($type:ty) => {
