@@ -8,6 +8,8 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
+use crate::out_of_line_unsafe::{DroppedHere, drop_here};
+
 /// Result with Alluvium's [`Error`].
 pub type Result<T> = std::result::Result<T, Error>;
 
@@ -79,7 +81,7 @@ pub enum ErrorKind {
 /// assert_eq!(error.context("option"), Some("memory"));
 /// println!("{error}");
 /// ```
-pub struct Error(Box<Inner>);
+pub struct Error(DroppedHere<Box<Inner>>);
 
 struct Inner {
     kind: ErrorKind,
@@ -88,17 +90,28 @@ struct Inner {
     source: Option<Box<dyn std::error::Error + Send + Sync>>,
 }
 
+drop_here!(Box<Inner>);
+
 impl Error {
     /// Makes an error without context.
     pub fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
-        Self(Box::new(Inner { kind, message: message.into(), context: Vec::new(), source: None }))
+        Self::of(kind, message.into())
+    }
+
+    #[cold]
+    fn of(kind: ErrorKind, message: String) -> Self {
+        Self(DroppedHere::new(Box::new(Inner { kind, message, context: Vec::new(), source: None })))
     }
 
     /// Adds a piece of context, such as `("file", "seg-3")`. Keeps an equal name that is there:
     /// several callers may add the same.
     #[must_use]
-    pub fn with(mut self, name: &'static str, value: impl fmt::Display) -> Self {
-        let piece = (name, value.to_string());
+    pub fn with(self, name: &'static str, value: impl fmt::Display) -> Self {
+        self.with_piece((name, value.to_string()))
+    }
+
+    #[cold]
+    fn with_piece(mut self, piece: (&'static str, String)) -> Self {
         if !self.0.context.contains(&piece) {
             self.0.context.push(piece);
         }

@@ -18,6 +18,7 @@ mod key_groups;
 mod key_text;
 pub mod mailbox;
 mod manifest;
+pub mod out_of_line_unsafe;
 mod process;
 mod rewrite;
 mod schema;

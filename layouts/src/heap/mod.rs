@@ -35,6 +35,7 @@ pub(crate) mod raw_table_unsafe;
 mod reading;
 pub(crate) mod record_table_unsafe;
 mod records_unsafe;
+mod restoring_unsafe;
 pub(crate) mod snapshot;
 #[cfg(test)]
 #[path = "tests_unsafe.rs"]
@@ -45,8 +46,8 @@ mod walk;
 use std::marker::PhantomData;
 
 use alluvium_pagestore::{
-    BlobReader, ByteSize, EntryCodec, Error, ErrorKind, ImagePart, Key, Lookup, MemoryKind,
-    Rejected, Result, State, StateImage, codec, description_of, rounded,
+    ByteSize, EntryCodec, Error, ErrorKind, Key, Lookup, MemoryKind, Rejected, Result, State,
+    description_of, rounded,
 };
 
 pub(crate) use self::batches::{GROUP, NEAR_BYTES};
@@ -61,8 +62,6 @@ use crate::contract::expiry::ExpiryPass;
 use crate::contract::table::{BatchError, Cursor, Layout, Peek, StateContext, Table};
 use crate::contract::upkeep::{HasUpkeep, Upkeep};
 use crate::heap::lent::Lent;
-use crate::restore::full_image::read_placed;
-use crate::restore::of_runs::read_own_runs;
 use crate::support::record_type_unsafe::{Entry, RecordType, heap_of};
 
 /// Keeps a state in a hash table on the heap.
@@ -190,60 +189,11 @@ impl<K: Key, V: State> Layout<K, V> for Heap {
         self.memory.map(|size| size.0)
     }
 
-    fn open(&self, mut context: StateContext) -> Result<Self::Table> {
-        let restored = context.restored.take();
-        let core = HeapCore::new(context, RecordType::of::<K, V>(), Durability::Stored);
-        let mut table = HeapTable { core: Typed::new(core), kind: PhantomData };
-        if let Some((image, blobs)) = restored {
-            table.core.expected = image.entries;
-            table.restore(&image, &blobs)?;
-        }
+    fn open(&self, context: StateContext) -> Result<Self::Table> {
         // One plain entry is next to nothing: it stands beside a state that keeps more.
-        if size_of::<K>() > 0 || !V::NO_HEAP {
-            table.core.keep_free()?;
-        }
-        Ok(table)
-    }
-}
-
-impl<K: Key, V: State> HeapTable<K, V, Stored> {
-    /// Puts all entries of an image into the empty table, which remembers where they are if there
-    /// is room for that.
-    fn restore(&mut self, image: &StateImage, blobs: &BlobReader) -> Result<()> {
-        let (hot, runs) = image.split_runs();
-        self.core.begin_restore(&hot);
-        let context = self.core.context.clone();
-        read_placed(&context, &hot, blobs, |at, key: K, value: V| {
-            self.core.found(Stored::heap_bytes(&key, &value));
-            let (_, spot) = self.put_at(key.key_hash(), None, key, value).map_err(Error::from)?;
-            self.core.restored(spot, at);
-            Ok(())
-        })?;
-        self.core.end_restore(&hot);
-        for part in &runs {
-            self.restore_runs(part).map_err(|error| self.core.too_large(error, image))?;
-            self.core.has_restored(part, image)?;
-        }
-        Ok(())
-    }
-
-    /// Puts the entries of sorted runs that the table does not have, as if they were new: a table
-    /// has no runs, so the next checkpoint writes them.
-    fn restore_runs(&mut self, part: &ImagePart) -> Result<()> {
-        let context = self.core.context.clone();
-        let has_same_key = |one: &[u8], other: &[u8]| {
-            let (one, other) = (codec::decode::<K, V>(one)?, codec::decode::<K, V>(other)?);
-            Ok(one.0 == other.0)
-        };
-        read_own_runs(&context, part, &has_same_key, &mut |payload| {
-            let (key, value) = codec::decode::<K, V>(payload)?;
-            self.core.found(Stored::heap_bytes(&key, &value));
-            let hash = key.key_hash();
-            match self.core.find(hash, |known| *known == key) {
-                Some(_) => Ok(()),
-                None => self.put_at(hash, None, key, value).map(drop).map_err(Error::from),
-            }
-        })
+        let keeps_free = size_of::<K>() > 0 || !V::NO_HEAP;
+        let core = HeapCore::open(context, RecordType::of::<K, V>(), keeps_free)?;
+        Ok(HeapTable { core: Typed::new(core), kind: PhantomData })
     }
 }
 

@@ -20,7 +20,7 @@ mod table;
 mod tests;
 
 use address::Address;
-pub(crate) use cold::TOMBSTONE;
+pub(crate) use cold::{TOMBSTONE, has_same_key};
 pub use config::{
     CHECKPOINT_PACE, COLD_RUNS_MEMORY_MIN, COOLING_PERCENT, FRAMES_MIN, GENERATIONS, HybridLog,
     PAGE_BYTES_MAX, PAGE_BYTES_MIN, PATIENCE, QUEUE_DEPTH,

@@ -224,7 +224,7 @@ pub(crate) fn read_placed<K: Key, V: State>(
 type VisitPayload<'a> = &'a mut dyn FnMut(PlacedAt, &[u8]) -> Result<()>;
 
 /// [`read_placed`] without the types of the records.
-fn read_payloads(
+pub(crate) fn read_payloads(
     context: &StateContext,
     image: &StateImage,
     blobs: &BlobReader,

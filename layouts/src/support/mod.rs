@@ -6,7 +6,6 @@ pub(crate) mod first_panic;
 pub(crate) mod gaps;
 pub(crate) mod key_unsafe;
 pub(crate) mod mapped_unsafe;
-pub(crate) mod out_of_line_unsafe;
 pub(crate) mod oversize;
 pub(crate) mod patient_reads;
 pub(crate) mod prefetch_unsafe;
@@ -20,3 +19,5 @@ pub(crate) mod tree_bytes;
 pub(crate) fn nanos_since(start: std::time::Instant) -> u64 {
     start.elapsed().as_nanos() as u64
 }
+
+pub(crate) use alluvium_pagestore::out_of_line_unsafe;

@@ -14,6 +14,7 @@
 use std::alloc::Layout;
 use std::any::TypeId;
 use std::marker::PhantomData;
+use std::mem::{ManuallyDrop, MaybeUninit};
 
 use alluvium_pagestore::block::AlignedVec;
 use alluvium_pagestore::{
@@ -63,7 +64,7 @@ pub(crate) struct RecordType {
     encode: unsafe fn(*const u8, &mut SegmentWriter) -> Result<usize>,
     // SAFETY: an initialised entry of these types is there, which is read.
     encode_to: unsafe fn(*const u8, &mut Trials, &mut AlignedVec) -> Result<()>,
-    decode: fn(&'static RecordType, &[u8], Decoded<'_>) -> Result<()>,
+    decode: fn(&'static RecordType, &[u8], Taking<'_>) -> Result<()>,
     // SAFETY: the function was a `Touched` of the values' type; an initialised entry of these types is there.
     touched: unsafe fn(fn(), *const u8) -> Time,
 }
@@ -74,8 +75,11 @@ impl std::fmt::Debug for RecordType {
     }
 }
 
-/// Takes a record that was decoded, which is dropped afterwards.
+/// Looks at a record that was decoded, which is dropped afterwards.
 pub(crate) type Decoded<'a> = &'a mut dyn FnMut(RecordRef<'_>) -> Result<()>;
+
+/// Takes a record that was decoded.
+pub(crate) type Taking<'a> = &'a mut dyn FnMut(DecodedRecord<'_>) -> Result<()>;
 
 /// Makes the [`RecordType`] of two types.
 struct Of<K, V>(PhantomData<(K, V)>);
@@ -198,11 +202,12 @@ impl<K: Key, V: State> Of<K, V> {
         writer.encode(key, value)
     }
 
-    fn decode(record_type: &'static RecordType, payload: &[u8], with: Decoded<'_>) -> Result<()> {
+    fn decode(record_type: &'static RecordType, payload: &[u8], take: Taking<'_>) -> Result<()> {
         let (key, value) = codec::decode::<K, V>(payload)?;
-        let entry = Entry { key, value };
-        // SAFETY: the entry is of these types, and lives until the call is over.
-        with(unsafe { RecordRef::new(record_type, (&raw const entry).cast()) })
+        let mut entry = ManuallyDrop::new(Entry { key, value });
+        let at = (&raw mut entry).cast::<u8>();
+        // SAFETY: the entry is of these types, and there until the call is over. Nobody else drops or touches it.
+        take(DecodedRecord(unsafe { RecordRef::new(record_type, at) }))
     }
 
     // SAFETY: an entry is there; the function was one of its value's type.
@@ -328,7 +333,58 @@ impl RecordType {
     /// # Errors
     /// Of a payload that is none; those of `with`.
     pub(crate) fn decode(&'static self, payload: &[u8], with: Decoded<'_>) -> Result<()> {
-        (self.decode)(self, payload, with)
+        self.decode_to_take(payload, &mut |decoded| with(decoded.record()))
+    }
+
+    /// Decodes a record that `take` may keep.
+    ///
+    /// # Errors
+    /// Of a payload that is none; those of `take`.
+    pub(crate) fn decode_to_take(&'static self, payload: &[u8], take: Taking<'_>) -> Result<()> {
+        (self.decode)(self, payload, take)
+    }
+}
+
+/// A record that was decoded: whoever takes it moves it away, or drops it.
+pub(crate) struct DecodedRecord<'a>(RecordRef<'a>);
+
+impl DecodedRecord<'_> {
+    /// The record.
+    pub(crate) fn record(&self) -> RecordRef<'_> {
+        self.0
+    }
+
+    /// Moves the record to a place.
+    ///
+    /// # Safety
+    /// There is memory for an entry of these types, which nobody else reaches, and that holds none.
+    // SAFETY: the target is the caller's to promise.
+    pub(crate) unsafe fn move_to(self, target: *mut u8) {
+        let record = ManuallyDrop::new(self).0;
+        // SAFETY: the entry is this one's, which is not dropped any more; the target is memory for one.
+        unsafe { target.copy_from_nonoverlapping(record.entry, record.record_type.layout.size()) }
+    }
+
+    /// Moves the record to the place of another, which is dropped afterwards.
+    ///
+    /// # Safety
+    /// There is an entry of these types, which nobody else reaches.
+    // SAFETY: the target is the caller's to promise.
+    pub(crate) unsafe fn move_over(self, target: *mut u8) {
+        let (entry, size) = (self.0.entry.cast_mut(), self.0.record_type.layout.size());
+        // SAFETY: both are entries of these types in memory of their own, which is exchanged byte by byte, initialised or
+        // not. What was there is dropped with `self`.
+        unsafe {
+            let (entry, target) = (entry.cast::<MaybeUninit<u8>>(), target.cast());
+            std::ptr::swap_nonoverlapping(entry, target, size);
+        }
+    }
+}
+
+impl Drop for DecodedRecord<'_> {
+    fn drop(&mut self) {
+        // SAFETY: the entry is this one's, as `decode` has given it.
+        unsafe { self.0.record_type.drop_entry(self.0.entry.cast_mut()) }
     }
 }
 

@@ -72,6 +72,7 @@ use crate::support::patient_reads::PatientReads;
 use crate::support::record_type_unsafe::{ErasedTouched, RecordType};
 
 pub(super) use image::{RunsAtBarrier, RunsWritten, let_go};
+pub(crate) use judge::has_same_key;
 pub(super) use later::Later;
 pub(super) use needs::IndexPart;
 pub(super) use paying::RECORDS_TICK;

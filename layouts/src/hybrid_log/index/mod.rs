@@ -191,7 +191,7 @@ impl Index {
         if !bucket.overflowed() {
             return None;
         }
-        self.find_elsewhere(hash, self.home(hash), is_it)
+        self.find_elsewhere(hash, self.home(hash), &mut is_it)
     }
 
     /// Returns whether `is_it` accepts an entry in the home bucket that leads to memory, by its
@@ -219,17 +219,17 @@ impl Index {
         if !self.segments.bucket_of(hash.0, hash.bucket()).overflowed() {
             return false;
         }
-        let is_it = |address: Address| address.is_memory() && is_it(address.0);
-        self.find_elsewhere(hash, self.home(hash), is_it).is_some()
+        let mut is_it = |address: Address| address.is_memory() && is_it(address.0);
+        self.find_elsewhere(hash, self.home(hash), &mut is_it).is_some()
     }
 
-    /// Goes on after the home bucket.
+    /// Goes on after the home bucket. Compiled once: an indirect call per entry whose bits agree.
     #[inline(never)]
     fn find_elsewhere(
         &self,
         hash: IndexHash,
         home: usize,
-        mut is_it: impl FnMut(Address) -> bool,
+        mut is_it: &mut dyn FnMut(Address) -> bool,
     ) -> Option<(Position, Address)> {
         let number = self.segment_of(hash);
         let buckets = self.segments.buckets(number);

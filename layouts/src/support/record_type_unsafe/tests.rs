@@ -146,3 +146,87 @@ fn a_panic_of_a_clone_or_a_drop_leaves_every_record_dropped_once() {
         assert_eq!(DROPPED.with(|dropped| dropped.get()), if in_clone { 1 } else { 2 });
     }
 }
+
+/// Decoded records are dropped, moved into memory that has none, and moved over another one.
+fn moves<K, V>(key: K, value: V)
+where
+    K: Clone + Send + Sync + PartialEq + std::fmt::Debug + 'static,
+    V: Clone + Send + Sync + PartialEq + std::fmt::Debug + 'static,
+{
+    let types = in_memory::of::<K, V>();
+    let made = || std::mem::ManuallyDrop::new(Entry { key: key.clone(), value: value.clone() });
+    let mut target = std::mem::MaybeUninit::<Entry<K, V>>::uninit();
+    let (mut dropped, mut first, mut second) = (made(), made(), made());
+    // SAFETY: each entry is given away once; the target has room for one, has one from the first move on, and is dropped
+    // once.
+    unsafe {
+        let decoded = |entry: *mut u8| DecodedRecord(RecordRef::new(types, entry));
+        drop(decoded((&raw mut dropped).cast::<u8>()));
+        decoded((&raw mut first).cast::<u8>()).move_to(target.as_mut_ptr().cast());
+        assert_eq!(
+            (&target.assume_init_ref().key, &target.assume_init_ref().value),
+            (&key, &value)
+        );
+        decoded((&raw mut second).cast::<u8>()).move_over(target.as_mut_ptr().cast());
+        assert_eq!(
+            (&target.assume_init_ref().key, &target.assume_init_ref().value),
+            (&key, &value)
+        );
+        types.drop_entry(target.as_mut_ptr().cast());
+    }
+}
+
+#[test]
+fn decoded_records_of_all_sizes_are_moved_and_dropped_once() {
+    moves(Empty, Empty);
+    moves([1u8; 3], 7u64);
+    moves(7u128, 1u8);
+    moves(1u8, Wide(3));
+    moves(Wide(3), String::from("value"));
+    let shared = Arc::new(5u64);
+    moves(shared.clone(), vec![shared.clone(); 3]);
+    assert_eq!(Arc::strong_count(&shared), 1, "each is dropped once");
+}
+
+#[test]
+fn a_record_whose_drop_panics_is_exchanged_before() {
+    let types = in_memory::of::<u64, Fragile>();
+    let made = |key, in_drop| {
+        std::mem::ManuallyDrop::new(Entry { key, value: Fragile { in_clone: false, in_drop } })
+    };
+    let (mut old, mut new) = (made(1, true), made(2, false));
+    DROPPED.with(|dropped| dropped.set(0));
+    let target = (&raw mut old).cast::<u8>();
+    let moved = catch_unwind(AssertUnwindSafe(|| {
+        let new = (&raw mut new).cast::<u8>();
+        // SAFETY: the new entry is given away here only, and the target has one.
+        unsafe { DecodedRecord(RecordRef::new(types, new)).move_over(target) };
+    }));
+    assert!(moved.is_err(), "the old one panics");
+    assert_eq!((DROPPED.with(|dropped| dropped.get()), old.key), (1, 2));
+    // SAFETY: the target is dropped here only.
+    unsafe { types.drop_entry(target) };
+    assert_eq!(DROPPED.with(|dropped| dropped.get()), 2);
+}
+
+#[test]
+fn a_record_that_nobody_takes_is_dropped_and_an_error_is_told() {
+    let types = RecordType::of::<String, Vec<u64>>();
+    let (key, value) = (String::from("a key"), vec![1u64, 2, 3]);
+    let mut encoded = rkyv::util::AlignedVec::new();
+    codec::encode(&mut encoded, &key, &value).unwrap();
+    let mut kept = std::mem::MaybeUninit::<Entry<String, Vec<u64>>>::uninit();
+    let take = &mut |decoded: DecodedRecord<'_>| -> Result<()> {
+        // SAFETY: there is room for an entry of these types.
+        unsafe { decoded.move_to(kept.as_mut_ptr().cast()) };
+        Ok(())
+    };
+    types.decode_to_take(&encoded, take).unwrap();
+    // SAFETY: it was moved there just now.
+    let kept = unsafe { kept.assume_init() };
+    assert_eq!((kept.key, kept.value), (key, value));
+    let full = alluvium_pagestore::Error::new(alluvium_pagestore::ErrorKind::OverBudget, "full");
+    let mut full = Some(full);
+    let refused = types.decode_to_take(&encoded, &mut |_| Err(full.take().expect("asked once")));
+    assert_eq!(refused.unwrap_err().kind(), alluvium_pagestore::ErrorKind::OverBudget);
+}

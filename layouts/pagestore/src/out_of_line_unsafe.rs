@@ -66,11 +66,12 @@ pub unsafe trait DropHere: Sized {
     unsafe fn drop_here(value: &mut ManuallyDrop<Self>);
 }
 
-/// Makes types without parameters [`DropHere`].
+/// Makes types without parameters `DropHere`.
+#[macro_export]
 macro_rules! drop_here {
     ($type:ty) => {
         // SAFETY: it drops the value.
-        unsafe impl crate::support::out_of_line_unsafe::DropHere for $type {
+        unsafe impl $crate::out_of_line_unsafe::DropHere for $type {
             #[inline(never)]
             // SAFETY: the value is the caller's to promise.
             unsafe fn drop_here(value: &mut std::mem::ManuallyDrop<Self>) {
@@ -80,7 +81,7 @@ macro_rules! drop_here {
         }
     };
 }
-pub(crate) use drop_here;
+pub use drop_here;
 
 /// A value that a function of this crate drops, never inlined.
 #[derive(Debug)]
