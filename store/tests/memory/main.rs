@@ -4,6 +4,7 @@ mod counting;
 #[path = "../behaviour/common/dice.rs"]
 mod dice;
 
+mod entries_and_words_are_there_again_in_the_same_memory;
 mod heap_state_is_there_again_in_the_same_memory;
 mod hybrid_logs_share_one_budget;
 mod late_events_are_booked_before_they_come_in;
@@ -15,3 +16,4 @@ mod values_above_max_value_are_visited_rewritten_and_moved;
 mod values_are_as_large_as_max_value_says;
 mod values_by_time_take_what_is_said;
 mod what_is_accepted_is_there_again_in_the_same_memory;
+mod windows_are_there_again_in_the_same_memory;

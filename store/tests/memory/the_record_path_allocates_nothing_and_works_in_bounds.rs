@@ -4,24 +4,29 @@
 
 use std::fmt::Debug;
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::Relaxed;
 
 use alluvium::config::Helpers;
 use alluvium::io::{Faults, Simulated};
 use alluvium::stats::TableStats;
 use alluvium::time::nanos;
-use alluvium::{AnyLayout, Heap, HybridLog, Key, MIB, Map, State, Store, Time, Ttl};
+use alluvium::{
+    AnyLayout, Counting, Heap, HybridLog, Key, KeyHash, MIB, Map, State, Store, Time, Ttl,
+    WindowSegments, Windows,
+};
 
 use crate::counting::{alone, asked};
 use crate::dice::{Dice, times};
 
 /// Runs every kind of call on a loaded map; none asks for memory, nothing is encoded.
 fn nothing_is_asked_for<K: Key + Debug, V: State + Debug>(
-    store: &Store,
+    (store, layout): (&Store, AnyLayout),
     keys: Vec<K>,
     value: impl Fn(u64) -> V,
     change: impl Fn(&mut V) + Copy,
 ) {
-    let mut map: Map<K, V> = store.map("m").layout(HybridLog::new().into()).open().unwrap();
+    let mut map: Map<K, V> = store.map("m").layout(layout).open().unwrap();
     for (n, key) in keys.iter().enumerate() {
         map.put(key.clone(), value(n as u64)).unwrap();
     }
@@ -49,6 +54,14 @@ fn nothing_is_asked_for<K: Key + Debug, V: State + Debug>(
     assert_eq!(after.codec_calls, 0);
 }
 
+/// On each layout, with storage and without.
+fn on_each(test: impl Fn((&Store, AnyLayout))) {
+    let _alone = alone();
+    for layout in [AnyLayout::from(HybridLog::new()), Heap::new().into()] {
+        stores().iter().for_each(|store| test((store, layout.clone())));
+    }
+}
+
 fn stores() -> Vec<Store> {
     let memory = 64 * MIB;
     let device = Simulated::new(1, Faults::late(3));
@@ -65,20 +78,80 @@ fn stores() -> Vec<Store> {
 
 #[test]
 fn plain_records() {
-    let _alone = alone();
-    for store in stores() {
+    on_each(|of| {
         let keys: Vec<u64> = (0..40_000).collect();
-        nothing_is_asked_for(&store, keys, |n| n, |v| *v = v.wrapping_mul(31) + 1);
-    }
+        nothing_is_asked_for(of, keys, |n| n, |v| *v = v.wrapping_mul(31) + 1);
+    });
 }
 
 #[test]
 fn records_that_own_heap() {
-    let _alone = alone();
-    for store in stores() {
+    on_each(|of| {
         let keys: Vec<String> = (0..20_000).map(|n| format!("key number {n}")).collect();
         let value = |n| vec![n, n + 1, n + 2];
-        nothing_is_asked_for(&store, keys, value, |v| v.iter_mut().for_each(|n| *n += 1));
+        nothing_is_asked_for(of, keys, value, |v| v.iter_mut().for_each(|n| *n += 1));
+    });
+}
+
+/// A key that counts how often it is hashed and cloned.
+#[derive(Debug, PartialEq, Eq, PartialOrd, Ord, alluvium::State)]
+#[derive(rkyv::Archive, rkyv::Serialize, rkyv::Deserialize)]
+struct Counted(u64);
+
+static HASHED: AtomicU64 = AtomicU64::new(0);
+static CLONED: AtomicU64 = AtomicU64::new(0);
+
+impl KeyHash for Counted {
+    fn key_hash(&self) -> u64 {
+        HASHED.fetch_add(1, Relaxed);
+        self.0.key_hash()
+    }
+}
+
+impl Clone for Counted {
+    fn clone(&self) -> Self {
+        CLONED.fetch_add(1, Relaxed);
+        Self(self.0)
+    }
+}
+
+/// Of keys that are there an event asks for nothing; in window segments it takes one hash and no clone.
+#[test]
+fn events_of_windows() {
+    let _alone = alone();
+    let layouts =
+        [AnyLayout::from(WindowSegments::new()), Heap::new().into(), HybridLog::new().into()];
+    let all = stores();
+    for (n, (store, layout)) in
+        all.iter().flat_map(|s| layouts.each_ref().map(|l| (s, l))).enumerate()
+    {
+        let name = format!("windows {n}");
+        let windows = store.aggregated::<Counted, (), Counting>(&name).layout(layout.clone());
+        let mut windows = windows.open(Windows::tumbling(nanos(1000)), Counting).unwrap();
+        let mut batch = Vec::with_capacity(200);
+        let mut add = |rounds: u64| {
+            for first in (0..rounds * 20_000).step_by(200) {
+                batch.extend((first..first + 200).map(|n| (Counted(n % 20_000), Time(7), ())));
+                let late = &mut |_| panic!("late");
+                windows.add_batch(Time(0), &mut batch, late, &mut |_, _, _, _| ()).unwrap();
+            }
+            let stats = store.stats().unwrap();
+            stats.state(&name).unwrap().table.codec_calls
+        };
+        // What a sketch or a list of changes needs is there after some rounds.
+        let encoded = add(3);
+        let before = [HASHED.load(Relaxed), CLONED.load(Relaxed)];
+        let asked_before = asked();
+        let calls = add(2) - encoded;
+        let asked = asked() - asked_before;
+        let [hashed, cloned] = [HASHED.load(Relaxed) - before[0], CLONED.load(Relaxed) - before[1]];
+        println!("{name}: {hashed} hashes and {cloned} clones of 40000 events");
+        assert_eq!(calls, 0, "{name}");
+        if let AnyLayout::WindowSegments(_) = layout {
+            assert_eq!((hashed, cloned), (40_000, 0), "{name}");
+        }
+        // Statistics, once, and not for each of the 200 batches.
+        assert!(asked < 200, "{name}: {asked} allocations on the record path");
     }
 }
 

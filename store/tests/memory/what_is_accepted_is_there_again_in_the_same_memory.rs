@@ -27,7 +27,7 @@ pub(crate) trait Kind: Sized {
     fn compare(&mut self, model: &Self::Model, what: &str) -> Result<()>;
 }
 
-fn log(memory: u64) -> HybridLog {
+pub(crate) fn log(memory: u64) -> HybridLog {
     HybridLog::new().page_records(8).queue_depth(4).segment(16 * KIB).memory(memory)
 }
 
