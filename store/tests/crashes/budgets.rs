@@ -29,7 +29,7 @@ fn least() -> u64 {
             }
         }
     };
-    let (mut short, mut enough) = (64 * KIB, 4 * MIB);
+    let (mut short, mut enough) = (64 * KIB, 5 * MIB);
     assert!(opens(enough) && !opens(short));
     while enough - short > KIB {
         let middle = (short + enough) / 2;
@@ -68,14 +68,14 @@ fn the_smallest_budgets_work_or_say_that_they_are_too_small() {
         changes += job.position();
         drop(job);
         let left = device.crash(CrashPolicy::Nothing);
-        for memory in [memory, 4 * MIB] {
+        for memory in [memory, 5 * MIB] {
             // What was written in little memory may take a little more to be read.
             let copy = left.crash(CrashPolicy::Everything);
             let when = format!("{when}, read with {memory}");
             let mut found = found.clone();
             let reads = || within(&copy, memory, true);
             match Everything::open(reads()).map(drop) {
-                Err(error) if error.kind() == ErrorKind::OverBudget && memory < 4 * MIB => {
+                Err(error) if error.kind() == ErrorKind::OverBudget && memory < 5 * MIB => {
                     short += 1
                 }
                 _ => compared += found.check(reads, &mut replay, &mut dice, &when),
