@@ -234,4 +234,20 @@ mod tests {
         }
         assert!(refused > 10, "{refused}");
     }
+    /// What a guide is built from is looked up in it, whoever builds it.
+    #[test]
+    fn no_guide_is_built_that_does_not_lead_to_a_hash() {
+        let hashes: Vec<u64> = (1..60).map(|nth| nth << 40).collect();
+        let firsts: Vec<u64> = hashes.iter().copied().step_by(5).collect();
+        let build_of = |firsts: &[u64]| {
+            let contents = Contents { hashes: &hashes, firsts, long: &[], is_wide: false };
+            let (mut builder, mut to) = (FilterBuilder::new(hashes.len()), Vec::new());
+            build((7, 4096), &contents, &mut builder, &mut to)
+        };
+        build_of(&firsts).unwrap();
+        // The first chunk is not told of: no chunk has the hashes before the second.
+        let error = build_of(&firsts[1..]).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Corrupt);
+        assert!(error.to_string().contains("does not know a hash"), "{error}");
+    }
 }

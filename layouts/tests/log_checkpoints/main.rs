@@ -7,8 +7,10 @@
 //! memory of a checkpoint that is not given back.
 
 mod cleared;
+mod crashed;
 #[path = "../common/dice.rs"]
 mod dice;
+mod flipped;
 mod given_up;
 mod key_panics;
 mod larger_than_memory;

@@ -40,20 +40,20 @@ fn strings_in_runs_are_restored() {
 }
 
 /// A log of 60,000 keys whose index alone would be larger than its memory.
-struct Run {
-    device: Simulated,
+pub struct Run {
+    pub device: Simulated,
     segments: SegmentStore,
-    layout: HybridLog,
-    table: HybridLogTable<u64, u64>,
-    model: Model<u64>,
+    pub layout: HybridLog,
+    pub table: HybridLogTable<u64, u64>,
+    pub model: Model<u64>,
     number: u64,
 }
 
-const MEMORY: u64 = MIB;
-const KEYS: u64 = 60_000;
+pub const MEMORY: u64 = MIB;
+pub const KEYS: u64 = 60_000;
 
 impl Run {
-    fn new() -> Self {
+    pub fn new() -> Self {
         let mut run = Self::of(HybridLog::new().cold_runs_automatic());
         (0..KEYS).for_each(|key| run.put(key, key));
         run
@@ -99,23 +99,34 @@ impl Run {
     }
 
     /// Opens what a checkpoint says, on a device as a crash leaves it.
-    fn go_on(&mut self, image: &StateImage, model: Model<u64>) {
+    pub fn go_on(&mut self, image: &StateImage, model: Model<u64>) {
         self.device = self.device.crash(CrashPolicy::Everything);
         self.segments = SegmentStore::new(Arc::new(self.device.clone()), 1 << (20 + self.number));
         let restored = open(&self.layout, &self.segments, MEMORY, false, Some(image));
         (self.table, self.model) = (restored.unwrap().0, model);
     }
 
-    fn put(&mut self, key: u64, value: u64) {
+    pub fn put(&mut self, key: u64, value: u64) {
         assert_eq!(self.table.put(key, value).unwrap(), self.model.insert(key, value).is_some());
     }
 
+    pub fn take(&mut self, key: u64) {
+        assert_eq!(self.table.take(&key).unwrap(), self.model.remove(&key), "{key}");
+    }
+
     /// Takes a checkpoint, and calls `between` between its steps.
-    fn checkpoint(
+    pub fn checkpoint(
         &mut self,
         outcome: CheckpointOutcome,
-        mut between: impl FnMut(&mut Self),
+        between: impl FnMut(&mut Self),
     ) -> (StateImage, Model<u64>) {
+        let taken = self.seal(between);
+        self.table.checkpointed(outcome);
+        taken
+    }
+
+    /// Takes one that nobody has confirmed yet.
+    pub fn seal(&mut self, mut between: impl FnMut(&mut Self)) -> (StateImage, Model<u64>) {
         self.number += 1;
         let mut blobs = BlobWriter::new(self.segments.shared_device(), self.number, 4096);
         assert!(self.table.begin_checkpoint(&mut blobs).unwrap().is_none());
@@ -128,7 +139,6 @@ impl Run {
         };
         blobs.finish().unwrap();
         self.device.sync_directory().unwrap();
-        self.table.checkpointed(outcome);
         (image, model)
     }
 }
@@ -159,7 +169,7 @@ fn records_move_and_levels_merge_while_a_checkpoint_is_taken() {
             for _ in 0..400 {
                 key = (key + 7919) % (KEYS + 4000);
                 match key % 5 {
-                    0 => assert_eq!(run.table.take(&key).unwrap(), run.model.remove(&key)),
+                    0 => run.take(key),
                     _ => run.put(key, key + round),
                 }
             }
@@ -214,7 +224,7 @@ fn what_a_crash_leaves_is_the_last_checkpoint() {
         for _ in 0..6000 {
             key = (key + 104_729) % KEYS;
             match key % 4 {
-                0 => assert_eq!(run.table.take(&key).unwrap(), run.model.remove(&key)),
+                0 => run.take(key),
                 _ => run.put(key, key + round),
             }
         }

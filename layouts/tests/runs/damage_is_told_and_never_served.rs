@@ -33,6 +33,17 @@ fn read_all(
     errors
 }
 
+/// All records of a run.
+fn all(store: &SegmentStore, info: &RunInfo) -> Vec<Owned> {
+    let mut cursor = Cursor::open(store.clone(), info, 8 << 10).unwrap();
+    let mut records = Vec::new();
+    while let Some(record) = cursor.peek() {
+        records.push(Owned::of(&record));
+        cursor.advance().unwrap();
+    }
+    records
+}
+
 fn walk(store: &SegmentStore, info: &RunInfo, records: &[Owned]) -> Result<()> {
     let mut cursor = Cursor::open(store.clone(), info, 8 << 10)?;
     let mut nth = 0;
@@ -109,23 +120,28 @@ fn a_merge_does_not_copy_what_is_damaged() {
     let store = store(&device);
     let mut dice = Dice(3);
     let sizes = RunSizes { file_bytes: u64::MAX, ..small() };
-    let levels = [0, 1].map(|_| write(&store, sizes, &level(&mut dice, 300, 300, 64, 0)).unwrap());
+    let records = [0, 1].map(|_| level(&mut dice, 300, 300, 64, 0));
+    let levels = [0, 1].map(|nth: usize| write(&store, sizes, &records[nth]).unwrap());
+    let wanted = expected(&records, true);
     let files = device.list().unwrap().len();
     let info = &levels[1][0];
     let mut refused = 0;
     for block in 0..info.bytes / 4096 {
         let (name, offset) = (info.id.file_name(), block * 4096 + dice.below(1024));
         device.corrupt(&name, offset, 3).unwrap();
-        if let Err(error) = merge(&store, sizes, &levels, true, 10_000) {
-            assert_eq!(error.context("file"), Some(name.as_str()));
-            assert_eq!(device.list().unwrap().len(), files, "nothing is left over");
-            refused += 1;
-        } else {
-            let made = device.list().unwrap();
-            let is_new =
-                |name: &&String| !levels.iter().flatten().any(|i| i.id.file_name() == **name);
-            made.iter().filter(is_new).for_each(|name| device.remove(name).unwrap());
+        match merge(&store, sizes, &levels, true, 10_000) {
+            Err(error) => {
+                assert_eq!(error.context("file"), Some(name.as_str()));
+                refused += 1;
+            }
+            // What is wrong is nothing that it copies.
+            Ok(merged) => {
+                let shown: Vec<Owned> = merged.iter().flat_map(|info| all(&store, info)).collect();
+                assert!(shown == wanted, "block {block}: {} of {}", shown.len(), wanted.len());
+                merged.iter().for_each(|info| device.remove(&info.id.file_name()).unwrap());
+            }
         }
+        assert_eq!(device.list().unwrap().len(), files, "nothing is left over");
         device.corrupt(&name, offset, 3).unwrap();
     }
     // Guides are not read by a merge, nor is the header.

@@ -6,6 +6,7 @@ mod dice;
 
 mod a_merge_is_what_an_ordered_map_says;
 mod damage_is_told_and_never_served;
+mod each_operation_of_a_log_takes_few_reads;
 mod each_record_takes_one_read;
 mod levels_answer_like_a_map;
 mod merges_in_parts;

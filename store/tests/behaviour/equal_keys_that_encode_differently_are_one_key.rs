@@ -8,7 +8,7 @@ use std::cmp::Ordering;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use crate::common::{Dice, assert_equal, durable_layouts, open_on, times};
+use crate::common::{Dice, assert_equal, durable_layouts, open_on, times, tiny};
 use alluvium::config::WINDOW_SEGMENTS_BYTES_MIN;
 use alluvium::io::{Faults, Simulated};
 use alluvium::time::nanos;
@@ -95,6 +95,80 @@ fn in_maps() {
         }
         assert_equal(&mut map, &model, name);
     }
+}
+
+/// A value so long that most leave the memory.
+type Wide = [u64; 40];
+
+fn open_wide(device: &Simulated, layout: &AnyLayout) -> (Store, Map<Word, Wide>) {
+    let store = open_on(Arc::new(device.clone()), layout.clone(), 640 * KIB).unwrap();
+    let map = store.map("words").open().unwrap();
+    (store, map)
+}
+
+/// Each word is asked for in a spelling that nobody wrote.
+fn assert_all(map: &mut Map<Word, Wide>, model: &BTreeMap<Word, Wide>, words: u64) {
+    assert_eq!(map.len().unwrap(), model.len() as u64);
+    for id in 0..words {
+        let other = Word { id, spelling: u32::MAX };
+        assert_eq!(map.get(&other).unwrap().as_deref(), model.get(&other), "{id}");
+    }
+    let mut seen = BTreeMap::new();
+    let shown = map.for_each(|key, value| {
+        assert!(seen.insert(key.clone(), *value).is_none(), "{key:?} twice");
+        Ok(())
+    });
+    shown.unwrap();
+    assert!(seen == *model, "{} of {}", seen.len(), model.len());
+}
+
+/// Copies of a word in levels of runs are older than those in memory, whatever they look like: they are found dead when a
+/// word is put, deleted and moved again, and merges keep one.
+#[test]
+fn in_sorted_runs() {
+    let (words, layout) = (3000, AnyLayout::from(tiny().cold_entries(16)));
+    let device = Simulated::new(5, Faults::none());
+    let (mut store, mut map) = open_wide(&device, &layout);
+    let (mut model, mut dice) = (BTreeMap::<Word, Wide>::new(), Dice(9));
+    let (mut moved, mut merged) = (0, 0);
+    for step in 0..9_000 {
+        let key = word(&mut dice, words, step);
+        match dice.below(10) {
+            0..6 => {
+                let known = map.put(key.clone(), [step; 40]).unwrap();
+                assert_eq!(known, model.insert(key, [step; 40]).is_some(), "{step}");
+            }
+            6 => {
+                map.update(&key, || [0; 40], |value| value[7] += 1).unwrap();
+                model.entry(key).or_insert([0; 40])[7] += 1;
+            }
+            7 | 8 => assert_eq!(map.take(&key).unwrap(), model.remove(&key), "{step}"),
+            _ => assert_eq!(map.get(&key).unwrap().as_deref(), model.get(&key), "{step}"),
+        }
+        if step % 3_000 == 2_999 {
+            store.checkpoint(step).unwrap();
+            let runs = map.stats().unwrap().runs;
+            (moved, merged) = (moved + runs.moved, merged + runs.merged_bytes);
+            drop((map, store));
+            (store, map) = open_wide(&device, &layout);
+            assert_all(&mut map, &model, words);
+        }
+    }
+    // What is deleted does not come back when its tombstones move and are merged with the copies.
+    for id in (0..words).step_by(5) {
+        let key = Word { id, spelling: u32::MAX - 1 };
+        assert_eq!(map.take(&key).unwrap(), model.remove(&key), "{id}");
+    }
+    for id in words..2 * words {
+        let key = Word { id, spelling: 1 };
+        assert!(!map.put(key.clone(), [id; 40]).unwrap(), "{id}");
+        model.insert(key, [id; 40]);
+    }
+    assert_all(&mut map, &model, 2 * words);
+    let runs = map.stats().unwrap().runs;
+    (moved, merged) = (moved + runs.moved, merged + runs.merged_bytes);
+    println!("{moved} moved, {merged} bytes merged, {runs:?}");
+    assert!(moved > 3_000 && merged > 1_000_000, "{moved} {merged}");
 }
 
 #[test]

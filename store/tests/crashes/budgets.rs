@@ -29,7 +29,7 @@ fn least() -> u64 {
             }
         }
     };
-    let (mut short, mut enough) = (64 * KIB, 4 * MIB);
+    let (mut short, mut enough) = (64 * KIB, 5 * MIB);
     assert!(opens(enough) && !opens(short));
     while enough - short > KIB {
         let middle = (short + enough) / 2;
@@ -68,7 +68,7 @@ fn the_smallest_budgets_work_or_say_that_they_are_too_small() {
         changes += job.position();
         drop(job);
         let left = device.crash(CrashPolicy::Nothing);
-        for (nth, memory) in [memory, memory + 64 * KIB, 4 * MIB].into_iter().enumerate() {
+        for (nth, memory) in [memory, memory + 64 * KIB, 5 * MIB].into_iter().enumerate() {
             let copy = left.crash(CrashPolicy::Everything);
             let when = format!("{when}, read with {memory}");
             let mut found = found.clone();

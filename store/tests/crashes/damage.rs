@@ -67,7 +67,7 @@ fn flipped_bits_are_found_or_harmless_in_every_kind_of_file() {
         }
     }
     println!("refused and harmless, by kind of file: {seen:?}");
-    for kind in ["MANIFEST", "checkpoint", "live", "seg"] {
+    for kind in ["MANIFEST", "checkpoint", "live", "seg", "run"] {
         assert!(seen.get(kind).is_some_and(|(refused, _)| *refused > 0), "{kind}: {seen:?}");
     }
 }

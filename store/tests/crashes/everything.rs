@@ -22,6 +22,12 @@ use crate::trouble::Trouble;
 /// Length of the windows.
 const LENGTH: i64 = 10;
 
+/// A value that is so long that few leave the memory.
+type Cold = [u64; 60];
+
+/// Keys of those.
+const COLD_KEYS: u64 = 1_000;
+
 /// Gives all elements of a window at once.
 pub struct Collect;
 
@@ -50,6 +56,7 @@ pub struct Model {
     heap: BTreeMap<u64, u64>,
     plain: BTreeMap<u64, u64>,
     owning: BTreeMap<String, Vec<u64>>,
+    cold: BTreeMap<u64, Cold>,
     counts: BTreeMap<u16, i64>,
     value: Option<String>,
     timers: BTreeSet<(Time, u64)>,
@@ -70,6 +77,8 @@ pub struct Everything {
     /// The same in two generations.
     aged: Map<u64, u64>,
     owning: Map<String, Vec<u64>>,
+    /// One most of whose records move to sorted runs.
+    cold: Map<u64, Cold>,
     counts: Count<u16>,
     value: Value<String>,
     timers: Timers<u64>,
@@ -84,7 +93,7 @@ pub struct Everything {
 pub fn builder(device: &Simulated) -> StoreBuilder {
     Store::in_memory()
         .clock(Arc::new(Standing))
-        .memory(4 * MIB)
+        .memory(5 * MIB)
         .max_value(KIB)
         .helpers(Helpers::Inline)
         .device(Arc::new(device.clone()))
@@ -120,6 +129,7 @@ impl Everything {
             plain: store.map("plain").layout(log(112 * KIB).into()).open()?,
             aged: store.map("aged").layout(log(124 * KIB).generations(2).into()).open()?,
             owning: store.map("owning").layout(log(144 * KIB).into()).open()?,
+            cold: store.map("cold").layout(log(560 * KIB).cold_entries(16).into()).open()?,
             counts: store.count("counts").layout(log(112 * KIB).hash_bits(3).into()).open()?,
             value: store.value("value").layout(log(144 * KIB).into()).open()?,
             timers: store.timers("timers")?,
@@ -138,7 +148,7 @@ impl Everything {
         let (key, n) = (dice.below(300), dice.next() % 1000);
         let word = format!("key {}", key % 60);
         let trouble = &mut self.trouble;
-        match dice.below(24) {
+        match dice.below(25) {
             0 | 1 => {
                 trouble.outlast(|| Ok(self.heap.put(key, n)?))?;
                 trouble.outlast(|| Ok(self.ordered.put(key, n)?))?;
@@ -211,7 +221,8 @@ impl Everything {
                 let end = (at / LENGTH + 1) * LENGTH;
                 model.windows.entry((end, key)).or_default().push(n);
             }
-            22 => self.fire(model, model.watermark + n as i64 % 6)?,
+            22 => self.change_cold(model, n)?,
+            23 => self.fire(model, model.watermark + n as i64 % 6)?,
             _ => {
                 trouble.outlast(|| Ok(self.value.set(word.clone())?))?;
                 model.value = Some(word);
@@ -219,6 +230,26 @@ impl Everything {
             }
         }
         Ok(())
+    }
+
+    /// Changes many keys whose records move to runs, as few move until there are many.
+    fn change_cold(&mut self, model: &mut Model, n: u64) -> Result<()> {
+        for key in (n * 37..n * 37 + 100).map(|key| key % COLD_KEYS) {
+            if n % 4 == 0 {
+                self.trouble.outlast(|| self.cold.remove(&key))?;
+                model.cold.remove(&key);
+            } else {
+                self.trouble.outlast(|| Ok(self.cold.put(key, [n; 60])?))?;
+                model.cold.insert(key, [n; 60]);
+            }
+        }
+        Ok(())
+    }
+
+    /// Records that moved to sorted runs, and bytes that merges of these wrote.
+    pub fn moved_and_merged(&self) -> (u64, u64) {
+        let runs = self.cold.stats().map(|stats| stats.runs).unwrap_or_default();
+        (runs.moved, runs.merged_bytes)
     }
 
     /// Records that were copied to the old generation.
@@ -270,6 +301,7 @@ impl Everything {
         errors.extend(compare_map(&mut self.plain, &model.plain, when).err());
         errors.extend(compare_map(&mut self.aged, &model.plain, when).err());
         errors.extend(compare_map(&mut self.owning, &model.owning, when).err());
+        errors.extend(compare_map(&mut self.cold, &model.cold, when).err());
         errors.extend(compare_map(self.counts.as_map(), &model.counts, when).err());
         match self.value.get() {
             Ok(value) => assert_eq!(value.as_deref(), model.value.as_ref(), "{when}"),

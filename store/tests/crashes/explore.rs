@@ -151,6 +151,9 @@ pub struct Explorer {
     interrupted: u64,
     /// Records that histories copied to an old generation of segments.
     copied: u64,
+    /// Records that moved to sorted runs, and bytes that merges of these wrote.
+    moved: u64,
+    merged: u64,
     /// By class: crash points, and those that were opened as no other had left the same.
     classes: BTreeMap<&'static str, (u64, u64)>,
     /// Of the points: those within the recovery from another one.
@@ -191,6 +194,8 @@ impl Explorer {
             self.met,
             self.interrupted,
             self.copied,
+            self.moved,
+            self.merged,
             self.again,
             self.others,
             self.second,
@@ -223,6 +228,8 @@ impl Explorer {
         self.met += history.met;
         self.interrupted += history.interrupted();
         self.copied += history.copied;
+        self.moved += history.moved.0;
+        self.merged += history.moved.1;
     }
 
     fn check_all(&mut self, found: &mut Found, known: &Known) {
@@ -384,6 +391,8 @@ impl fmt::Display for Explorer {
             met,
             interrupted,
             copied,
+            moved,
+            merged,
             again,
             others,
             second,
@@ -397,7 +406,7 @@ impl fmt::Display for Explorer {
         write!(
             f,
             "{histories} histories of {steps} steps, {met} errors lived through, {interrupted} times a job of a helper stopped, \
-             {copied} records copied to an old generation: {points} crash points ({again} within a \
+             {copied} records copied to an old generation, {moved} moved to runs, of which merges wrote {merged} bytes: {points} crash points ({again} within a \
              recovery), {images} images that differ, {opened} opened (by class, points and opened: \
              {classes:?}); the newest was in commit {in_commit} times; {others} times another \
              checkpoint restored, {second} times opened again, {went_on} times used further; \

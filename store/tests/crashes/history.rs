@@ -104,6 +104,8 @@ pub struct History {
     pub met: u64,
     /// Records that were copied to an old generation.
     pub copied: u64,
+    /// Records that moved to sorted runs, and bytes that merges wrote.
+    pub moved: (u64, u64),
 }
 
 pub fn lock<T>(shared: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -205,6 +207,8 @@ impl History {
             all.changes(&mut lost, &mut dice, size.usual / 3)?;
             trouble = std::mem::replace(&mut all.trouble, Trouble::none());
             self.copied += all.copied();
+            let (moved, merged) = all.moved_and_merged();
+            self.moved = (self.moved.0 + moved, self.moved.1 + merged);
             drop(all);
             restore = self.choose(device, &mut dice);
         }

@@ -93,7 +93,7 @@ fn restoring(builder: StoreBuilder, restore: Option<u64>) -> StoreBuilder {
 fn a_crash_at_any_step_leaves_whole_checkpoints() {
     let most = times("ALLUVIUM_CRASH_POINTS", if long() { 1_000_000 } else { 500 });
     let first = times("ALLUVIUM_SEED", 1);
-    let mut explorer = Explorer::of_share(if long() { 1 } else { 48 });
+    let mut explorer = Explorer::of_share(if long() { 1 } else { 240 });
     let (start, mut told) = (Instant::now(), 0);
     for seed in first.. {
         explorer.explore(seed);
@@ -132,7 +132,7 @@ fn a_device_that_stops_at_a_step_leaves_what_it_has_shown() {
         History::of(seed).play(&device, seed).unwrap();
         let shown = std::mem::take(&mut *lock(&shown));
         assert_eq!(shown.len() as u64, device.steps());
-        let share = if long() { 1 } else { 29 };
+        let share = if long() { 1 } else { 61 };
         for at in (seed % share..device.steps()).step_by(share as usize) {
             let device = Simulated::new(seed, Faults::late(2));
             device.fail_after(at);

@@ -33,6 +33,8 @@ mod judge;
 mod later;
 #[cfg(test)]
 mod later_tests;
+#[cfg(test)]
+mod merging_tests;
 mod moving;
 mod needs;
 mod paying;

@@ -61,6 +61,16 @@ impl Value for u64 {
     }
 }
 
+/// So long that few of them are in memory.
+impl Value for [u64; 40] {
+    fn new(n: u8) -> Self {
+        [u64::from(n); 40]
+    }
+    fn change(&mut self, n: u8) {
+        self.iter_mut().for_each(|word| word.change(n));
+    }
+}
+
 impl Value for Vec<String> {
     fn new(n: u8) -> Self {
         vec!["new".repeat(n as usize % 5)]
@@ -80,15 +90,16 @@ pub fn run<V: Value>(open: impl Fn() -> Store, memory: u64, ops: &[Op]) {
     run_on(open, |store| store.map::<u16, V>("m").open().unwrap(), memory, ops);
 }
 
-/// [`run`] with the map that `open_map` opens, in a layout of its own.
+/// [`run`] with the map that `open_map` opens, in a layout of its own. Says how many records moved to sorted runs.
 pub fn run_on<V: Value, L: Layout<u16, V>>(
     open: impl Fn() -> Store,
     open_map: impl Fn(&Store) -> Map<u16, V, L>,
     memory: u64,
     ops: &[Op],
-) {
+) -> u64 {
     let mut store = open();
     let mut map = open_map(&store);
+    let mut moved = 0;
     let mut model: BTreeMap<u16, V> = BTreeMap::new();
     let mut saved: BTreeMap<u16, V> = BTreeMap::new();
     let mut tickets: Vec<Ticket> = Vec::new();
@@ -150,6 +161,7 @@ pub fn run_on<V: Value, L: Layout<u16, V>>(
             Op::Reopen => {
                 tickets.clear();
                 gave_up = false;
+                moved += map.stats().unwrap().runs.moved;
                 drop((map, store));
                 store = open();
                 map = open_map(&store);
@@ -177,4 +189,5 @@ pub fn run_on<V: Value, L: Layout<u16, V>>(
             assert_eq!(seen, model);
         }
     }
+    moved + map.stats().unwrap().runs.moved
 }

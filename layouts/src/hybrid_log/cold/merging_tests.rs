@@ -1,0 +1,207 @@
+//! What happens while levels of a log are merged, which is asserted: key groups that are visited and leave, and checkpoints.
+
+use std::collections::BTreeMap;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use alluvium_pagestore::io::{Device, Faults, Simulated};
+use alluvium_pagestore::{
+    Account, BlobWriter, Helper, KIB, KeyGroup, KeyHash, MIB, SegmentStore, StateImage,
+};
+
+use super::tests::Dice;
+use crate::contract::by_hash::{ByHash, VisitRun};
+use crate::contract::table::{CheckpointOutcome, Cursor, Layout, StateContext, Table};
+use crate::contract::upkeep::Upkeep;
+use crate::hybrid_log::{HybridLog, HybridLogTable};
+
+const KEYS: u64 = 100_000;
+
+struct Play {
+    device: Simulated,
+    segments: SegmentStore,
+    store: Rc<Account>,
+    table: HybridLogTable<u64, u64>,
+    model: BTreeMap<u64, u64>,
+    dice: Dice,
+    checkpoints: u64,
+}
+
+impl Play {
+    /// A log of a MiB with so many keys that most are in runs.
+    fn new(seed: u64) -> Self {
+        let (device, store) = (Simulated::new(seed, Faults::none()), Account::root(MIB));
+        let segments = SegmentStore::new(Arc::new(device.clone()), 1);
+        let context = StateContext {
+            name: "log".into(),
+            account: Account::below(&store, "log", u64::MAX),
+            segments: Some(segments.clone()),
+            helper: Helper::inline(),
+            max_value_bytes: 4 * KIB,
+            key_groups: 256,
+            owned: 0..256,
+            movable: true,
+            restored: None,
+        };
+        let layout = HybridLog::new().cold_runs(true);
+        let table = Layout::<u64, u64>::open(&layout, context).unwrap();
+        let (model, dice) = (BTreeMap::new(), Dice(seed));
+        let mut play = Self { device, segments, store, table, model, dice, checkpoints: 0 };
+        (0..KEYS).for_each(|key| play.put(key, key));
+        play
+    }
+
+    fn put(&mut self, key: u64, value: u64) {
+        let known = self.table.put(key, value).unwrap();
+        assert_eq!(known, self.model.insert(key, value).is_some(), "{key}");
+        assert!(self.store.used() <= MIB);
+    }
+
+    /// Puts any key that `is_one`.
+    fn put_any(&mut self, is_one: impl Fn(u64) -> bool) {
+        let key = self.dice.below(KEYS);
+        if is_one(key) {
+            self.put(key, self.model.len() as u64);
+        }
+    }
+
+    fn is_merging(&self) -> bool {
+        self.table.core.log.cold.as_ref().unwrap().levels.is_merging()
+    }
+
+    /// Puts until a merge is under way, or none is. Says how many.
+    fn until(&mut self, is_merging: bool) -> u64 {
+        for puts in 0..10 * KEYS {
+            if self.is_merging() == is_merging {
+                return puts;
+            }
+            self.put_any(|_| true);
+        }
+        panic!("{:?}", self.table.stats().runs);
+    }
+
+    fn check(&mut self) {
+        let (mut seen, mut cursor) = (BTreeMap::new(), Cursor::default());
+        while !cursor.done {
+            self.table
+                .scan(&mut cursor, 5_000, &mut |key, value| {
+                    assert!(seen.insert(*key, *value).is_none(), "{key} twice");
+                    Ok(())
+                })
+                .unwrap();
+        }
+        assert!(seen == self.model, "{} of {}", seen.len(), self.model.len());
+        assert_eq!(self.table.len(), self.model.len() as u64);
+    }
+}
+
+/// A group is visited in steps and then leaves, all of it while a merge has read some of the runs that have its records.
+#[test]
+fn a_key_group_moves_while_runs_are_merged() {
+    for seed in 0..2 {
+        let mut play = Play::new(seed);
+        for group in [17, 200, 255] {
+            let hashes = KeyGroup(group).hashes(256);
+            let is_other = |key: u64| !hashes.contains(&key.key_hash());
+            play.until(false);
+            play.until(true);
+            let (mut seen, mut cursor) = (BTreeMap::new(), Cursor::default());
+            while !cursor.done {
+                let visit: VisitRun<'_, u64, u64> = &mut |key, _, values| {
+                    assert!(seen.insert(*key, values[0]).is_none(), "{key} twice");
+                    Ok(())
+                };
+                play.table.visit_hashes((), &hashes, &mut cursor, 90, visit).unwrap();
+            }
+            let of_group = play.model.iter().filter(|(key, _)| !is_other(**key));
+            assert!(seen.iter().eq(of_group), "{} were seen", seen.len());
+            assert!(seen.len() > 100 && play.is_merging(), "the merge has gone on for all of it");
+            let mut cursor = Cursor::default();
+            while !cursor.done {
+                play.table.remove_hashes((), &hashes, &mut cursor, 90).unwrap();
+            }
+            assert!(play.is_merging());
+            play.model.retain(|key, _| is_other(*key));
+            assert_eq!(play.table.len(), play.model.len() as u64);
+            let merged = play.table.stats().runs.merged_bytes;
+            for _ in 0..10 * KEYS {
+                if play.table.stats().runs.merged_bytes > merged {
+                    break;
+                }
+                play.put_any(is_other);
+            }
+            assert!(play.table.stats().runs.merged_bytes > merged, "the merge ends");
+            play.check();
+        }
+    }
+}
+
+/// What a checkpoint wrote, its requests, and its steps.
+#[derive(Clone, Copy, Debug, Default)]
+struct Cost {
+    times: u64,
+    bytes: u64,
+    requests: u64,
+    steps: u64,
+}
+
+impl Cost {
+    fn add(&mut self, other: Cost) {
+        self.times += other.times;
+        self.bytes += other.bytes;
+        self.requests += other.requests;
+        self.steps += other.steps;
+    }
+
+    fn each(&self) -> [f64; 3] {
+        [self.bytes, self.requests, self.steps].map(|all| all as f64 / self.times as f64)
+    }
+}
+
+impl Play {
+    fn checkpoint(&mut self) -> Cost {
+        self.checkpoints += 1;
+        let before = self.device.stats();
+        let mut blobs = BlobWriter::new(self.segments.shared_device(), self.checkpoints, 4096);
+        let mut image: Option<StateImage> = self.table.begin_checkpoint(&mut blobs).unwrap();
+        let mut steps = 0;
+        while image.is_none() {
+            image = self.table.continue_checkpoint(&mut blobs).unwrap();
+            steps += 1;
+        }
+        blobs.finish().unwrap();
+        let after = self.device.stats();
+        self.table.checkpointed(CheckpointOutcome::Committed);
+        let requests = |of: &alluvium_pagestore::io::IoStats| of.reads + of.writes + of.syncs;
+        Cost {
+            times: 1,
+            bytes: after.bytes_written - before.bytes_written,
+            requests: requests(&after) - requests(&before),
+            steps,
+        }
+    }
+}
+
+/// Checkpoints after as many puts, every other one in the middle of a merge: these write as much and ask the device as often.
+#[test]
+fn a_checkpoint_in_the_middle_of_a_merge_costs_as_much_as_another() {
+    let mut play = Play::new(7);
+    play.checkpoint();
+    let (mut within, mut outside) = (Cost::default(), Cost::default());
+    for _ in 0..12 {
+        play.until(false);
+        play.checkpoint();
+        let puts = play.until(true);
+        within.add(play.checkpoint());
+        play.until(false);
+        play.checkpoint();
+        (0..puts).for_each(|_| play.put_any(|_| true));
+        play.until(false);
+        outside.add(play.checkpoint());
+    }
+    println!("within {within:?} {:?}, outside {outside:?} {:?}", within.each(), outside.each());
+    for (within, outside) in within.each().into_iter().zip(outside.each()) {
+        assert!(within <= 1.25 * outside + 1.0, "{within} beside {outside}");
+    }
+    play.check();
+}
