@@ -239,8 +239,10 @@ where
         let Self { process, last, come_out, .. } = self;
         come_out.try_again();
         let (recorder, first) = (self.lists.recorder(), slices.start);
+        let mut has_visited = false;
         self.lists.run(0, |lists| {
             lists.fold(slices, cursor, fuel, &mut |key, elements| {
+                has_visited = true;
                 if !self.lists.counts(key) {
                     return Ok(());
                 }
@@ -258,7 +260,10 @@ where
                 })
             })
         })??;
-        self.last = None;
+        // A fold may only have loaded what is packed: the key that failed is the first to come then.
+        if has_visited || cursor.done {
+            self.last = None;
+        }
         // Who stops before the end has looked at as many elements.
         Ok(if cursor.done { 0 } else { fuel })
     }
