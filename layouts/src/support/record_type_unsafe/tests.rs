@@ -191,7 +191,7 @@ fn decoded_records_of_all_sizes_are_moved_and_dropped_once() {
 #[test]
 fn a_record_whose_drop_panics_is_exchanged_before() {
     let types = in_memory::of::<u64, Fragile>();
-    let made = |key, in_drop| {
+    let made = |key: u64, in_drop| {
         std::mem::ManuallyDrop::new(Entry { key, value: Fragile { in_clone: false, in_drop } })
     };
     let (mut old, mut new) = (made(1, true), made(2, false));
