@@ -369,6 +369,11 @@ impl Bucket {
             && 3 * self.cut_bytes > all().map(|stored| stored.bytes()).sum::<u64>()
     }
 
+    /// Bytes that notes take.
+    pub fn notes_memory_bytes(&self) -> u64 {
+        self.notes.memory_bytes() + self.notes_bytes
+    }
+
     /// Bytes that notes own.
     pub fn notes_bytes(&self) -> u64 {
         self.notes_bytes

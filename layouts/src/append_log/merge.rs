@@ -32,8 +32,17 @@ const STEP_BYTES: usize = 1 << 20;
 /// Notes of cleared lists after which all runs of a bucket are merged; those that the merge before had to
 /// leave do not count, as the next one would.
 const NOTES_MAX: u64 = 4096;
+/// Such a part of the memory is enough for notes of a bucket: then its runs are merged too.
+const NOTES_SHARE: u64 = 16;
+/// A merge for which others have to give memory is tried again after so many notes.
+const NOTES_STEP: u64 = 64;
 /// How many times more runs a bucket may have whose lists are not read one by one.
 const UNREAD: usize = 8;
+
+/// Whether it is time to look whether a bucket has too many notes.
+pub(super) fn is_step(bucket: &Bucket) -> bool {
+    bucket.notes().is_multiple_of(NOTES_STEP)
+}
 
 impl ListsCore {
     /// Buckets of which much was cleared wait no more for a checkpoint, which takes their notes.
@@ -66,10 +75,34 @@ impl ListsCore {
         let bucket = self.buckets.get(&time)?;
         let imported = self.buckets.values().any(|other| other.sources.contains_key(&time));
         let many = self.has_many_runs(bucket);
-        let noted = bucket.new_notes() >= NOTES_MAX || bucket.is_mostly_cut();
+        let noted = bucket.new_notes() >= self.notes_max(bucket) || bucket.is_mostly_cut();
         // Notes that a checkpoint still takes are not dropped.
         let noted = noted && !bucket.has_snapshot();
         (!imported && (many || noted)).then_some(noted)
+    }
+
+    /// New notes of a bucket after which all its runs are merged.
+    fn notes_max(&self, bucket: &Bucket) -> u64 {
+        let each = (bucket.notes_memory_bytes() / bucket.notes().max(1)).max(1);
+        NOTES_MAX.min((self.account.limit() / NOTES_SHARE / each).max(NOTES_STEP))
+    }
+
+    /// Waits for a step of a merge if a bucket has twice as many new notes as it should have: clearing goes no faster than
+    /// merges drop notes.
+    pub(super) fn wait_for_notes(&mut self, time: Time) {
+        let Some(bucket) = self.buckets.get(&time) else { return };
+        if self.merging && bucket.new_notes() >= 2 * self.notes_max(bucket) {
+            self.stats.stalls += 1;
+            if let Some(answer) = self.jobs.wait() {
+                self.take(answer);
+            }
+        }
+    }
+
+    /// Whether a bucket has so many new notes that other states are asked for the memory of a merge. Not with each note:
+    /// they may have nothing to give.
+    fn asks_for_merge(&self, bucket: &Bucket) -> bool {
+        is_step(bucket) && bucket.new_notes() >= self.notes_max(bucket)
     }
 
     /// Whether a bucket has more runs than reading it should meet. Those whose lists nobody asks
@@ -147,13 +180,17 @@ impl ListsCore {
     /// Begins to merge, if there is the memory.
     pub(super) fn begin_merge(&mut self, time: Time, group: Range<usize>, bytes: u64) -> bool {
         let source = self.source.clone().expect("stored runs have a source");
-        let bucket = self.buckets.get_mut(&time).expect("chosen from a bucket");
+        let bucket = &self.buckets[&time];
         let notes = bucket.notes() * size_of::<(OwnedKey, u64)>() as u64 + bucket.notes_bytes();
         let bytes = bytes + notes + bucket.gaps.bytes();
         let room = bytes + self.sizes.slack;
-        if self.account.available() < room {
+        let what = "a merge of cleared lists";
+        if self.account.available() < room
+            && !(self.asks_for_merge(bucket) && self.account.ensure(room, what).is_ok())
+        {
             return false;
         }
+        let bucket = self.buckets.get_mut(&time).expect("chosen from a bucket");
         self.account.charge(MemoryKind::Buffers, bytes);
         let mut cuts = Vec::with_capacity(bucket.notes() as usize);
         let gathered = bucket.for_each_note(|note| {

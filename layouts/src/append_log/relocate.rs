@@ -12,6 +12,7 @@ use super::chain_unsafe::Chain;
 use super::core::ListsCore;
 use super::frozen::rank_of;
 use super::key_unsafe::{KeyRef, OwnedKey};
+use super::merge::is_step;
 use super::notes::{Import, Note};
 
 /// Memory that a note or a moved list may take, by upper bound but for the growth of large tables.
@@ -30,6 +31,7 @@ impl ListsCore {
     pub(super) fn clear_list(&mut self, time: Time, key: KeyRef<'_>) -> Result<()> {
         self.leave_fold();
         self.poll()?;
+        self.wait_for_notes(time);
         let hash = key.key_hash();
         self.clear_or_unpack(time, (hash, key), self.room_to_note())?;
         let cut = self.epoch + 1;
@@ -38,7 +40,8 @@ impl ListsCore {
             bucket.take_note(hash, key);
         } else {
             let known = bucket.put_note(cut_off(key.to_owned(), cut))?.map_or(0, |note| note.cut);
-            if bucket.count_cut(hash, known, cut) {
+            // Of short lists no block goes, but notes come.
+            if bucket.count_cut(hash, known, cut) || is_step(bucket) {
                 self.crowded.insert(time);
             }
         }
