@@ -317,10 +317,9 @@ impl<K: Key, E: State> HasUpkeep for AnyLists<K, E> {
     }
 }
 
-/// The layout of maps that belong to windows in a layout that keeps none. Nobody could choose its options: it has no sorted
-/// runs, for which some uses are refused.
+/// The layout of sets of sessions in a layout that keeps no maps. Many open sessions take storage, not index entries.
 fn a_log<L>(_: &L) -> HybridLog {
-    HybridLog::new().cold_runs(false)
+    HybridLog::new().cold_runs_automatic()
 }
 
 /// Each layout with the type of the one that its sessions are in, and how that is made.
