@@ -364,14 +364,13 @@ impl Bucket {
     /// Whether its runs take more than half as much again on storage as what is not cut off, and enough to be
     /// merged for that.
     pub fn is_mostly_cut(&self) -> bool {
-        let all = || self.runs.iter().filter_map(|run| run.stored.as_ref());
-        self.cut_bytes >= CUT_BYTES_MIN
-            && 3 * self.cut_bytes > all().map(|stored| stored.bytes()).sum::<u64>()
+        self.cut_bytes >= CUT_BYTES_MIN && 3 * self.cut_bytes > self.stored_bytes()
     }
 
-    /// Bytes that notes take.
-    pub fn notes_memory_bytes(&self) -> u64 {
-        self.notes.memory_bytes() + self.notes_bytes
+    /// Bytes of its runs on storage.
+    pub fn stored_bytes(&self) -> u64 {
+        let all = self.runs.iter().filter_map(|run| run.stored.as_ref());
+        all.map(|stored| stored.bytes()).sum()
     }
 
     /// Bytes that notes own.

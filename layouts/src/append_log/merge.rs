@@ -21,6 +21,7 @@ use super::core::ListsCore;
 use super::frozen::{rank_of, sooner};
 use super::jobs::{ENTRY_BYTES, Merge, MergeName, MergedRun, Merging, Output, Pages, resolve};
 use super::key_unsafe::{OwnedKey, has};
+use super::notes::Note;
 use super::run::{Prepaid, RUN_BYTES, Run, RunCursor, Source, StoredRun, is_long};
 use crate::checkpoint::files_of;
 use crate::heap::hash_range::HashRange;
@@ -32,6 +33,8 @@ const STEP_BYTES: usize = 1 << 20;
 /// Notes of cleared lists after which all runs of a bucket are merged; those that the merge before had to
 /// leave do not count, as the next one would.
 const NOTES_MAX: u64 = 4096;
+/// Runs of more bytes than these notes times this have a note for each so many bytes before that.
+const NOTE_PER: u64 = 256;
 /// Such a part of the memory is enough for notes of a bucket: then its runs are merged too.
 const NOTES_SHARE: u64 = 16;
 /// A merge for which others have to give memory is tried again after so many notes.
@@ -81,10 +84,13 @@ impl ListsCore {
         (!imported && (many || noted)).then_some(noted)
     }
 
-    /// New notes of a bucket after which all its runs are merged.
+    /// New notes of a bucket after which all its runs are merged: the more, the larger these are, as a bucket whose lists
+    /// are cleared one by one would be written again and again otherwise.
     fn notes_max(&self, bucket: &Bucket) -> u64 {
-        let each = (bucket.notes_memory_bytes() / bucket.notes().max(1)).max(1);
-        NOTES_MAX.min((self.account.limit() / NOTES_SHARE / each).max(NOTES_STEP))
+        // Tables double, and do not shrink before they are empty.
+        let each = 2 * size_of::<Note>() as u64 + bucket.notes_bytes() / bucket.notes().max(1);
+        let share = (self.account.limit() / NOTES_SHARE / each).max(NOTES_STEP);
+        share.min(NOTES_MAX.max(bucket.stored_bytes() / NOTE_PER))
     }
 
     /// Waits for a step of a merge if a bucket has twice as many new notes as it should have: clearing goes no faster than
