@@ -6,6 +6,7 @@ use alluvium_pagestore::io::BLOCK_BYTES;
 use alluvium_pagestore::{ByteSize, Error, ErrorKind, FooterEntry, Result, SegmentWriter};
 use serde::{Deserialize, Serialize};
 
+use super::merging::merging_bytes_min;
 use super::pane_type_unsafe::PaneType;
 use super::run::{NAME_BYTES, Run};
 use crate::checkpoint::{BATCH_BYTES_MAX, WriterSizes};
@@ -152,7 +153,11 @@ impl WindowSegments {
                 }
                 false => 0,
             },
-            fold_bytes: (memory_bytes / 16).min(FOLD_BYTES_MAX),
+            fold_bytes: (memory_bytes / 16).min(FOLD_BYTES_MAX).max(match stored {
+                // Of two runs at least one can be made, so that a fold has room.
+                true => merging_bytes_min(image_bytes, segment_bytes),
+                false => 0,
+            }),
             low_water_bytes: memory_bytes / 8,
             spill_bytes_min: memory_bytes / 16,
             runs_max: self.runs_max.unwrap_or(RUNS_MAX).max(2),

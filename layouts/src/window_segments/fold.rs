@@ -142,8 +142,9 @@ impl<K: Key, A: State> SegmentPanes<K, A> {
 }
 
 impl SegmentsCore {
-    /// Waits for reads that were left: so many images and no more are the device's.
+    /// Waits for reads that were left: so many images and no more are the device's. What is kept for folds is free then.
     pub(super) fn wait_for_left(&mut self) -> Result<()> {
+        self.wait_for_lent()?;
         let waited = match &self.reads {
             Some(reads) if reads.left_bytes() > 0 => reads.wait(),
             _ => Ok(()),

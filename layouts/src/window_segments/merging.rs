@@ -15,10 +15,24 @@ use super::slice::Stored;
 use super::space::{run_of, sum};
 use super::writing::{Cut, Written};
 
+/// What merging a run takes whose images are of so many bytes.
+fn merging_bytes(image_bytes_max: u64) -> u64 {
+    image_bytes_max + 128
+}
+
+/// What merging two runs takes that have one image each.
+pub fn merging_bytes_min(image_bytes: u64, segment_bytes: u64) -> u64 {
+    let records = 2 * image_bytes / 32;
+    let table = Run::booked_bytes_of(records, 2 * image_bytes, image_bytes, segment_bytes);
+    2 * merging_bytes(image_bytes) + table
+}
+
 /// The merge that is under way.
 #[derive(Debug)]
 pub struct Merging {
     job: u64,
+    /// What it has of what is kept for folds, of which none begins before it is done.
+    lent: u64,
     /// Booked for it: images, cuts, and the table of the new run.
     bytes: u64,
     table_bytes: u64,
@@ -37,20 +51,21 @@ impl SegmentsCore {
         let Some(level) = runs.last().map(|stored| stored.run.level) else { return };
         let from = runs.iter().rposition(|stored| stored.run.level != level).map_or(0, |i| i + 1);
         if runs.len() - from >= self.sizes.runs_max {
-            self.begin_merge(slot, from);
+            self.begin_merge(slot, from, 0);
         }
     }
 
     /// Has the runs of a slice from one on made one, as many of them, the oldest first, as there is
-    /// memory for, and says whether that was begun.
-    fn begin_merge(&mut self, slot: usize, from: usize) -> bool {
+    /// memory for, and says whether that was begun. `lent` is of what is kept for folds.
+    fn begin_merge(&mut self, slot: usize, from: usize, lent: u64) -> bool {
         let found = self.slots[slot].as_ref().expect("a slice in use");
         let (mut cuts, mut place, mut bytes) = (Vec::new(), Some(0), 0);
+        let room = self.account.available() + lent;
         while let Some(at) = place {
             let (part, next) = found.cuts.part_at(at);
             for cut in part {
                 bytes += Cut::bytes_of(cut);
-                if self.account.available() < bytes {
+                if room < bytes {
                     return false;
                 }
                 cuts.push(Cut::of(cut));
@@ -65,10 +80,10 @@ impl SegmentsCore {
         for stored in &found.runs[from..] {
             let run = &stored.run;
             (records, stored_bytes) = (records + run.records, stored_bytes + run.bytes());
-            let image = run.image_bytes_max() + 128;
+            let image = merging_bytes(run.image_bytes_max());
             let (size, segment) = (self.sizes.image_bytes, self.sizes.segment_bytes);
             let table = Run::booked_bytes_of(records, stored_bytes, size, segment);
-            if self.account.available() < bytes + images + image + table {
+            if room < bytes + images + image + table {
                 break;
             }
             images += image;
@@ -78,13 +93,15 @@ impl SegmentsCore {
         if runs.len() < 2 {
             return false;
         }
-        bytes += images;
+        // What it does not need of what is lent stays booked.
+        bytes = (bytes + images).max(lent.saturating_sub(table_bytes));
+        self.account.release(MemoryKind::Buffers, lent);
         self.account.charge(MemoryKind::Buffers, bytes);
         self.account.charge(MemoryKind::Tables, table_bytes);
         self.jobs += 1;
         let (first, last) = (runs[0].clone(), runs[runs.len() - 1].clone());
         let job = self.jobs;
-        self.merging = Some(Merging { job, bytes, table_bytes, slot, first, last });
+        self.merging = Some(Merging { job, lent, bytes, table_bytes, slot, first, last });
         self.background.merge(self.jobs, (self.types, runs), (cuts, gaps), self.sizes);
         true
     }
@@ -95,8 +112,18 @@ impl SegmentsCore {
         let Some(merging) = merging else { panic!("merge {job} is not the one under way") };
         self.account.release(MemoryKind::Buffers, merging.bytes);
         self.account.release(MemoryKind::Tables, merging.table_bytes);
+        let slot = merging.slot;
         // What could not be made one stays as it is; who reads it meets the error.
-        let Ok(written) = result else { return };
+        let is_there = result.is_ok_and(|written| self.replace_runs(&merging, written));
+        // Two runs take more than the one that was made of them.
+        self.account.charge(MemoryKind::Buffers, merging.lent);
+        if is_there {
+            self.merge_runs(slot);
+        }
+    }
+
+    /// Puts a run in the place of those that it was made of; says whether their slice is still there.
+    fn replace_runs(&mut self, merging: &Merging, written: Written) -> bool {
         self.disk_bytes += sum(&written);
         self.stats.flushed_bytes += sum(&written);
         self.stats.rewritten += written.records;
@@ -105,7 +132,7 @@ impl SegmentsCore {
         let (Some(first), Some(last)) = (place(&merging.first), place(&merging.last)) else {
             // The slice was purged meanwhile.
             self.remove_files(&written);
-            return;
+            return false;
         };
         let level = runs[first..=last].iter().map(|stored| stored.run.level).max().unwrap_or(0);
         let number = merging.last.number;
@@ -119,11 +146,11 @@ impl SegmentsCore {
         self.forgotten.extend(cuts);
         self.drop_runs(old);
         self.arrangement += 1;
-        self.merge_runs(merging.slot);
+        true
     }
 
     /// Merges the runs of the slice that has most, until there are fewer, so that a fold takes less
-    /// memory. Says whether that did anything.
+    /// memory. What is kept for folds serves for it. Says whether that did anything.
     pub(super) fn merge_for_fold(&mut self, slices: &Range<Time>) -> Result<bool> {
         self.wait_for_merge()?;
         let slots = self.by_time.range(slices.clone()).map(|(_, slot)| *slot as usize);
@@ -132,11 +159,21 @@ impl SegmentsCore {
             return Ok(false);
         };
         let before = self.slice_at(slot).runs.len();
-        if !self.begin_merge(slot, 0) {
+        // Beside a checkpoint, old runs keep their memory.
+        let lent = if self.capture.is_some() { 0 } else { self.sizes.fold_bytes };
+        if !self.begin_merge(slot, 0, lent) {
             return Ok(false);
         }
         self.wait_for_merge()?;
         Ok(self.slice_at(slot).runs.len() < before)
+    }
+
+    /// Waits for a merge that has what is kept for folds.
+    pub(super) fn wait_for_lent(&mut self) -> Result<()> {
+        match &self.merging {
+            Some(merging) if merging.lent > 0 => self.wait_for_merge(),
+            _ => Ok(()),
+        }
     }
 
     fn wait_for_merge(&mut self) -> Result<()> {
