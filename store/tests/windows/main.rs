@@ -11,6 +11,7 @@ mod sorted;
 mod a_definition_is_part_of_the_state;
 mod a_map_by_key_is_ordered_by_time;
 mod many_slices_and_long_lists_in_little_memory;
+mod packed_slices_are_loaded_in_several_steps;
 mod reading_ahead_is_bounded;
 mod sessions_whose_timers_have_no_room;
 mod the_ends_of_time_are_times;
