@@ -70,6 +70,12 @@ pub trait Upkeep: 'static {
         (0, u64::MAX)
     }
 
+    /// Returns the bytes that writes leave free, though they are not booked: for the next checkpoint, or
+    /// for reading it. Whoever shares the memory has to leave them too. Cost: O(1). The default returns 0.
+    fn kept_bytes(&self) -> u64 {
+        0
+    }
+
     /// Returns the state that does this work. A state that [delegates](HasUpkeep) returns its inner
     /// one.
     fn innermost(&self) -> &dyn Upkeep
@@ -147,6 +153,10 @@ impl<T: HasUpkeep> Upkeep for T {
 
     fn fixed_bytes(&self) -> (u64, u64) {
         self.upkeep().fixed_bytes()
+    }
+
+    fn kept_bytes(&self) -> u64 {
+        self.upkeep().kept_bytes()
     }
 
     fn innermost(&self) -> &dyn Upkeep {

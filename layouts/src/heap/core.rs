@@ -469,6 +469,10 @@ impl Upkeep for HeapCore {
         (account.used(), account.limit())
     }
 
+    fn kept_bytes(&self) -> u64 {
+        self.kept
+    }
+
     fn checkpoint(&mut self, blobs: &mut BlobWriter) -> Result<StateImage> {
         at_once(self, blobs)
     }

@@ -67,7 +67,7 @@ pub const APPEND_LOG_BYTES_MIN: u64 = 158 << 10;
 /// The same with a map on the [`Heap`](crate::Heap).
 pub const HEAP_BYTES_MIN: u64 = 58 << 10;
 /// The same with windows whose accumulators are in [`WindowSegments`](crate::WindowSegments).
-pub const WINDOW_SEGMENTS_BYTES_MIN: u64 = 156 << 10;
+pub const WINDOW_SEGMENTS_BYTES_MIN: u64 = 200 << 10;
 
 /// How many [`HybridLog`](crate::HybridLog)s fit a budget in a directory: bytes of the budget, logs
 /// of plain values, and logs of values that own heap with the default `max_value`. Opening more

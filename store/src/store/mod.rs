@@ -13,6 +13,7 @@ pub(crate) mod crowded;
 pub(crate) mod definition;
 mod dropping;
 mod expiring;
+pub(crate) mod kept_back;
 mod opening;
 mod parts;
 mod states;
@@ -47,6 +48,7 @@ use crate::durability::sources::{RestoredFrom, Source, Sources};
 use crate::store::builder::StoreBuilder;
 use crate::store::config::{Helpers, StoreConfig};
 use crate::store::crowded::Crowded;
+use crate::store::kept_back::AllKeptBack;
 use crate::store::stats::{StateStats, StoreStats};
 
 pub(crate) use dropping::{Dropped, kept};
@@ -104,6 +106,7 @@ pub(crate) struct Inner {
     leftovers: u64,
     /// Booked for requests that were given up while a state was opened or exported.
     left_bytes: Cell<u64>,
+    pub(crate) kept_back: AllKeptBack,
     /// Released last, and not before the last handle that writes to the directory is gone.
     lock: Option<Lock>,
 }
@@ -246,6 +249,7 @@ impl Store {
         let tracer =
             config.trace.as_ref().map(|options| Tracer::start(options, config.patience_ms));
         let mut inner = Inner {
+            kept_back: AllKeptBack::new(&root),
             root,
             segments: None,
             helper,

@@ -48,6 +48,7 @@ impl Inner {
             return Err(is_open(name));
         }
         self.book_left();
+        self.lend_to_open();
         Ok(StateContext {
             name: name.into(),
             account: Account::below(&self.root, name, limit.unwrap_or(u64::MAX)),

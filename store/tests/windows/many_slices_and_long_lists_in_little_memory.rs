@@ -178,13 +178,13 @@ fn holistic_sessions_of_two_thousand_keys_are_taken_in_one_mebibyte() {
 
 /// Their sets and events are on storage, and notes of those that have closed are merged away.
 #[test]
-fn holistic_sessions_of_twenty_thousand_keys_are_taken_in_one_mebibyte() {
-    take_sessions(MIB, 20_000, 1);
+fn holistic_sessions_of_six_thousand_keys_are_taken_in_one_mebibyte() {
+    take_sessions(MIB, 6_000, 1);
 }
 
 #[test]
 fn holistic_sessions_of_forty_thousand_keys_are_taken_in_four_mebibytes() {
-    take_sessions(4 * MIB, 40_000, 2);
+    take_sessions(4 * MIB, 40_000, 1);
 }
 
 /// As many as `OPEN_SESSIONS` says in as many KiB as `SESSIONS_KIB` says.

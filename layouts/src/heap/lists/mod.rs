@@ -470,6 +470,10 @@ impl<K: Key, E: State> Upkeep for HeapLists<K, E> {
         (account.used(), account.limit())
     }
 
+    fn kept_bytes(&self) -> u64 {
+        self.kept
+    }
+
     fn checkpoint(&mut self, blobs: &mut BlobWriter) -> Result<StateImage> {
         at_once(self, blobs)
     }

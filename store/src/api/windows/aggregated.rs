@@ -20,6 +20,7 @@ use super::{Advanced, Emit, Grid, Late, SessionSet, Shape, WindowLayout, Windows
 use crate::api::aggregate::Aggregate;
 use crate::backend::any_layout::AnyLayout;
 use crate::durability::moving::Mover;
+use crate::store::kept_back::KeptByWindows;
 use crate::store::{StateBuilder, Store};
 
 type PanesOf<K, A, L> = <<L as WindowLayout<K, A>>::Panes as PanesLayout<K, A>>::Panes;
@@ -83,6 +84,7 @@ where
 {
     name: String,
     shape: ShapedOf<K, E, A, L>,
+    kept_back: KeptByWindows,
 }
 
 impl<K, E, A, L> fmt::Debug for Aggregated<K, E, A, L>
@@ -117,6 +119,7 @@ where
         let windows = windows.checked()?;
         let name = self.name().to_owned();
         let (store, layout, mover) = (self.store(), self.chosen_layout(), self.mover());
+        let meanwhile = store.0.keep_back_to_open(&name)?;
         // First, so that a move between two watermarks fails before anything else is installed.
         let progress = store.open_progress(&format!("{name}/progress"), &windows, mover)?;
         let progress = progress.keeping_to(self.own_keys());
@@ -163,7 +166,9 @@ where
                 Shaped::Sessions(Box::new(sessions))
             }
         };
-        Ok(Aggregated { name, shape })
+        drop(meanwhile);
+        let kept_back = store.0.keep_back(&name, windows.are_sessions())?;
+        Ok(Aggregated { name, shape, kept_back })
     }
 }
 
@@ -230,6 +235,7 @@ where
         late: &mut dyn FnMut(Late<K, E>),
         out: Out<'_, K, A::Out>,
     ) -> Result<()> {
+        self.kept_back.check()?;
         let (sent, in_time) = self.shape.look_at(&self.name, sent, batch, late)?;
         match &mut self.shape {
             Shaped::Aligned(windows) if in_time => windows.contents.add_batch(&windows.grid, batch),
@@ -254,7 +260,8 @@ where
         fuel: usize,
         out: Out<'_, K, A::Out>,
     ) -> Result<Advanced> {
-        self.shape.advance(watermark, fuel, out)
+        let Self { shape, kept_back, .. } = self;
+        kept_back.fire(&mut || shape.advance(watermark, fuel, out))
     }
 
     /// Calls [`advance`](Self::advance) until it is done, however long that takes.

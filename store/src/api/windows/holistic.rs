@@ -17,6 +17,7 @@ use super::shaped::Shaped;
 use super::{Advanced, Emit, Grid, HolisticLayout, Late, SessionSet, Shape, Window, Windows};
 use crate::backend::any_layout::AnyLayout;
 use crate::store::StateBuilder;
+use crate::store::kept_back::KeptByWindows;
 
 /// A function of all events of a key in a window.
 ///
@@ -158,6 +159,7 @@ where
 {
     name: String,
     shape: ShapedOf<K, E, F, L>,
+    kept_back: KeptByWindows,
 }
 
 impl<K, E, F, L> fmt::Debug for Holistic<K, E, F, L>
@@ -197,6 +199,7 @@ where
         let windows = windows.checked()?;
         let name = self.name().to_owned();
         let (store, layout, mover) = (self.store(), self.chosen_layout(), self.mover());
+        let meanwhile = store.0.keep_back_to_open(&name)?;
         // First, so that a move between two watermarks fails before anything else is installed.
         let progress = store.open_progress(&format!("{name}/progress"), &windows, mover)?;
         let progress = progress.keeping_to(self.own_keys());
@@ -237,7 +240,9 @@ where
                 Shaped::Sessions(Box::new(sessions))
             }
         };
-        Ok(Holistic { name, shape })
+        drop(meanwhile);
+        let kept_back = store.0.keep_back(&name, windows.are_sessions())?;
+        Ok(Holistic { name, shape, kept_back })
     }
 }
 
@@ -270,6 +275,7 @@ where
         late: &mut dyn FnMut(Late<K, E>),
         out: Out<'_, K, F::Row>,
     ) -> Result<()> {
+        self.kept_back.check()?;
         let (sent, in_time) = self.shape.look_at(&self.name, sent, batch, late)?;
         match &mut self.shape {
             Shaped::Aligned(windows) if in_time => windows.contents.add_batch(&windows.grid, batch),
@@ -290,7 +296,8 @@ where
         fuel: usize,
         out: Out<'_, K, F::Row>,
     ) -> Result<Advanced> {
-        self.shape.advance(watermark, fuel, out)
+        let Self { shape, kept_back, .. } = self;
+        kept_back.fire(&mut || shape.advance(watermark, fuel, out))
     }
 
     /// Calls [`advance`](Self::advance) until it is done, however long that takes.

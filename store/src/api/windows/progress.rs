@@ -250,6 +250,10 @@ impl Hooks for ProgressCell {
         Ok(self.table.borrow().stats())
     }
 
+    fn kept_bytes(&self) -> u64 {
+        self.table.borrow().kept_bytes()
+    }
+
     fn is_unused(&self) -> Result<bool> {
         Ok(!self.busy.get() && self.watermark.get() == Time::MIN)
     }

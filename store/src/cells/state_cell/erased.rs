@@ -147,6 +147,11 @@ impl AnyCell {
         contents.map_or((0, u64::MAX), |contents| contents.upkeep().fixed_bytes())
     }
 
+    pub(super) fn kept_bytes(&self) -> u64 {
+        let contents = self.contents.try_borrow();
+        contents.map_or(0, |contents| contents.upkeep().kept_bytes())
+    }
+
     pub(super) fn stats(&self) -> Result<TableStats> {
         let mut stats = self.enter()?.upkeep().stats();
         self.core.describe(&mut stats);

@@ -33,6 +33,10 @@ pub(crate) trait Hooks: Movable {
     fn fixed_bytes(&self) -> (u64, u64) {
         (0, u64::MAX)
     }
+    /// Memory that its writes leave free for its next checkpoint, and do not book; 0 while it is in use.
+    fn kept_bytes(&self) -> u64 {
+        0
+    }
     /// Gives memory up to other states, of what they ask for, unless this one is in use; says how much.
     fn reclaim(&self, _asked: Asked, _bytes: u64) -> Result<u64> {
         Ok(0)
@@ -148,6 +152,10 @@ impl<C: Contents> Hooks for StateCell<C> {
 
     fn fixed_bytes(&self) -> (u64, u64) {
         self.erased().fixed_bytes()
+    }
+
+    fn kept_bytes(&self) -> u64 {
+        self.erased().kept_bytes()
     }
 
     fn reclaim(&self, asked: Asked, bytes: u64) -> Result<u64> {

@@ -82,6 +82,7 @@ impl Seal {
             let message = format!("checkpoint {} is still being sealed", sealing.number);
             return Err(Error::new(ErrorKind::InUse, message));
         }
+        inner.kept_back.lend();
         checkpoints.last += 1;
         let number = checkpoints.last;
         trace_span!(INFO, "seal", number = number, position = position);
@@ -127,6 +128,7 @@ impl Seal {
         }
         drop(dropped);
         checkpoints.sealing = Some(sealing);
+        inner.kept_back.seal(true);
         drop((checkpoints, states));
         // From here on, what is dropped is aborted.
         let store = store.clone();
@@ -382,6 +384,7 @@ impl Seal {
 
     /// Tells the states what became of it.
     fn tell(&self, outcome: CheckpointOutcome) {
+        self.store.0.kept_back.seal(false);
         for state in &*self.store.0.states.borrow() {
             state.hooks.checkpointed(outcome);
         }

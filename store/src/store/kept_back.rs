@@ -1,0 +1,244 @@
+//! Memory that events of windows leave: to the next checkpoint, to opening again, and to firing.
+//!
+//! Windows are several states in one memory, and each looks after its own next checkpoint. Heap states keep free what
+//! theirs takes, but book nothing: events of other states would take it. Opening takes a little more than was there, as
+//! tables grow in another order. Sessions that close are reads and writes, which want memory as any others do. So while
+//! memory is little, that is booked here: of the store, and of the state that has sessions in memory of its own.
+//!
+//! What it keeps true: an event is let in only if all of it is booked. It is lent while a state is opened, while a
+//! checkpoint is taken, and to windows that fire and lack memory; an event that comes beside a checkpoint leaves as
+//! much free.
+
+use std::cell::{Cell, RefCell};
+use std::rc::{Rc, Weak};
+
+use alluvium_pagestore::{Account, Asked, ErrorKind, MemoryKind, Result};
+
+use super::{Inner, Reservation};
+use crate::api::windows::Advanced;
+use crate::cells::state_cell::Hooks;
+
+/// With more memory than this, what is free anyway is far more than what is kept.
+const LITTLE: u64 = 3 << 20;
+/// What opening takes beside what states had, and a checkpoint beside what each keeps: with sums by slice, each of whose
+/// states opens only if so much is free for slices, and with sessions.
+const TO_OPEN: u64 = 40 << 10;
+const TO_OPEN_SESSIONS: u64 = 24 << 10;
+/// What late events and progress take, once they are restored, that they did not take when they were new.
+const RESTORED: u64 = 8 << 10;
+/// What closing sessions takes of the memory of their state.
+const TO_CLOSE: u64 = 32 << 10;
+
+/// What is kept back of one memory.
+pub(crate) struct KeptBack {
+    above: Rc<Account>,
+    account: Rc<Account>,
+    wanted: Cell<u64>,
+    missing: Cell<u64>,
+    /// A checkpoint is being taken, and has a part of it in use.
+    is_sealing: Cell<bool>,
+    /// Whose memory it is, if it is not the store's: nobody else asks it for some.
+    state: Option<Weak<dyn Hooks>>,
+}
+
+impl KeptBack {
+    fn new(above: &Rc<Account>, state: Option<Weak<dyn Hooks>>) -> Rc<Self> {
+        let account = Account::below(above, "what windows keep back", u64::MAX);
+        let (wanted, missing, is_sealing) = Default::default();
+        Rc::new(Self { above: above.clone(), account, wanted, missing, is_sealing, state })
+    }
+
+    /// Wants so much from now on.
+    fn want(&self, bytes: u64) {
+        self.lend();
+        self.wanted.set(bytes);
+        self.missing.set(bytes);
+    }
+
+    /// Gives back all that is booked, until events come again; says whether that was something.
+    fn lend(&self) -> bool {
+        let booked = self.wanted.get() - self.missing.get();
+        self.missing.set(self.wanted.get());
+        // A state that is gone may have given back all that was booked of its memory.
+        let is_there = self.above.used_for(MemoryKind::Buffers) >= booked;
+        if is_there {
+            self.account.release(MemoryKind::Buffers, booked);
+        }
+        is_there && booked > 0
+    }
+
+    fn has_all(&self) -> bool {
+        self.missing.get() == 0
+    }
+
+    /// Makes sure that an event leaves enough.
+    ///
+    /// # Errors
+    /// [`ErrorKind::OverBudget`] if there is no room for it.
+    fn check(&self) -> Result<()> {
+        if self.is_sealing.get() { self.make_room(self.wanted.get()) } else { self.fill() }
+    }
+
+    fn make_room(&self, bytes: u64) -> Result<()> {
+        let available = self.account.available();
+        if let Some(state) = self.state.as_ref().and_then(Weak::upgrade)
+            && available < bytes
+        {
+            state.reclaim(Asked::All, bytes - available)?;
+        }
+        self.account.ensure(bytes, "what windows leave for checkpoints and for firing")
+    }
+
+    /// Books what is missing, as far as there is room.
+    ///
+    /// # Errors
+    /// As [`check`](Self::check).
+    fn fill(&self) -> Result<()> {
+        let missing = self.missing.get();
+        let filled = self.make_room(missing);
+        let more = missing.min(self.account.available());
+        self.account.charge(MemoryKind::Buffers, more);
+        self.missing.set(missing - more);
+        filled
+    }
+}
+
+impl Drop for KeptBack {
+    fn drop(&mut self) {
+        self.lend();
+    }
+}
+
+/// All that windows of a store keep back.
+pub(crate) struct AllKeptBack {
+    of_store: Rc<KeptBack>,
+    /// Those of states with memory of their own, by their names.
+    of_states: RefCell<Vec<(String, Rc<KeptBack>)>>,
+}
+
+impl AllKeptBack {
+    pub(super) fn new(root: &Rc<Account>) -> Self {
+        Self { of_store: KeptBack::new(root, None), of_states: RefCell::default() }
+    }
+
+    fn each(&self, call: impl Fn(&KeptBack)) {
+        call(&self.of_store);
+        self.of_states.borrow().iter().for_each(|(_, kept)| call(kept));
+    }
+
+    /// Before a checkpoint is taken.
+    pub(crate) fn lend(&self) {
+        self.each(|kept| {
+            kept.lend();
+        });
+    }
+
+    /// A checkpoint is being taken, or no more.
+    pub(crate) fn seal(&self, is_sealing: bool) {
+        self.each(|kept| kept.is_sealing.set(is_sealing));
+    }
+}
+
+/// What a handle of windows knows of what they keep back.
+pub(crate) struct KeptByWindows(Vec<Rc<KeptBack>>);
+
+impl KeptByWindows {
+    /// Before an event is let in.
+    ///
+    /// # Errors
+    /// [`ErrorKind::OverBudget`] if what is kept back has no room.
+    #[inline]
+    pub(crate) fn check(&self) -> Result<()> {
+        if self.0.iter().all(|kept| kept.has_all()) { Ok(()) } else { self.check_slowly() }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn check_slowly(&self) -> Result<()> {
+        self.0.iter().filter(|kept| !kept.has_all()).try_for_each(|kept| kept.check())
+    }
+
+    /// Fires windows, with what is kept back if memory is short.
+    pub(crate) fn fire(&self, fire: &mut dyn FnMut() -> Result<Advanced>) -> Result<Advanced> {
+        match fire() {
+            Err(error) if error.kind() == ErrorKind::OverBudget && self.lend() => fire(),
+            fired => fired,
+        }
+    }
+
+    fn lend(&self) -> bool {
+        let mut has_lent = false;
+        self.0.iter().for_each(|kept| has_lent |= kept.lend());
+        has_lent
+    }
+}
+
+impl Inner {
+    /// Before a state is opened, or tried: it may have what is kept back if there is a checkpoint.
+    pub(super) fn lend_to_open(&self) {
+        if self.checkpoints.borrow().base().is_some() {
+            let _ = self.kept_back.of_store.lend();
+        }
+    }
+
+    /// Before windows are opened: if they are new, this is taken meanwhile, so that they open again where what a checkpoint
+    /// has of late events and of progress is in memory before the rest is opened.
+    ///
+    /// # Errors
+    /// [`ErrorKind::OverBudget`] if there is no room for it.
+    pub(crate) fn keep_back_to_open(&self, name: &str) -> Result<Option<Reservation>> {
+        let is_new = self.checkpoints.borrow().base().is_none();
+        if !is_new || self.segments.is_none() || self.root.limit() > LITTLE {
+            return Ok(None);
+        }
+        let reserved = self.root.reserve(MemoryKind::Buffers, RESTORED, "opening windows again");
+        reserved.map_err(|error| error.with("state", name))?;
+        Ok(Some(Reservation { account: self.root.clone(), bytes: RESTORED }))
+    }
+
+    /// The windows `name` were opened: their events leave what each state keeps, and what closing sessions takes.
+    ///
+    /// # Errors
+    /// [`ErrorKind::OverBudget`] if they are new and there is no memory for it.
+    pub(crate) fn keep_back(&self, name: &str, are_sessions: bool) -> Result<KeptByWindows> {
+        let (mut all, before) = (Vec::new(), self.kept_back.of_store.wanted.get());
+        if self.segments.is_none() {
+            return Ok(KeptByWindows(all));
+        }
+        if self.root.limit() <= LITTLE {
+            let of_store = &self.kept_back.of_store;
+            let states = self.states.borrow();
+            // States that are short of memory are written one after the other.
+            let kept = states.iter().map(|state| state.hooks.kept_bytes()).max().unwrap_or(0);
+            let more = if are_sessions { TO_OPEN_SESSIONS } else { TO_OPEN };
+            of_store.want((kept + more).max(before));
+            all.push(of_store.clone());
+        }
+        if are_sessions {
+            all.extend(self.keep_back_of(name));
+        }
+        let is_new = self.checkpoints.borrow().base().is_none();
+        if is_new && let Err(error) = all.iter().try_for_each(|kept| kept.fill()) {
+            all.iter().skip(1).for_each(|kept| kept.want(0));
+            self.kept_back.of_store.want(before);
+            return Err(error.with("state", name));
+        }
+        Ok(KeptByWindows(all))
+    }
+
+    /// What the state `name` keeps back of memory of its own, if it has some, and little.
+    fn keep_back_of(&self, name: &str) -> Option<Rc<KeptBack>> {
+        let states = self.states.borrow();
+        let state = states.iter().find(|state| state.manifest.name == name)?;
+        let limit = state.account.limit();
+        if limit > LITTLE || limit >= self.root.limit() {
+            return None;
+        }
+        let mut of_states = self.kept_back.of_states.borrow_mut();
+        of_states.retain(|(of, _)| of != name);
+        let kept = KeptBack::new(&state.account, Some(Rc::downgrade(&state.hooks)));
+        kept.want(TO_CLOSE);
+        of_states.push((name.to_owned(), kept.clone()));
+        Some(kept)
+    }
+}
