@@ -4,9 +4,10 @@
 //! two calls it keeps its cursors, so that nothing is read twice; they go when anything else is
 //! done in between.
 
+use std::collections::BTreeSet;
 use std::ops::{Range, RangeBounds};
 
-use alluvium_pagestore::{Result, Time};
+use alluvium_pagestore::{ErrorKind, Result, Time};
 
 use super::block::{ListType, Told};
 use super::bucket::Bucket;
@@ -321,10 +322,44 @@ impl ListsCore {
         let mut seen = Vec::new();
         views(found, 0, hash, key, &mut seen);
         let runs = |log: &Self| log.runs_to_read(&seen);
-        let mut cursors = self.open_runs((packed, runs), |_, _| true, Some(hash))?;
+        let mut cursors = match self.open_runs((packed, runs), |_, _| true, Some(hash)) {
+            Err(error) if error.kind() == ErrorKind::OverBudget => {
+                self.open_few(packed, &seen, (hash, place))?
+            }
+            cursors => cursors?,
+        };
         let read = self.read_from(bucket, key, (hash, place), &seen, &mut cursors, visit);
         self.count_reads(&mut cursors);
         read
+    }
+
+    /// Cursors on those of the runs that views show that have something at the place of a key: there is no room for all.
+    /// Each is looked into before, one after the other.
+    fn open_few(
+        &mut self,
+        packed: impl Fn(&Self) -> Vec<Time>,
+        seen: &[View],
+        (hash, place): (u64, u64),
+    ) -> Result<Vec<RunCursor>> {
+        let mut without = BTreeSet::new();
+        for (time, number) in self.runs_to_read(seen) {
+            let is_stored = |log: &Self| log.run(time, number).is_some_and(|r| r.memory.is_none());
+            let named = |log: &Self| vec![(time, number); usize::from(is_stored(log))];
+            let mut one =
+                self.open_runs((|_: &Self| Vec::new(), named), |_, _| true, Some(hash))?;
+            for cursor in &mut one {
+                cursor.seek(place)?;
+                if cursor.peek()? != Some(place) {
+                    without.insert((time, number));
+                }
+            }
+            self.count_reads(&mut one);
+        }
+        let runs = |log: &Self| {
+            let all = log.runs_to_read(seen);
+            all.into_iter().filter(|name| !without.contains(name)).collect()
+        };
+        self.open_runs((packed, runs), |_, _| true, Some(hash))
     }
 
     /// Waits for reads that were left, unless all of the `named` runs were read ahead: so many windows and
