@@ -2,18 +2,18 @@
 //! state, and the slow, obvious form that ours are compared with.
 
 use std::collections::BTreeMap;
-use std::ops::{Bound, Range};
+use std::ops::{Bound, Range, RangeInclusive};
 
 use alluvium::backend::{
-    BlobWriter, CheckpointOutcome, Cursor, HolisticLayout, Images, Lists, ListsLayout, Merge,
-    Panes, PanesLayout, Rejected, StateContext, StateImage, Upkeep, WindowLayout, read_entries,
-    write_entries,
+    BlobWriter, ByHash, CheckpointOutcome, Cursor, HolisticLayout, Images, Lists, ListsLayout,
+    Merge, Panes, PanesLayout, Rejected, StateContext, StateImage, Upkeep, VisitRun, WindowLayout,
+    read_entries, write_entries,
 };
 use alluvium::states::Lookup;
 use alluvium::stats::{MemoryKind, TableStats};
 use alluvium::{Elements, Error, Key, Result, State, Time};
 
-use crate::btree_layout::{BTree, refusals};
+use crate::btree_layout::{BTree, of_hashes, refusals, visit_hashes};
 
 /// `BTreeMap`s of accumulators or lists by time and key.
 pub struct BTreeWindows<K, V> {
@@ -89,6 +89,27 @@ impl<K: Key + Ord, V: State> BTreeWindows<K, V> {
         let _ = fuel;
         old.iter().for_each(|place| drop(self.remove(place)));
         true
+    }
+
+    /// The entries of one time.
+    fn at(&self, time: Time) -> impl Iterator<Item = (&K, &V)> {
+        let all = self.entries.iter().filter(move |((at, _), _)| *at == time);
+        all.map(|((_, key), value)| (key, value))
+    }
+
+    fn remove_hashes(
+        &mut self,
+        time: Time,
+        hashes: &RangeInclusive<u64>,
+        cursor: &mut Cursor,
+        fuel: usize,
+    ) -> usize {
+        let found = of_hashes(self.at(time), hashes);
+        cursor.done = found.len() <= fuel.max(1);
+        let keys: Vec<K> =
+            found.into_iter().take(fuel.max(1)).map(|(_, key, _)| key.clone()).collect();
+        keys.iter().for_each(|key| drop(self.remove(&(time, key.clone()))));
+        keys.len()
     }
 
     fn checkpoint(&mut self) -> Result<StateImage> {
@@ -181,6 +202,35 @@ impl<K: Key + Ord, A: State> Panes<K, A> for BTreePanes<K, A> {
 
     fn len(&self) -> u64 {
         self.inner.entries.len() as u64
+    }
+
+    fn by_hash(&mut self) -> Option<&mut dyn ByHash<K, A, Time>> {
+        Some(self)
+    }
+}
+
+impl<K: Key + Ord, A: State> ByHash<K, A, Time> for BTreePanes<K, A> {
+    fn visit_hashes(
+        &mut self,
+        slice: Time,
+        hashes: &RangeInclusive<u64>,
+        cursor: &mut Cursor,
+        fuel: usize,
+        visit: VisitRun<'_, K, A>,
+    ) -> Result<()> {
+        visit_hashes(self.inner.at(slice), hashes, cursor, fuel, &mut |key, acc| {
+            visit(key, 0, std::slice::from_ref(acc))
+        })
+    }
+
+    fn remove_hashes(
+        &mut self,
+        slice: Time,
+        hashes: &RangeInclusive<u64>,
+        cursor: &mut Cursor,
+        fuel: usize,
+    ) -> Result<usize> {
+        Ok(self.inner.remove_hashes(slice, hashes, cursor, fuel))
     }
 }
 
@@ -296,6 +346,33 @@ impl<K: Key + Ord, E: State> Lists<K, E> for BTreeLists<K, E> {
 
     fn len(&self) -> u64 {
         self.0.entries.values().map(|list| list.len() as u64).sum()
+    }
+
+    fn by_hash(&mut self) -> Option<&mut dyn ByHash<K, E, Time>> {
+        Some(self)
+    }
+}
+
+impl<K: Key + Ord, E: State> ByHash<K, E, Time> for BTreeLists<K, E> {
+    fn visit_hashes(
+        &mut self,
+        bucket: Time,
+        hashes: &RangeInclusive<u64>,
+        cursor: &mut Cursor,
+        fuel: usize,
+        visit: VisitRun<'_, K, E>,
+    ) -> Result<()> {
+        visit_hashes(self.0.at(bucket), hashes, cursor, fuel, &mut |key, list| visit(key, 0, list))
+    }
+
+    fn remove_hashes(
+        &mut self,
+        bucket: Time,
+        hashes: &RangeInclusive<u64>,
+        cursor: &mut Cursor,
+        fuel: usize,
+    ) -> Result<usize> {
+        Ok(self.0.remove_hashes(bucket, hashes, cursor, fuel))
     }
 }
 

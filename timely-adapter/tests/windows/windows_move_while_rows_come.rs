@@ -18,6 +18,7 @@ use timely::dataflow::ProbeHandle;
 use timely::dataflow::operators::vec::{Filter, Input};
 use timely::dataflow::operators::{Inspect, Probe};
 
+use crate::btree_layout::BTree;
 use crate::told::{Row, Sorted, Told, expected, sorted, windows};
 
 const GROUPS: u16 = 8;
@@ -78,17 +79,23 @@ enum Kind {
 #[derive(Clone)]
 struct Case {
     workers: usize,
-    layout: AnyLayout,
+    /// By its name; [`OWN`] is one from outside.
+    layout: &'static str,
     windows: Windows,
     kind: Kind,
     seed: u64,
     moves: Vec<(i64, MoveGroup)>,
 }
 
+/// A layout that a user wrote.
+const OWN: &str = "btree";
+
 /// What comes out, added up, and how many groups were away from home in the end.
 fn run(case: &Case) -> (BTreeMap<Told, i64>, usize) {
-    let store =
-        StoreConfig { key_groups: GROUPS, layout: case.layout.clone(), ..StoreConfig::default() };
+    let mut store = StoreConfig { key_groups: GROUPS, ..StoreConfig::default() };
+    if case.layout != OWN {
+        store.layout = AnyLayout::named(case.layout).unwrap();
+    }
     let given = case.clone();
     let config = timely::Config::process(case.workers);
     let results =
@@ -120,7 +127,11 @@ fn feed(worker: &mut timely::worker::Worker, state: &WorkerState, case: &Case) -
             let even = even.migratable(told).window(case.windows, at);
             let odd = odd.window(case.windows, at);
             let pair = |key: &u64, window, l: &Row, r: &Row| Ok((*key, window, vec![l.2, r.2]));
-            even.join(odd, Spec::new("w"), pair)?
+            let paired = match case.layout {
+                OWN => even.join(odd, Spec::new("w").layout(BTree), pair)?,
+                _ => even.join(odd, Spec::new("w"), pair)?,
+            };
+            paired
                 .results
                 .inspect(move |(row, _, diff)| {
                     *results.borrow_mut().entry(row.clone()).or_default() += diff;
@@ -129,14 +140,15 @@ fn feed(worker: &mut timely::worker::Worker, state: &WorkerState, case: &Case) -
             return Ok::<_, alluvium::Error>((rows, control));
         }
         let windows = stream.key_by(state, key).migratable(told).window(case.windows, at);
-        let fired = match case.kind {
-            Kind::Folded(subtracts) => windows.aggregate(Spec::new("w"), Sorted(subtracts))?,
-            _ => windows.holistic(
-                Spec::new("w"),
-                process(|_: &u64, _, rows: &mut dyn Elements<Row>, emit: &mut dyn FnMut(_)| {
-                    sorted(rows, emit)
-                }),
-            )?,
+        let sort = process(|_: &u64, _, rows: &mut dyn Elements<Row>, emit: &mut dyn FnMut(_)| {
+            sorted(rows, emit)
+        });
+        let (ours, own) = (Spec::new("w"), Spec::new("w").layout(BTree));
+        let fired = match (case.kind, case.layout) {
+            (Kind::Folded(subtracts), OWN) => windows.aggregate(own, Sorted(subtracts))?,
+            (Kind::Folded(subtracts), _) => windows.aggregate(ours, Sorted(subtracts))?,
+            (_, OWN) => windows.holistic(own, sort)?,
+            _ => windows.holistic(ours, sort)?,
         };
         fired
             .results
@@ -193,7 +205,7 @@ fn paired(expected: BTreeMap<Told, i64>) -> BTreeMap<Told, i64> {
 }
 
 /// Compares windows without moves and with them, in all shapes.
-fn compare(layouts: &[&str], emits: &[Emit], kind: impl Fn(u64, usize) -> Kind) {
+fn compare(layouts: &[&'static str], emits: &[Emit], kind: impl Fn(u64, usize) -> Kind) {
     let mut layouts = layouts.iter().copied().cycle();
     let mut latenesses = [0, 12, 30, 0].into_iter().cycle();
     let mut emits = emits.iter().copied().cycle();
@@ -203,7 +215,7 @@ fn compare(layouts: &[&str], emits: &[Emit], kind: impl Fn(u64, usize) -> Kind) 
             let emit = emits.next().unwrap();
             let still = Case {
                 workers,
-                layout: AnyLayout::named(layout).unwrap(),
+                layout,
                 windows: windows(shape).lateness(nanos(lateness)).emit(emit),
                 kind: kind(seed, workers),
                 seed,
@@ -241,15 +253,15 @@ const EMITS: [Emit; 3] = [Emit::OnClose, Emit::OnWatermark, Emit::Early(nanos(4)
 #[test]
 fn windows_fire_once_wherever_their_groups_are() {
     let kind = |seed, workers| Kind::Folded((seed + workers as u64) % 2 == 0);
-    compare(&["auto", "heap", "hybrid-log"], &EMITS, kind);
+    compare(&["auto", "heap", "hybrid-log", OWN], &EMITS, kind);
 }
 
 #[test]
 fn windows_that_keep_their_rows_fire_once_wherever_their_groups_are() {
-    compare(&["auto", "heap"], &EMITS, |_, _| Kind::Kept);
+    compare(&["auto", "heap", OWN], &EMITS, |_, _| Kind::Kept);
 }
 
 #[test]
 fn rows_of_windows_are_paired_wherever_their_groups_are() {
-    compare(&["auto", "heap"], &EMITS[..2], |_, _| Kind::Joined);
+    compare(&["auto", "heap", OWN], &EMITS[..2], |_, _| Kind::Joined);
 }

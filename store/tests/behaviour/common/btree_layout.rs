@@ -2,10 +2,11 @@
 //! `alluvium` exports. It books what its values own, and takes full checkpoints.
 
 use std::collections::BTreeMap;
+use std::ops::RangeInclusive;
 
 use alluvium::backend::{
-    BlobWriter, CheckpointOutcome, Cursor, Images, Peek, Rejected, StateContext, StateImage, Table,
-    Upkeep, read_entries, write_entries,
+    BlobWriter, ByHash, CheckpointOutcome, Cursor, Images, Peek, Rejected, StateContext,
+    StateImage, Table, Upkeep, VisitRun, read_entries, write_entries,
 };
 use alluvium::states::Lookup;
 use alluvium::stats::{MemoryKind, TableStats};
@@ -175,6 +176,76 @@ impl<K: Key + Ord, V: State> Table<K, V> for BTreeTable<K, V> {
     ) -> Result<()> {
         cursor.done = true;
         self.entries.iter().try_for_each(|(key, value)| visit(key, value))
+    }
+
+    fn by_hash(&mut self) -> Option<&mut dyn ByHash<K, V>> {
+        Some(self)
+    }
+}
+
+/// The entries with these hashes in the order of hashes.
+pub fn of_hashes<'a, K: Key, V: 'a>(
+    entries: impl Iterator<Item = (&'a K, &'a V)>,
+    hashes: &RangeInclusive<u64>,
+) -> Vec<(u64, &'a K, &'a V)> {
+    let hashed = entries.map(|(key, value)| (key.key_hash(), key, value));
+    let mut found: Vec<_> = hashed.filter(|(hash, ..)| hashes.contains(hash)).collect();
+    found.sort_by_key(|(hash, ..)| *hash);
+    found
+}
+
+/// Visits the entries with these hashes from `cursor` on, about `fuel` of them, all of one hash in one call.
+pub fn visit_hashes<'a, K: Key, V: 'a>(
+    entries: impl Iterator<Item = (&'a K, &'a V)>,
+    hashes: &RangeInclusive<u64>,
+    cursor: &mut Cursor,
+    fuel: usize,
+    visit: &mut dyn FnMut(&K, &V) -> Result<()>,
+) -> Result<()> {
+    let has_begun = cursor.version == 1;
+    let from = if has_begun { cursor.position } else { *hashes.start() };
+    let (mut spent, mut last) = (0, None);
+    for (hash, key, value) in of_hashes(entries, &(from..=*hashes.end())) {
+        if last != Some(hash) {
+            *cursor = Cursor { position: hash, version: 1, done: false };
+            if spent >= fuel.max(1) {
+                return Ok(());
+            }
+        }
+        visit(key, value)?;
+        (spent, last) = (spent + 1, Some(hash));
+    }
+    cursor.done = true;
+    Ok(())
+}
+
+impl<K: Key + Ord, V: State> ByHash<K, V> for BTreeTable<K, V> {
+    fn visit_hashes(
+        &mut self,
+        (): (),
+        hashes: &RangeInclusive<u64>,
+        cursor: &mut Cursor,
+        fuel: usize,
+        visit: VisitRun<'_, K, V>,
+    ) -> Result<()> {
+        visit_hashes(self.entries.iter(), hashes, cursor, fuel, &mut |key, value| {
+            visit(key, 0, std::slice::from_ref(value))
+        })
+    }
+
+    fn remove_hashes(
+        &mut self,
+        (): (),
+        hashes: &RangeInclusive<u64>,
+        cursor: &mut Cursor,
+        fuel: usize,
+    ) -> Result<usize> {
+        let found = of_hashes(self.entries.iter(), hashes);
+        cursor.done = found.len() <= fuel.max(1);
+        let keys: Vec<K> =
+            found.into_iter().take(fuel.max(1)).map(|(_, key, _)| key.clone()).collect();
+        keys.iter().for_each(|key| drop(self.remove_entry(key)));
+        Ok(keys.len())
     }
 }
 
