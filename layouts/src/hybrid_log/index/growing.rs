@@ -52,7 +52,12 @@ impl Index {
 
     /// So many entries are going to be there.
     pub fn expect(&mut self, entries: u64) {
-        self.expected = entries;
+        self.expected = self.expected.max(entries);
+    }
+
+    /// So many keys are there that have no entry.
+    pub fn expect_as_well(&mut self, keys: u64) {
+        self.expected = self.expected.max(self.len + keys);
     }
 
     /// Whether splitting a segment can be of use. Hashes that are all alike in their top bits
@@ -74,6 +79,7 @@ impl Index {
         self.account.release(MemoryKind::Index, tables);
         let (upper, old) = self.segments.split(number, &mut self.pool);
         self.splits += 1;
+        self.full_at = self.full_at.max(self.len);
         crate::trace_event!(TRACE, "index split", segment = number);
         // Each half holds a subset of what stood in the old segment, so that every entry can keep
         // its bucket; then entries are pulled towards their homes.

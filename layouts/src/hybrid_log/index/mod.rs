@@ -14,6 +14,7 @@ mod by_prefix;
 mod growing;
 mod needs;
 mod segments_unsafe;
+mod shrinking;
 mod tags_unsafe;
 #[cfg(test)]
 mod tests;
@@ -92,6 +93,16 @@ pub struct Index {
     stored: u64,
     /// Entries that are going to be there, as far as anybody has told.
     expected: u64,
+    /// The prefix to which siblings were last looked at.
+    looked_to: u32,
+    /// Segments that were looked at for one that had to be split, since two were joined for one. When all were: the most
+    /// entries since then.
+    looked_in_vain: usize,
+    full_at: u64,
+    /// Segments that were looked at, and pairs that became one.
+    #[cfg(test)]
+    looked_at: u64,
+    joins: u64,
     /// Bits in which all hashes may be alike, from the top, beside what an even split allows.
     alike: u32,
     splits: u64,
@@ -127,6 +138,12 @@ impl Index {
             len: 0,
             stored: 0,
             expected: 0,
+            looked_to: 0,
+            looked_in_vain: 0,
+            full_at: u64::MAX,
+            #[cfg(test)]
+            looked_at: 0,
+            joins: 0,
             alike: 0,
             splits: 0,
             booked_tables: Self::memory_bytes_min(buckets) - segment_bytes(buckets),
@@ -308,23 +325,11 @@ impl Index {
         self.refresh_mark(at.segment, home);
     }
 
-    /// Calls `visit` with every entry of the segment that holds prefix `from`, and returns the
-    /// first prefix after that segment; `None` after the last one. Segments split between calls
-    /// are visited in full: an entry that stays is seen exactly once.
+    /// Calls `visit` with every entry from prefix `from` on of the segment that holds it, and returns the
+    /// first prefix after that segment; `None` after the last one. Segments may be split and joined between calls: an
+    /// entry that stays is seen exactly once.
     pub fn visit(&self, from: u32, mut visit: impl FnMut(Address)) -> Option<u32> {
-        let number = self.segment_of(IndexHash::new(from, 0));
-        // A split behind the cursor leaves nothing to skip: segments only get smaller.
-        for bucket in self.segments.buckets(number) {
-            bucket.for_each(|_, entry| visit(entry.address));
-        }
-        for &(hash, address) in &self.strays {
-            if self.segment_of(hash) == number {
-                visit(address);
-            }
-        }
-        let (depth, prefix) = self.segments.shape(number);
-        let end = (u64::from(prefix) + 1) << (PREFIX_BITS - depth);
-        (end < 1 << PREFIX_BITS).then_some(end as u32)
+        self.visit_prefixes(from, u32::MAX, |_, address| visit(address)).1
     }
 
     /// Continues for another index, whose memory may still exist.

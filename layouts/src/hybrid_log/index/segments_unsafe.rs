@@ -4,7 +4,7 @@
 //! segments a probe takes two more loads, one of them beyond the first cache at 10 M keys.
 //!
 //! What makes it sound: a directory entry is the start of the buckets of a segment in `all`:
-//! segments are only added, or dropped once no entry leads to them. Buckets are reached through `&self` or `&mut self`
+//! segments are added, or dropped once no entry leads to them. Buckets are reached through `&self` or `&mut self`
 //! of this struct only, and never through a reference that is kept.
 
 use std::alloc::Layout;
@@ -170,8 +170,7 @@ impl Segments {
     /// that and the buckets it had.
     pub fn split(&mut self, number: u32, pool: &mut Pool) -> (u32, Vec<Bucket>) {
         let (depth, prefix) = self.shape(number);
-        let mut old = std::mem::take(&mut self.old);
-        old.extend_from_slice(self.buckets(number));
+        let old = self.copy_of(number);
         self.buckets_mut(number).fill(Bucket::EMPTY);
         let lower = &mut self.all[number as usize];
         (lower.depth, lower.prefix) = (depth + 1, prefix << 1);
@@ -187,7 +186,31 @@ impl Segments {
         (upper, old)
     }
 
-    /// Takes back what [`split`](Segments::split) gave.
+    /// A copy of a segment's buckets.
+    pub fn copy_of(&mut self, number: u32) -> Vec<Bucket> {
+        let mut copy = std::mem::take(&mut self.old);
+        copy.extend_from_slice(self.buckets(number));
+        copy
+    }
+
+    /// Has a segment stand for its upper sibling too, and drops that. The last segment takes its number.
+    pub fn join(&mut self, lower: u32, upper: u32) {
+        let (depth, prefix) = self.shape(lower);
+        assert!(
+            prefix & 1 == 0 && self.shape(upper) == (depth, prefix | 1),
+            "{lower} and {upper} are no siblings"
+        );
+        let both = &mut self.all[lower as usize];
+        (both.depth, both.prefix) = (depth - 1, prefix >> 1);
+        // From here on no entry of the directory leads to the upper one.
+        self.point(lower);
+        self.all.swap_remove(upper as usize);
+        if (upper as usize) < self.all.len() {
+            self.point(upper);
+        }
+    }
+
+    /// Takes back what [`split`](Segments::split) or [`copy_of`](Segments::copy_of) gave.
     pub fn recycle(&mut self, mut old: Vec<Bucket>) {
         old.clear();
         self.old = old;

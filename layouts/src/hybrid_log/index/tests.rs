@@ -95,6 +95,167 @@ fn entries_survive_growth_whatever_the_parameters() {
 }
 
 #[test]
+fn siblings_with_few_entries_become_one_segment_and_give_memory_back() {
+    for (buckets, keys) in [(8, if cfg!(miri) { 300 } else { 5_000 }), (256, 100_000)] {
+        if cfg!(miri) && buckets > 8 {
+            continue;
+        }
+        let mut index = index(buckets);
+        let (mut model, most) = (BTreeMap::new(), index.account.used());
+        for round in 0..3 {
+            for key in 0..keys {
+                index.prepare(hash(key)).unwrap();
+                index.insert(hash(key), Address(key));
+                model.insert(key, (hash(key), key));
+            }
+            let full = (index.segments(), index.account.used());
+            assert_eq!(index.shrink(full.0), 0, "round {round}: they are full");
+            // Some are left, of which all are found while segments are joined.
+            for key in (0..keys).filter(|key| key % 10 != round) {
+                let (at, _) = index.find(hash(key), |a| a == Address(key)).unwrap();
+                index.remove(at);
+                model.remove(&key);
+            }
+            let mut given = 0;
+            for nth in 0..20 {
+                given += index.shrink(full.0 / 4 + 1);
+                if buckets == 8 || nth == 19 {
+                    check(&index, &model);
+                }
+            }
+            assert!(3 * index.segments() < full.0, "{} of {}", index.segments(), full.0);
+            assert_eq!(full.1 - index.account.used(), given, "what is given back is booked");
+            for key in (0..keys).filter(|key| key % 10 == round) {
+                let (at, _) = index.find(hash(key), |a| a == Address(key)).unwrap();
+                index.remove(at);
+                model.remove(&key);
+            }
+            while index.shrink(100) > 0 {}
+            check(&index, &model);
+        }
+        assert_eq!(index.segments(), 1);
+        let account = index.account.clone();
+        index.clear();
+        assert!(account.used() <= most + 64 * 1024, "{} of {most}", account.used());
+    }
+}
+
+#[test]
+fn segments_for_which_none_can_be_joined_are_looked_at_once() {
+    let mut index = index(8);
+    let keys = if cfg!(miri) { 400 } else { 20_000 };
+    for key in 0..keys {
+        index.prepare(hash(key)).unwrap();
+        index.insert(hash(key), Address(key));
+    }
+    let segments = index.segments();
+    assert!(!index.shrink_to_split(10) && !index.is_sparse());
+    assert!(index.looked_at() <= 20, "{}", index.looked_at());
+    assert!(!index.shrink_to_split(usize::MAX));
+    let looked_at = index.looked_at();
+    assert!(looked_at <= 2 * segments as u64, "{looked_at}");
+    for _ in 0..10 {
+        assert!(!index.shrink_to_split(usize::MAX));
+    }
+    assert_eq!(index.looked_at(), looked_at, "nothing has gone");
+    // Those of a part of the hashes go: there is room for as many segments elsewhere.
+    let is_first = |key: &u64| hash(*key).0 < u32::MAX / 4;
+    let gone: Vec<u64> = (0..keys).filter(is_first).collect();
+    for key in &gone {
+        let (at, _) = index.find(hash(*key), |a| a == Address(*key)).unwrap();
+        index.remove(at);
+    }
+    let mut joined = 0;
+    while index.shrink_to_split(usize::MAX) {
+        joined += 1;
+    }
+    assert_eq!(index.segments(), segments - joined);
+    assert!(joined > segments / 5, "{joined} of {segments}");
+    let looked_at = index.looked_at();
+    assert!(!index.shrink_to_split(usize::MAX));
+    assert_eq!(index.looked_at(), looked_at);
+    for key in (0..keys).filter(|key| !is_first(key)) {
+        assert!(index.find(hash(key), |a| a == Address(key)).is_some());
+    }
+}
+
+#[test]
+fn strays_are_found_when_segments_are_joined() {
+    let keys = if cfg!(miri) { 600 } else { 30_000 };
+    let mut hashes: Vec<(IndexHash, u64)> = (0..keys).map(|key| (hash(key), key)).collect();
+    hashes.sort_unstable_by_key(|(hash, _)| hash.0);
+    let (mut index, mut model) = (index(8), BTreeMap::new());
+    for (hash, key) in &hashes {
+        index.prepare(*hash).unwrap();
+        index.insert(*hash, Address(*key));
+        model.insert(*key, (*hash, *key));
+    }
+    assert!(index.strays.len() > 30 || cfg!(miri), "{}", index.strays.len());
+    for kept in [3, 16] {
+        let gone: Vec<u64> = model.keys().copied().filter(|key| key % kept != 0).collect();
+        for key in gone {
+            let (hash, _) = model.remove(&key).unwrap();
+            let (at, _) = index.find(hash, |a| a == Address(key)).unwrap();
+            // Most strays stay.
+            match at.stray && key % 4 != 0 {
+                true => _ = model.insert(key, (hash, key)),
+                false => index.remove(at),
+            }
+        }
+        let before = index.segments();
+        for _ in 0..before {
+            index.shrink(3);
+        }
+        assert!(index.segments() < before && !index.strays.is_empty() || cfg!(miri));
+        check(&index, &model);
+    }
+}
+
+#[test]
+fn a_visit_sees_each_entry_once_while_segments_are_split_and_joined() {
+    let mut index = index(8);
+    let keys = if cfg!(miri) { 200 } else { 4_000 };
+    let add = |index: &mut Index, key: u64| {
+        index.prepare(hash(key)).unwrap();
+        index.insert(hash(key), Address(key));
+    };
+    (0..keys).for_each(|key| add(&mut index, key));
+    for round in 0..6 {
+        let (mut seen, mut from, mut other) = (Vec::new(), Some(0), keys);
+        while let Some(prefix) = from {
+            from = index.visit(prefix, |address| seen.push(address.0));
+            // Others come and go meanwhile.
+            if round % 2 == 0 {
+                for key in (0..keys).filter(|key| key % 8 != 0) {
+                    if let Some((at, _)) = index.find(hash(key), |a| a == Address(key)) {
+                        index.remove(at);
+                    }
+                }
+                index.shrink(3);
+            } else {
+                (0..40).for_each(|nth| add(&mut index, other + nth));
+                other += 40;
+            }
+        }
+        let mut stay: Vec<u64> =
+            seen.iter().copied().filter(|key| *key < keys && key % 8 == 0).collect();
+        stay.sort_unstable();
+        assert!(stay.into_iter().eq((0..keys).step_by(8)), "round {round}");
+        seen.sort_unstable();
+        seen.dedup();
+        for key in keys..other {
+            let (at, _) = index.find(hash(key), |a| a == Address(key)).unwrap();
+            index.remove(at);
+        }
+        (0..keys).filter(|key| key % 8 != 0).for_each(|key| {
+            if index.find(hash(key), |a| a == Address(key)).is_none() {
+                add(&mut index, key);
+            }
+        });
+    }
+}
+
+#[test]
 fn entries_of_records_on_storage_are_counted() {
     let mut index = index(8);
     let mut model: Vec<(IndexHash, Address)> = Vec::new();
