@@ -36,6 +36,8 @@ pub struct HybridLog {
     cold_runs: Option<ColdRuns>,
     #[serde(skip)]
     cold_entries: Option<u64>,
+    #[serde(skip)]
+    joins_always: bool,
 }
 
 /// When records that stay cold move to sorted runs: `true`, `false` or `"automatic"` in a configuration.
@@ -238,6 +240,14 @@ impl HybridLog {
         self
     }
 
+    /// Has the index join segments whatever memory there is: for tests.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn joins_always(mut self) -> Self {
+        self.joins_always = true;
+        self
+    }
+
     #[cfg(test)]
     pub(super) fn has_hash_bits(&self) -> bool {
         self.hash_bits.is_some()
@@ -368,6 +378,7 @@ impl HybridLog {
             cold_runs_later: !matches!(self.cold_runs, Some(ColdRuns::Always(_))),
             cold_runs_from: self.cold_runs.map_or(BY_THEMSELVES_MIN, |_| 0),
             cold_entries: self.cold_entries,
+            joins_always: self.joins_always,
             calls_per_record: self.checkpoint_pace.unwrap_or(CHECKPOINT_PACE).into(),
             hash_mask: self
                 .hash_bits
@@ -455,6 +466,8 @@ pub struct Sizes {
     pub cold_runs_from: u64,
     /// Index entries that are enough for records to move, in tests.
     pub cold_entries: Option<u64>,
+    /// Whether each new entry has segments of the index joined, in tests.
+    pub joins_always: bool,
 }
 
 impl Sizes {

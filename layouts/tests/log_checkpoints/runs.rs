@@ -59,6 +59,13 @@ impl Run {
         run
     }
 
+    /// One of which the index joins segments all the time.
+    fn joining() -> Self {
+        let mut run = Self::of(HybridLog::new().cold_runs_automatic().joins_always());
+        (0..KEYS).for_each(|key| run.put(key, key));
+        run
+    }
+
     /// One whose entries may expire.
     fn empty() -> Self {
         Self::of(HybridLog::new().cold_runs(true))
@@ -162,8 +169,9 @@ fn a_checkpoint_names_runs_and_does_not_write_them_again() {
 
 #[test]
 fn records_move_and_levels_merge_while_a_checkpoint_is_taken() {
-    let mut run = Run::new();
+    let mut run = Run::joining();
     let mut key = 0;
+    let joins = run.table.stats().joins;
     for round in 0..4 {
         let (image, model) = run.checkpoint(CheckpointOutcome::Committed, |run| {
             for _ in 0..400 {
@@ -177,6 +185,7 @@ fn records_move_and_levels_merge_while_a_checkpoint_is_taken() {
         restored(&run.device, &run.layout, &image, &model);
         assert_eq!(entries(&mut run.table).unwrap(), run.model);
     }
+    assert!(run.table.stats().joins > joins, "segments are joined meanwhile");
 }
 
 #[test]
@@ -207,7 +216,7 @@ fn the_first_records_move_while_a_checkpoint_is_taken() {
 
 #[test]
 fn what_a_crash_leaves_is_the_last_checkpoint() {
-    let mut run = Run::new();
+    let mut run = Run::joining();
     let (mut kept, mut key) = (None, 0);
     for round in 0..6 {
         let outcome = match round % 3 {
@@ -236,6 +245,7 @@ fn what_a_crash_leaves_is_the_last_checkpoint() {
             restored(&after, &run.layout, image, model);
         }
     }
+    assert!(run.table.stats().joins > 0, "segments are joined");
     let (image, _) = kept.unwrap();
     let files = run.device.list().unwrap().into_iter().filter(|name| is_run(name)).count();
     let named = image.runs().count();

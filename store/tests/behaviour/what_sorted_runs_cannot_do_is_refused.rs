@@ -25,12 +25,6 @@ fn asked_for() -> AnyLayout {
     HybridLog::new().memory(MIB).cold_runs(true).into()
 }
 
-/// The same, with memory for an index of all keys: they come in the order of their hashes, where the index gives no
-/// memory back for those that have moved.
-fn with_room() -> AnyLayout {
-    HybridLog::new().memory(3 * MIB).cold_runs(true).into()
-}
-
 fn without() -> AnyLayout {
     HybridLog::new().memory(2 * MIB).cold_runs(false).into()
 }
@@ -168,7 +162,7 @@ fn other_stores_restore_key_groups_of_a_checkpoint_with_runs() {
             .map(|(k, v)| (*k, *v))
             .collect();
         let by_itself = AnyLayout::from(HybridLog::new().memory(2 * MIB));
-        for layout in [AnyLayout::from(Heap::new()), without(), by_itself, with_room()] {
+        for layout in [AnyLayout::from(Heap::new()), without(), by_itself, asked_for()] {
             let target = Simulated::new(4, Faults::none());
             let source = Source::device(Arc::new(device.clone()));
             let store = builder(&target).owned_groups(owned.clone());
@@ -222,7 +216,7 @@ fn a_heap_opens_a_checkpoint_with_runs_where_it_has_room() {
     }
     assert_eq!(runs_of(&device), 0, "no retained checkpoint needs them");
     drop((map, store));
-    for layout in [heap(), with_room(), heap()] {
+    for layout in [heap(), asked_for(), heap()] {
         let store = builder(&device).open().unwrap();
         let mut map: Map<u64, u64> = store.map("map").layout(layout).open().unwrap();
         check(&mut map, &model);
@@ -317,7 +311,7 @@ fn what_is_in_runs_is_exported_once_and_imported() {
     // And a log with runs takes it.
     let other = Simulated::new(8, Faults::none());
     let store = builder(&other).open().unwrap();
-    let mut map: Map<u64, u64> = store.map("map").layout(with_room()).open().unwrap();
+    let mut map: Map<u64, u64> = store.map("map").layout(asked_for()).open().unwrap();
     store.import(&file[..]).unwrap();
     check(&mut map, &model);
     let mut visited = BTreeMap::new();

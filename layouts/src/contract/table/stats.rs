@@ -139,6 +139,9 @@ pub struct TableStats {
     pub pages_begun: u64,
     /// Splits of index segments.
     pub splits: u64,
+    /// Pairs of index segments that became one.
+    #[serde(default)]
+    pub joins: u64,
     /// Records moved within memory.
     pub moves: u64,
     /// Values cloned because their page was being written.
@@ -187,6 +190,7 @@ impl TableStats {
         self.flushed_bytes += other.flushed_bytes;
         self.pages_begun += other.pages_begun;
         self.splits += other.splits;
+        self.joins += other.joins;
         self.moves += other.moves;
         self.clones += other.clones;
         self.rewritten += other.rewritten;

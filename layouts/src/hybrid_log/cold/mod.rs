@@ -29,6 +29,8 @@ mod graves;
 #[cfg(test)]
 mod helping_tests;
 mod image;
+#[cfg(test)]
+mod joining_tests;
 mod judge;
 mod later;
 #[cfg(test)]
@@ -146,6 +148,8 @@ pub struct Cold {
     moving: Option<Box<Move>>,
     /// Whether records are to move. It stays until they have, or there are none.
     wants_move: bool,
+    /// So many new entries come before a segment of the index is looked at.
+    join_rest: u32,
     /// Records that had moved when they were to move.
     moved_before: u64,
     /// Whether the last move found too little that could move, and index entries with which it is worth to look again.
@@ -264,6 +268,7 @@ impl Cold {
             moved_bytes: 0,
             moving: None,
             wants_move: false,
+            join_rest: 0,
             moved_before: 0,
             found_nothing: false,
             nothing_until: 0,

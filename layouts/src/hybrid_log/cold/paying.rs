@@ -31,6 +31,8 @@ const INDEX_SHARE: u64 = 2;
 const GROWING_SHARE: u64 = 8;
 /// They begin to when all but one part in so many of that is used.
 const BEGIN_SHARE: u64 = 8;
+/// While an index with few entries has more than records begin to move with, one new entry in so many looks at a segment.
+const JOIN_REST: u32 = 16;
 /// Bytes of records that a step looks at, at least and at most. At 32 bytes a record, and some 150 ns each, the longest
 /// takes less than a millisecond.
 const FUEL_MIN: u64 = 1 << 10;
@@ -227,19 +229,18 @@ impl Cold {
 }
 
 impl Log {
-    /// So many keys are going to be there. With a tier the index has those that it has room for.
+    /// So many keys are going to be there. With a tier some have no entry: those that have one may be alike in as many bits.
     pub fn expect(&mut self, keys: u64) {
-        let most = match &self.cold {
-            Some(_) => self.index_bytes_max() / ENTRY_BYTES / 2,
-            None => keys,
-        };
-        self.index.expect(keys.min(most));
+        self.index.expect(keys);
     }
 
     /// Pays for an entry of this hash, which the index is to take.
     #[inline]
     pub fn pay_for_entry(&mut self, hash: IndexHash) {
         let Some(cold) = &mut self.cold else { return };
+        if self.sizes.joins_always {
+            self.index.shrink(1);
+        }
         if cold.rest > 0 {
             cold.rest -= 1;
             return;
@@ -257,8 +258,16 @@ impl Log {
         let (has, most) = (self.index_bytes(), self.index_bytes_max());
         let Some(cold) = &mut self.cold else { return };
         cold.waits_since = None;
-        if has > begins_at(most) && self.index.len() >= cold.nothing_until && !cold.wants_move {
+        let is_large = has > begins_at(most);
+        if is_large && self.index.len() >= cold.nothing_until && !cold.wants_move {
             (cold.wants_move, cold.moved_before) = (true, cold.moved);
+        }
+        if is_large && cold.entries_max.is_none() && self.index.is_sparse() {
+            cold.join_rest = cold.join_rest.checked_sub(1).unwrap_or(JOIN_REST - 1);
+            if cold.join_rest == 0 {
+                // Records that have moved, or were deleted, may have left few entries in some.
+                self.index.shrink(1);
+            }
         }
         let steps = most.saturating_sub(has) / ENTRY_BYTES;
         match cold.entries_max {
@@ -516,6 +525,8 @@ impl Log {
                 let has_moved = cold.moved - cold.moved_before >= wanted as u64;
                 cold.wants_move &= records < wanted && !has_moved;
                 (cold.vain_in_row, cold.stored_in_vain) = (0, None);
+                // Keys that come in the order of their hashes split segments as deep as all of them want.
+                self.index.expect_as_well(cold.live());
                 Ok(Stepped::Something)
             }
             Moved::Nothing => {

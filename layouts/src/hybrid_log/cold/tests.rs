@@ -150,8 +150,10 @@ fn play<V: State + PartialEq + std::fmt::Debug>(
         },
     );
     read.unwrap_or_else(|error| panic!("{error:?}"));
+    let joins = *layout == layout.clone().joins_always();
+    assert!(!joins || table.stats().joins > 10, "segments are joined");
     let stats = table.stats().runs;
-    println!("{stats:?}");
+    println!("{stats:?}, {} joins", table.stats().joins);
     assert_eq!(stats.keys + table.core.log.index.len(), model.len() as u64);
     assert!(stats.keys <= stats.records && stats.false_reads <= stats.reads);
     let written = stats.write_amplification().unwrap();
@@ -210,10 +212,19 @@ fn counters_of_which_the_index_would_be_four_times_the_memory() {
 }
 
 #[test]
+fn counters_while_segments_of_the_index_are_joined_and_split() {
+    let layout = HybridLog::new().joins_always();
+    let layouts = [layout.clone().cold_runs(true), layout.cold_runs_automatic()];
+    for (seed, layout) in (20..).zip(&layouts) {
+        play(seed, (MIB, 150_000, 60_000), layout, |of| of);
+    }
+}
+
+#[test]
 fn values_that_own_heap() {
     let layout = HybridLog::new().cold_runs_automatic();
     play(13, (MIB, 60_000, 30_000), &layout, |of| format!("{of:0w$}", w = 20 + of as usize % 90));
-    let layout = layout.cold_runs(true);
+    let layout = layout.cold_runs(true).joins_always();
     play(3, (MIB, 60_000, 30_000), &layout, |of| format!("{of:0w$}", w = 20 + of as usize % 90));
 }
 

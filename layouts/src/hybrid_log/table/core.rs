@@ -37,6 +37,9 @@ use crate::support::record_type_unsafe::{RecordRun, RecordType};
 /// of small records in memory costs.
 pub(in crate::hybrid_log) type Visit<'v> = &'v mut dyn FnMut(&RecordRun<'_>) -> Result<()>;
 
+/// Segments of an index with few entries that a tick looks at, to join them.
+const JOINED_AHEAD: usize = 16;
+
 /// An open hybrid log of records of any type.
 pub(in crate::hybrid_log) struct Core {
     /// A pass of which reads were left, and what is booked for it; before the log, whose account that is.
@@ -288,12 +291,23 @@ impl Upkeep for Core {
         while done < work / 2 && !self.is_capturing() && self.log.carry_next_over() {
             done += QUANTUM as usize;
         }
+        // Where all records are in memory there is enough of it; a tier's work looks at the index itself.
+        let is_useful = self.log.cold.is_none() && self.log.index.stored() > 0;
+        if is_useful && self.log.index.is_sparse() && self.log.index.shrink(JOINED_AHEAD) > 0 {
+            done += QUANTUM as usize;
+        }
         while done < work / 2 && self.log.tick_cold() {
             done += RECORDS_TICK;
         }
         while done < work / 2 && self.log.is_short() {
+            let before = self.log.on_its_way_out();
             self.log.relieve()?;
             self.context.helper.drive();
+            let is_alone = self.log.pending() == 0 && self.log.bytes_beside() == 0;
+            if is_alone && self.log.on_its_way_out() == before {
+                // All that may leave memory has left.
+                break;
+            }
             done += QUANTUM as usize;
         }
         Ok(done.min(work))
@@ -387,6 +401,7 @@ impl Upkeep for Core {
             runs,
             unstored_bytes: log.unstored_bytes(),
             splits: log.index.splits() + log.stats.splits,
+            joins: log.index.joins() + log.stats.joins,
             oversized: self.log.oversize.told(),
             ..log.stats
         };

@@ -18,6 +18,11 @@ use crate::trace_event;
 /// A call for an entry of the index asks other states so often at most for what is not attainable as far as anybody knows.
 const ASKED_MAX: u32 = 8;
 
+/// A call for an entry of the index joins so many segments at most, and looks at so many for each, before it frees memory in
+/// another way.
+const JOINS_MAX: u32 = 16;
+const JOIN_LOOKS: usize = 256;
+
 /// What a call for an entry of the index has tried.
 #[derive(Default)]
 struct Tried {
@@ -28,6 +33,8 @@ struct Tried {
     /// How often it asked others for what nobody knows of, and whether for all.
     asked: u32,
     asked_for_all: bool,
+    /// Segments that were joined.
+    joins: u32,
 }
 
 /// So many bytes have to be free, and for what.
@@ -39,6 +46,12 @@ impl Log {
         let is_short =
             self.eviction.is_freeing() || self.account.available() < self.eviction.want_free();
         self.flusher.is_some() && is_short
+    }
+
+    /// What changes with each share of the work that frees memory.
+    pub fn on_its_way_out(&self) -> impl PartialEq + use<> {
+        let pages = (self.ring.len(), self.ring.sealed(), self.ring.spares());
+        (self.account.used(), pages, self.eviction.under_way(), self.eviction.frozen())
     }
 
     /// While memory is short: a bounded share of the work that frees some, and, if values could
@@ -189,8 +202,15 @@ impl Log {
     pub(super) fn make_room_for_index(&mut self, hash: IndexHash, mut error: Error) -> Result<()> {
         let mut tried = Tried::default();
         while error.kind() == ErrorKind::OverBudget {
-            // It may be held for a tier that is yet to be.
-            if !self.look_at_index() && !self.free_some_for_index(&mut tried)? {
+            // Two segments with few entries make room for another one.
+            let is_joined = tried.joins < JOINS_MAX && self.index.shrink_to_split(JOIN_LOOKS);
+            tried.joins += u32::from(is_joined);
+            // The index may be held for a tier that is yet to be.
+            if !is_joined
+                && !self.look_at_index()
+                && !self.free_some_for_index(&mut tried)?
+                && !self.join_or_refuse()
+            {
                 break;
             }
             match self.index.prepare(hash) {
@@ -199,6 +219,13 @@ impl Log {
             }
         }
         Err(error)
+    }
+
+    /// Looks at all segments for two that have few entries, where the call would be refused otherwise.
+    fn join_or_refuse(&mut self) -> bool {
+        let is_joined = self.index.shrink_to_split(usize::MAX);
+        self.stats.stalls += u64::from(is_joined);
+        is_joined
     }
 
     /// Frees memory for the index, which was refused some; says whether there was some to be freed.

@@ -168,6 +168,7 @@ impl Core {
         log.may_get_cold_as(old);
         log.stats = std::mem::take(&mut old.stats);
         log.stats.splits += old.index.splits();
+        log.stats.joins += old.index.joins();
         if let (Some(new), Some(old)) = (&mut log.stored, &mut old.stored) {
             new.swap_reads(old);
         }
