@@ -204,7 +204,7 @@ impl Segments {
         (both.depth, both.prefix) = (depth - 1, prefix >> 1);
         // From here on no entry of the directory leads to the upper one.
         self.point(lower);
-        self.all.swap_remove(upper as usize);
+        self.all.swap_remove(upper as usize).piece.give_back();
         if (upper as usize) < self.all.len() {
             self.point(upper);
         }

@@ -86,6 +86,14 @@ impl Piece {
     pub fn bytes(&self) -> usize {
         self.layout.size()
     }
+
+    /// Gives it back alone, between others that stay. The allocator may keep it then: no memory of its whole pages is
+    /// resident any more. Cost: a call of the operating system.
+    pub fn give_back(self) {
+        if matches!(self.origin, Origin::Allocator) {
+            leave_pages(self.start, self.layout.size());
+        }
+    }
 }
 
 impl Drop for Piece {
@@ -285,6 +293,13 @@ impl Chunk {
 }
 
 #[cfg(all(target_os = "linux", not(miri)))]
+use mapped::leave_pages;
+
+/// Nothing is resident on the whole pages of these bytes, which nobody uses.
+#[cfg(not(all(target_os = "linux", not(miri))))]
+fn leave_pages(_: NonNull<u8>, _: usize) {}
+
+#[cfg(all(target_os = "linux", not(miri)))]
 mod mapped {
     use super::{CHUNK_BYTES, Chunk};
     use crate::support::system_page::page_bytes;
@@ -342,6 +357,18 @@ mod mapped {
                         madvise(self.start.as_ptr().cast(), CHUNK_BYTES, Advice::LinuxNoHugepage);
                 }
                 let _ = madvise(start.as_ptr().cast(), bytes, Advice::LinuxDontNeed);
+            }
+        }
+    }
+
+    /// Nothing is resident on the whole pages of these bytes, which nobody uses.
+    pub(super) fn leave_pages(start: NonNull<u8>, bytes: usize) {
+        let before = start.as_ptr().align_offset(page_bytes());
+        let whole = bytes.saturating_sub(before) / page_bytes() * page_bytes();
+        if whole > 0 {
+            // SAFETY: within the bytes, of which the caller says that nobody uses them.
+            unsafe {
+                let _ = madvise(start.add(before).as_ptr().cast(), whole, Advice::LinuxDontNeed);
             }
         }
     }
@@ -484,5 +511,27 @@ mod tests {
         assert_eq!(piece_bytes(16_384), 16_384);
         assert_eq!(piece_bytes(448), 448);
         assert_eq!(piece_bytes(50_000), 50_000);
+    }
+
+    #[test]
+    #[cfg(all(target_os = "linux", not(miri)))]
+    fn whole_pages_of_a_piece_that_is_given_back_are_not_resident() {
+        let page = page_bytes();
+        for bytes in [page / 2, 4 * page, 4 * page + 64] {
+            let piece = Piece::allocated(Layout::from_size_align(bytes, 64).unwrap());
+            let start = piece.start();
+            // SAFETY: the piece is ours and so long.
+            unsafe { start.as_ptr().write_bytes(1, bytes) };
+            leave_pages(start, bytes);
+            // SAFETY: written above; pages that were left read as zeros.
+            let left = unsafe { std::slice::from_raw_parts(start.as_ptr(), bytes) };
+            let before = start.as_ptr().align_offset(page).min(bytes);
+            let whole = (bytes - before) / page * page;
+            assert!(left[..before].iter().all(|byte| *byte == 1), "before the first whole page");
+            assert!(left[before..before + whole].iter().all(|byte| *byte == 0), "{bytes}");
+            assert!(left[before + whole..].iter().all(|byte| *byte == 1), "behind the last");
+            assert!(whole > 0 || bytes < page);
+            piece.give_back();
+        }
     }
 }
