@@ -5,7 +5,7 @@
 
 use alluvium_pagestore::{Asked, ByteSize, Error, ErrorKind, MemoryKind, Result, rounded};
 
-use super::bucket::{Bucket, Entry, SLOTS};
+use super::bucket::{Bucket, DISTANCE_MAX, Entry, SLOTS};
 use super::segments_unsafe::{Segment, Segments};
 use super::{Index, IndexHash, PREFIX_BITS};
 use crate::hybrid_log::Address;
@@ -22,7 +22,7 @@ impl Index {
         if self.vacancy(hash).is_some() {
             return Ok(());
         }
-        if self.may_split(self.segment_of(hash)) {
+        if self.may_split(hash) {
             self.split(self.segment_of(hash))?;
             if self.vacancy(hash).is_some() {
                 return Ok(());
@@ -60,15 +60,25 @@ impl Index {
         self.expected = self.expected.max(self.len + keys);
     }
 
-    /// Whether splitting a segment can be of use. Hashes that are all alike in their top bits
-    /// would deepen the directory without end: a segment is split only while it is not deeper
-    /// than three levels below an even split, of the keys that are expected if there are less. Keys
+    /// Whether splitting the segment of a hash can be of use. Hashes that are all alike in their top
+    /// bits would deepen the directory without end: a segment is split only while it is not deeper
+    /// than three levels below an even split, of the keys that are expected if there are more. Keys
     /// that come in the order of their hashes need that: all so far are alike in their top bits. So
-    /// are all of a few key groups.
-    fn may_split(&self, number: u32) -> bool {
-        let (depth, _) = self.segments.shape(number);
+    /// are all of a few key groups. And only if an entry leaves the buckets of this hash so: those
+    /// of the same hash never do.
+    fn may_split(&self, hash: IndexHash) -> bool {
+        let number = self.segment_of(hash);
         let even = self.len.max(self.expected) / (self.buckets * SLOTS) as u64 + 1;
-        depth < PREFIX_BITS && 1 << depth <= even << (3 + self.alike)
+        let may = |depth: u32| depth < PREFIX_BITS && 1 << depth <= even << (3 + self.alike);
+        let buckets = self.segments.buckets(number);
+        may(self.segments.shape(number).0)
+            && (0..=DISTANCE_MAX).any(|distance| {
+                let mut leaves = false;
+                buckets[(self.home(hash) + distance) & (self.buckets - 1)].for_each(|_, entry| {
+                    leaves |= may(bits_alike(entry.prefix(), hash.prefix()));
+                });
+                leaves
+            })
     }
 
     /// Splits one segment by the next bit of its entries' prefixes.
@@ -79,7 +89,6 @@ impl Index {
         self.account.release(MemoryKind::Index, tables);
         let (upper, old) = self.segments.split(number, &mut self.pool);
         self.splits += 1;
-        self.full_at = self.full_at.max(self.len);
         crate::trace_event!(TRACE, "index split", segment = number);
         // Each half holds a subset of what stood in the old segment, so that every entry can keep
         // its bucket; then entries are pulled towards their homes.
@@ -215,6 +224,11 @@ impl Index {
         self.account.adjust(MemoryKind::Index, self.booked_tables, now);
         self.booked_tables = now;
     }
+}
+
+/// Bits from the top in which two prefixes are alike: a split of a segment of that depth puts them apart.
+fn bits_alike(one: u32, other: u32) -> u32 {
+    (one ^ other).leading_zeros() + PREFIX_BITS - u32::BITS
 }
 
 /// Bytes booked per segment: its buckets, and what aligning them to cache lines costs.

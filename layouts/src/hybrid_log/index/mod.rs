@@ -95,10 +95,11 @@ pub struct Index {
     expected: u64,
     /// The prefix to which siblings were last looked at.
     looked_to: u32,
-    /// Segments that were looked at for one that had to be split, since two were joined for one. When all were: the most
-    /// entries since then.
+    /// Segments that were looked at for one that had to be split, since two were joined; whether all were; and the entries
+    /// that have gone since that began.
     looked_in_vain: usize,
-    full_at: u64,
+    all_in_vain: bool,
+    gone: u64,
     /// Segments that were looked at, and pairs that became one.
     #[cfg(test)]
     looked_at: u64,
@@ -140,7 +141,8 @@ impl Index {
             expected: 0,
             looked_to: 0,
             looked_in_vain: 0,
-            full_at: u64::MAX,
+            all_in_vain: false,
+            gone: 0,
             #[cfg(test)]
             looked_at: 0,
             joins: 0,
@@ -308,6 +310,7 @@ impl Index {
     /// Removes an entry.
     pub fn remove(&mut self, at: Position) {
         self.len -= 1;
+        self.gone += 1;
         self.stored -= u64::from(!self.address(at).is_memory());
         let home = if at.stray {
             self.strays.swap_remove(at.slot as usize);

@@ -63,21 +63,22 @@ impl Index {
     /// entries. Where all were looked at in vain, no more are until some entries have gone. Positions are not valid any
     /// more. Cost: some 2 KiB of the processor's cache for each.
     pub fn shrink_to_split(&mut self, looks: usize) -> bool {
-        let gone = (self.buckets * SLOTS).max(self.segments.len()) / GONE_SHARE;
-        if self.len.saturating_add(gone as u64) > self.full_at {
-            self.full_at = self.len.max(self.full_at);
-            return false;
+        if self.looked_in_vain == 0 {
+            let enough = (self.buckets * SLOTS).max(self.segments.len()) / GONE_SHARE;
+            if self.all_in_vain && self.gone < enough as u64 {
+                return false;
+            }
+            self.gone = 0;
         }
         let left = self.segments.len().saturating_sub(self.looked_in_vain);
         for _ in 0..left.min(looks) {
             if self.shrink(1) > 0 {
-                self.looked_in_vain = 0;
                 return true;
             }
         }
         self.looked_in_vain += left.min(looks);
         if left <= looks {
-            (self.looked_in_vain, self.full_at) = (0, self.len);
+            (self.looked_in_vain, self.all_in_vain) = (0, true);
         }
         false
     }
@@ -120,6 +121,7 @@ impl Index {
             self.segments.buckets_mut(lower).copy_from_slice(&joined);
             self.segments.join(lower, upper);
             self.joins += 1;
+            (self.looked_in_vain, self.all_in_vain) = (0, false);
             // The joined one may be the last, which takes the number of the upper one.
             self.mark_strays(self.segment_of(IndexHash::new(prefix << (PREFIX_BITS - depth), 0)));
         }

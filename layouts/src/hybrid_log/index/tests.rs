@@ -179,6 +179,78 @@ fn segments_for_which_none_can_be_joined_are_looked_at_once() {
     }
 }
 
+fn remove(index: &mut Index, keys: impl Iterator<Item = u64>) {
+    for key in keys {
+        let (at, _) = index.find(hash(key), |a| a == Address(key)).unwrap();
+        index.remove(at);
+    }
+}
+
+#[test]
+fn segments_are_looked_at_again_when_as_many_entries_have_come_as_have_gone() {
+    let mut index = index(8);
+    let keys = if cfg!(miri) { 400 } else { 20_000 };
+    let add = |index: &mut Index, key: u64| {
+        index.prepare(hash(key)).unwrap();
+        index.insert(hash(key), Address(key));
+    };
+    (0..keys).for_each(|key| add(&mut index, key));
+    assert!(!index.shrink_to_split(usize::MAX));
+    // All entries have the upper half of the hashes then, and the segments of the lower half none.
+    let is_lower = |key: &u64| hash(*key).0 < u32::MAX / 2;
+    remove(&mut index, (0..keys).filter(is_lower));
+    let others = (keys..).filter(|key| !is_lower(key));
+    others.take((keys / 2) as usize).for_each(|key| add(&mut index, key));
+    assert!(index.len() >= keys / 20 * 19);
+    let (segments, mut joined) = (index.segments(), 0);
+    while index.shrink_to_split(usize::MAX) {
+        joined += 1;
+    }
+    assert!(joined > segments / 5, "{joined} of {segments}");
+}
+
+#[test]
+fn segments_that_lose_their_entries_behind_a_pass_are_looked_at_again() {
+    let mut index = index(8);
+    let keys = if cfg!(miri) { 1_600 } else { 20_000 };
+    for key in 0..keys {
+        index.prepare(hash(key)).unwrap();
+        index.insert(hash(key), Address(key));
+    }
+    // All but the last are looked at, then what has gone is among these.
+    assert!(!index.shrink_to_split(index.segments() - 10));
+    remove(&mut index, (0..keys).filter(|key| hash(*key).0 < u32::MAX / 4));
+    assert!(!index.shrink_to_split(10), "the last have their entries");
+    assert!(index.shrink_to_split(usize::MAX));
+    // Nor is a pass over with segments that others have joined.
+    while index.shrink_to_split(usize::MAX) {}
+    let segments = index.segments();
+    assert!(index.gone < (segments / 4) as u64 || !index.shrink_to_split(segments - 10));
+    remove(&mut index, (0..keys).filter(|key| hash(*key).0 > u32::MAX / 4 * 3));
+    while index.shrink(segments) > 0 {}
+    remove(&mut index, (0..keys).filter(|key| (1..3).contains(&(hash(*key).0 / (u32::MAX / 4)))));
+    assert!(index.shrink_to_split(usize::MAX));
+}
+
+#[test]
+fn keys_of_one_hash_split_no_segment() {
+    for expected in [0, 1 << 24] {
+        let account = Account::root(Index::memory_bytes_min(8) + (16 << 10));
+        let mut index = Index::new(account, 8, None).unwrap();
+        index.expect(expected);
+        // A few others first, which are elsewhere or in the same buckets.
+        for key in 0..200 {
+            let hash = if key < 10 { hash(key) } else { IndexHash::new(0x1234, 0) };
+            index.prepare(hash).unwrap();
+            index.insert(hash, Address(key));
+        }
+        assert!(index.splits() <= 16, "{} for {expected}", index.splits());
+        for key in 10..200 {
+            assert!(index.find(IndexHash::new(0x1234, 0), |a| a == Address(key)).is_some());
+        }
+    }
+}
+
 #[test]
 fn strays_are_found_when_segments_are_joined() {
     let keys = if cfg!(miri) { 600 } else { 30_000 };
