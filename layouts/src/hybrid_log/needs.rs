@@ -3,7 +3,7 @@
 use alluvium_pagestore::{Key, RECORD_HEADER_BYTES, State};
 
 use super::cold::{Cold, PAYLOAD_MAX};
-use super::config::{HybridLog, Sizes};
+use super::config::{FRAMES_MIN, HybridLog, Sizes};
 use super::core::fixed_bytes;
 use super::index::Index;
 use super::log::WANT_FREE_MIN;
@@ -107,9 +107,17 @@ impl Asked<'_> {
         }
         // As many as the index has an entry for are in the log.
         let all = self.keys.all();
-        let in_log = (u128::from(all) * u128::from(part.begins_at)
-            / u128::from(self.index_of(all, sizes).max(1))) as u64;
-        let runs = cold.runs_of(all.saturating_sub(in_log), self.payload_bytes());
+        let in_log = |index: u64, of_all: u64| {
+            (u128::from(all) * u128::from(index) / u128::from(of_all.max(1))) as u64
+        };
+        let of_all = self.index_of(all, sizes);
+        let runs =
+            cold.runs_of(all - in_log(part.begins_at, of_all).min(all), self.payload_bytes());
+        // The index leaves what directories take more than is kept for them, down to what records that move need.
+        let moving = cold.batch_records() + FRAMES_MIN * u64::from(sizes.slots);
+        let least = self.index_of(self.keys.hot.max(moving), sizes) / 7 * 8;
+        let index = part.most.saturating_sub(runs.directories).max(least.min(part.most));
+        let in_log = in_log(index - index / 8, of_all);
         let segments = self.segments_of(in_log.max(self.keys.hot).min(all), sizes);
         let floor = sizes.floor_bytes(segments);
         let (records, filters) = match hot {
@@ -119,7 +127,7 @@ impl Asked<'_> {
             Hot::Anywhere => (0, 0),
         };
         Some(MemoryParts {
-            index: part.most,
+            index,
             records: records.max(floor),
             filters,
             directories: segments + runs.directories,

@@ -34,6 +34,11 @@ impl Cold {
         self.wanted_bytes() + self.graves_lacking()
     }
 
+    /// Records that move at once.
+    pub fn batch_records(&self) -> u64 {
+        self.work.batch_records as u64
+    }
+
     /// Memory of counts, and of what counts of expiring entries take too.
     pub fn counts_bytes(&self, expire: bool) -> u64 {
         let touches = if expire { Touches::memory_bytes(self.live.groups()) } else { 0 };

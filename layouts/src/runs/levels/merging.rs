@@ -52,6 +52,10 @@ pub(super) fn due_above(above: &[u64], may_be: impl Fn(&usize) -> bool) -> Optio
 /// What is noted of the cuts of a part takes no more than this.
 const NOTED_BYTES: u64 = 1024;
 
+/// Bytes of directories for which an owner has memory when a merge ends; what those that it writes may take more is booked
+/// with the merge, so that no merge is made in vain.
+const DIRECTORIES_FREE: u64 = 32 << 10;
+
 /// A merge under way.
 #[derive(Debug)]
 pub(super) struct Merging {
@@ -70,6 +74,8 @@ pub(super) struct Merging {
     /// Steps that failed since the last that did not.
     pub(super) failed: u32,
     memory: Booked,
+    /// Of that, for the directories of what it writes.
+    directory_bytes: u64,
 }
 
 /// A merge, or a move to a new level, is given up when so many of its steps have failed one after the other: what it
@@ -194,7 +200,19 @@ impl Levels {
             cuts: Vec::new(),
             failed: 0,
             memory,
+            directory_bytes: self.directory_bytes_of(due.range),
         }
+    }
+
+    /// Bytes to book for the directories of a merge of levels, which stand beside theirs until it is over: these have as
+    /// many partitions at least. A part of a merge is short.
+    fn directory_bytes_of(&self, range: Range<usize>) -> u64 {
+        if self.part_bytes < u64::MAX {
+            return 0;
+        }
+        let runs = self.levels[range].iter().flat_map(|level| &level.runs);
+        let bytes: u64 = runs.map(|run| run.memory_bytes().1).sum();
+        bytes.saturating_sub(DIRECTORIES_FREE)
     }
 
     fn infos_of(&self, range: Range<usize>) -> Vec<Vec<RunInfo>> {
@@ -209,6 +227,7 @@ impl Levels {
         read_bytes: usize,
     ) -> (MergeSizes, u64) {
         let is_last = range.end == self.levels.len();
+        let directories = self.directory_bytes_of(range.clone());
         let merged = self.infos_of(range);
         let infos: Vec<&[RunInfo]> = merged.iter().map(Vec::as_slice).collect();
         let records = merged.iter().flatten().map(|info| info.records).sum();
@@ -218,7 +237,7 @@ impl Levels {
         let sizes = MergeSizes::of(runs, read_bytes, &infos);
         // A helper waits for its reads; the owner does not for ever.
         let sizes = MergeSizes { reads_ahead: self.helper.is_some(), ..sizes };
-        (sizes, sizes.memory_bytes(&infos))
+        (sizes, sizes.memory_bytes(&infos) + directories)
     }
 
     /// Books memory for a merge, if there is room when guides make some. A look-up has room beside it.
@@ -257,10 +276,11 @@ impl Levels {
 
     /// The merge, or a part of it, is over: what it wrote stands where the levels stood that it merged, or above them.
     fn install(&mut self) -> Result<bool> {
-        let merging = self.merging.as_ref().expect("a merge was begun");
+        let merging = self.merging.as_mut().expect("a merge was begun");
         let Worker::Here(work, _) = &merging.worker else { panic!("a helper has the merge") };
-        let next = work.next_hash();
-        let mut level = match self.open(&work.sealed.clone()) {
+        let (next, sealed) = (work.next_hash(), work.sealed.clone());
+        merging.memory.give_some_back(std::mem::take(&mut merging.directory_bytes));
+        let mut level = match self.open(&sealed) {
             Ok(level) => level,
             Err(error) => {
                 self.failed(&error);
