@@ -183,6 +183,7 @@ impl Play {
 }
 
 /// Checkpoints after as many puts, every other one in the middle of a merge: these write as much and ask the device as often.
+/// Their steps are more, as a merge has memory in which deaths could be noted: segments are looked at instead.
 #[test]
 fn a_checkpoint_in_the_middle_of_a_merge_costs_as_much_as_another() {
     let mut play = Play::new(7);
@@ -200,8 +201,9 @@ fn a_checkpoint_in_the_middle_of_a_merge_costs_as_much_as_another() {
         outside.add(play.checkpoint());
     }
     println!("within {within:?} {:?}, outside {outside:?} {:?}", within.each(), outside.each());
-    for (within, outside) in within.each().into_iter().zip(outside.each()) {
-        assert!(within <= 1.25 * outside + 1.0, "{within} beside {outside}");
+    for (nth, most) in [1.25, 1.25, 1.6].into_iter().enumerate() {
+        let (within, outside) = (within.each()[nth], outside.each()[nth]);
+        assert!(within <= most * outside + 1.0, "{within} beside {outside}");
     }
     play.check();
 }
