@@ -105,10 +105,11 @@ impl Levels {
         self.due().map_or(0, |due| self.levels[due.range].iter().map(Level::bytes).sum())
     }
 
-    /// Bytes that are booked for the merge which goes on.
+    /// Bytes that are booked for the merge which goes on, without the directories of what it writes.
     pub fn merging_bytes(&self) -> u64 {
         let kept = self.kept_for_next.as_ref().map_or(0, Booked::bytes);
-        kept + self.merging.as_ref().map_or(0, |merging| merging.memory.bytes())
+        let work_of = |merging: &Merging| merging.memory.bytes() - merging.directory_bytes;
+        kept + self.merging.as_ref().map_or(0, work_of)
     }
 
     /// Whether levels are to be merged, or are being merged.
