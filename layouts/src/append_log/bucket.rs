@@ -4,7 +4,7 @@ use std::alloc::Layout;
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
-use alluvium_pagestore::{Account, HeapSize, KeyHash, MemoryKind, Result, Time};
+use alluvium_pagestore::{Account, HeapSize, KeyHash, MemoryKind, Result, Time, rounded};
 
 use super::arena_unsafe::{Arena, ArenaKind};
 use super::block::ListType;
@@ -18,14 +18,32 @@ use crate::heap::entry_table_unsafe::{EntryTable, FrozenTable, Keyed};
 use crate::heap::hash_range::HashRange;
 use crate::heap::snapshot::Snapshot;
 use crate::support::gaps::Gaps;
+use crate::support::tree_bytes::tree_bytes;
 
-/// Bytes booked for a bucket without lists.
-pub const BUCKET_BYTES: u64 = 768;
+/// Bytes booked for a bucket without lists: itself, and its part of the tree.
+pub const BUCKET_BYTES: u64 = rounded(size_of::<Bucket>()) as u64 + 56;
+/// Bytes booked for the first node of the tree of buckets.
+pub const FIRST_BYTES: u64 = tree_bytes::<Time, Box<Bucket>>(1);
+const _: () = assert!(are_enough(FIRST_BYTES, BUCKET_BYTES));
 /// Less than a note that could not be kept takes.
 const KEPT_BYTES: u64 = 4 << 10;
 
 /// Less than that on storage is not worth a merge, however much of it is cut off.
 const CUT_BYTES_MIN: u64 = 64 << 10;
+
+/// Whether so many bytes, and so many for each bucket, are enough, however many there are.
+const fn are_enough(first: u64, each: u64) -> bool {
+    // From eleven on there are several nodes, that may be half full.
+    let mut len = 1;
+    while len <= 1_000 {
+        let own = len * rounded(size_of::<Bucket>()) as u64;
+        if tree_bytes::<Time, Box<Bucket>>(len as usize) + own > first + len * each {
+            return false;
+        }
+        len += 1;
+    }
+    true
+}
 
 /// A bucket.
 #[derive(Debug)]

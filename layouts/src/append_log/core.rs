@@ -15,7 +15,7 @@ use alluvium_pagestore::{
 
 use super::arena_unsafe::{ArenaKind, LINE_BYTES, PIECE_BYTES_MAX, SharedPool};
 use super::block::{ListType, Told};
-use super::bucket::Bucket;
+use super::bucket::{Bucket, FIRST_BYTES};
 use super::capture::Capture;
 use super::checkpoint::FILE_BYTES;
 use super::config::{AppendLog, Sizes};
@@ -47,7 +47,8 @@ pub struct ListsCore {
     pub(super) tables: (HashRange, Option<u16>),
     /// What the arenas of buckets are for, and where their memory comes from.
     pub(super) pieces: ArenaKind,
-    pub(super) buckets: BTreeMap<Time, Bucket>,
+    /// Each in a box of its own: a node of the tree has room for eleven, whatever it has.
+    pub(super) buckets: BTreeMap<Time, Box<Bucket>>,
     /// Runs of buckets that were purged, which others import from.
     pub(super) graves: BTreeMap<Time, Vec<Run>>,
     /// Number of the newest run.
@@ -122,6 +123,7 @@ impl ListsCore {
         }
         let state = fingerprint(&context.name);
         let range = HashRange::of(&context.owned, context.key_groups);
+        account.reserve(MemoryKind::Tables, FIRST_BYTES, "the tree of buckets")?;
         let mut writer = None;
         if let Some(store) = &context.segments {
             account.reserve(MemoryKind::Buffers, sizes.writer_bytes, "the writer of runs")?;
@@ -192,7 +194,7 @@ impl ListsCore {
     pub(super) fn add_bucket(&mut self, mut bucket: Bucket) {
         let before = self.buckets.range(..bucket.time).next_back();
         bucket.loaded_before = before.map_or(0, |(_, before)| before.loaded_before + before.loaded);
-        self.buckets.insert(bucket.time, bucket);
+        self.buckets.insert(bucket.time, Box::new(bucket));
     }
 
     /// The runs of a bucket, and those of one of the same time that was purged.
@@ -231,9 +233,13 @@ impl ListsCore {
 
     /// Drops a bucket in which there is nothing.
     pub(super) fn drop_if_vacant(&mut self, time: Time) {
-        if self.buckets.get(&time).is_some_and(Bucket::is_vacant) {
+        if self.buckets.get(&time).is_some_and(|bucket| bucket.is_vacant()) {
             let bucket = self.buckets.remove(&time).expect("looked up above");
-            self.drop_bucket(bucket, &BTreeSet::new());
+            self.drop_bucket(*bucket, &BTreeSet::new());
+            if self.buckets.is_empty() {
+                // It keeps a node otherwise.
+                self.buckets = BTreeMap::new();
+            }
         }
     }
 

@@ -250,7 +250,7 @@ impl ListsCore {
         ) -> Result<(u64, bool)>,
     ) -> Result<()> {
         let folded: Vec<&Bucket> =
-            self.buckets.range(span(buckets)).map(|(_, bucket)| bucket).collect();
+            self.buckets.range(span(buckets)).map(|(_, bucket)| &**bucket).collect();
         let (mut spent, fuel, last) = (0, bounds.fuel.max(1) as u64, bounds.last);
         let mut pieces = Vec::new();
         let mut walk = Walk { log: self, buckets: &folded, views: Vec::new() };

@@ -5,7 +5,7 @@
 //! waits only when that is used up too. What could not be written stays in memory, and is tried
 //! again by the next call that needs memory.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -438,6 +438,10 @@ impl ListsCore {
     pub(super) fn purge_buckets(&mut self, before: Time) {
         let rest = self.buckets.split_off(&before);
         let gone = std::mem::replace(&mut self.buckets, rest);
+        if self.buckets.is_empty() {
+            // It keeps a node otherwise.
+            self.buckets = BTreeMap::new();
+        }
         if let Some(packed) = &mut self.packed {
             self.elements -= packed.purge(before);
         }
@@ -447,7 +451,7 @@ impl ListsCore {
         let pinned: BTreeSet<Time> =
             self.buckets.values().flat_map(|bucket| bucket.sources.keys().copied()).collect();
         for bucket in gone.into_values() {
-            self.drop_bucket(bucket, &pinned);
+            self.drop_bucket(*bucket, &pinned);
         }
         let free: Vec<Time> =
             self.graves.keys().filter(|time| !pinned.contains(time)).copied().collect();
@@ -592,7 +596,7 @@ impl ListsCore {
         if let Some(packed) = &self.packed {
             packed.describe(&mut stats);
         }
-        let cut: u64 = self.buckets.values().map(Bucket::cut_bytes).sum();
+        let cut: u64 = self.buckets.values().map(|bucket| bucket.cut_bytes()).sum();
         stats.live_disk_bytes = stats.live_disk_bytes.saturating_sub(cut);
         stats
     }

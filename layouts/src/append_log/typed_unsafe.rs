@@ -85,7 +85,7 @@ impl<K: Key, E: State> TypedLists<K, E> {
 
 /// Buckets whose lists are of keys `K` and elements `E`.
 pub struct TypedBuckets<'b, K, E> {
-    buckets: &'b mut BTreeMap<Time, Bucket>,
+    buckets: &'b mut BTreeMap<Time, Box<Bucket>>,
     types: PhantomData<fn() -> (K, E)>,
 }
 

@@ -328,7 +328,7 @@ impl ListsCore {
         let (time, number) = name;
         let is_free = self.captured_packed(name, slice)
             && !imported.contains(&time)
-            && self.buckets.get(&time).is_some_and(is_plain);
+            && self.buckets.get(&time).is_some_and(|bucket| is_plain(bucket));
         let bucket = self.buckets.get_mut(&time).filter(|_| is_free);
         let left = bucket.and_then(|bucket| {
             // What is packed is older than all runs: a slice that was moved out meanwhile is one of them.
