@@ -16,6 +16,7 @@ use super::chain_unsafe::{Chain, Chunks, Iter};
 use super::checkpoint::NoteValue;
 use super::element_type_unsafe::{ElementSlice, ElementType};
 use super::heads_unsafe::HeadType;
+use super::jobs::ENTRY_BYTES;
 use super::key_unsafe::{KeyRef, OwnedKey};
 use crate::checkpoint::BatchWriter;
 use crate::contract::lists::Elements;
@@ -26,8 +27,9 @@ pub struct ListType {
     pub elements: &'static ElementType,
     /// Whether neither keys nor elements ever own heap.
     pub is_plain: bool,
-    /// See [`expansion`].
+    /// See [`expansion`] and [`cut_expansion`].
     expansion: u64,
+    cut_expansion: u64,
     id: fn() -> TypeId,
     decode: Decode,
     empty: fn() -> Box<dyn Block>,
@@ -100,6 +102,24 @@ impl<'a> Stretch<'a> {
         }
     }
 
+    /// Bytes that they own.
+    fn heap_bytes(&self) -> u64 {
+        match self {
+            Stretch::Chain(chunks, count) => {
+                let (mut rest, mut left, mut bytes) = (chunks.clone(), *count, 0);
+                while left > 0
+                    && let Some(slice) = rest.next_slice()
+                {
+                    let here = slice.split_at(left.min(slice.len()))[0];
+                    bytes += here.heap_bytes();
+                    left -= here.len();
+                }
+                bytes
+            }
+            Stretch::Slice(slice) => slice.heap_bytes(),
+        }
+    }
+
     /// The first so many, and the others.
     fn split(&self, at: usize) -> [Self; 2] {
         match self {
@@ -125,6 +145,13 @@ pub struct NewEntry<'a> {
 pub type EntryAt<'e, 'a> = &'e dyn Fn(usize) -> NewEntry<'a>;
 
 impl<'a> NewEntry<'a> {
+    /// Bytes that it takes in memory, where a block is cut.
+    pub fn native_bytes(&self, list_type: &ListType) -> u64 {
+        let elements = self.elements.len() * list_type.elements.layout().size();
+        let own = (list_type.key_bytes(self.key) + ENTRY_BYTES + elements) as u64;
+        own + if list_type.is_plain { 0 } else { self.elements.heap_bytes() }
+    }
+
     /// Both halves of the elements.
     pub fn halves(&self) -> [Self; 2] {
         let (key, rank) = (self.key, self.rank);
@@ -145,6 +172,7 @@ impl<K: Key, E: State> Of<K, E> {
         elements: ElementType::of::<E>(),
         is_plain: K::NO_HEAP && E::NO_HEAP,
         expansion: expansion::<K, E>(),
+        cut_expansion: cut_expansion::<K, E>(),
         id: TypeId::of::<(K, E)>,
         decode: decode::<K, E>,
         empty: || Box::new(Entries::<K, E>(Vec::new())),
@@ -207,11 +235,13 @@ impl ListType {
         (self.decode)(payload)
     }
 
-    /// The most that a block of so many bytes takes once it is decoded, where neither keys nor elements own heap: lists
-    /// of one short element take more than twice their bytes. Where they own heap, what it takes as a rule.
-    pub fn decoded_bytes_max(&self, block_bytes: u64) -> u64 {
+    /// The most that a block of so many bytes takes once it is decoded: lists of one short element take more than twice
+    /// their bytes. Blocks of keys or elements that own heap take no more than they are cut at, of so many bytes in
+    /// memory, and an element that is longer: short strings take seven times their bytes.
+    pub fn decoded_bytes_max(&self, block_bytes: u64, cut_bytes: usize) -> u64 {
         if !self.is_plain {
-            return 2 * block_bytes;
+            let cut = (cut_bytes as u64 * self.cut_expansion).div_ceil(EXPANSION_UNIT);
+            return block_bytes + cut.max(block_bytes) + DECODED_BYTES;
         }
         let bytes = (block_bytes * self.expansion).div_ceil(EXPANSION_UNIT);
         bytes.max(2 * block_bytes) + DECODED_BYTES
@@ -250,6 +280,21 @@ const fn expansion<K: Key, E: State>() -> u64 {
     while count <= 1 << 16 {
         let (native, archived) = block::entry_bytes::<K, E>(count);
         let times = (native as u64 * EXPANSION_UNIT).div_ceil(archived as u64);
+        most = if times > most { times } else { most };
+        count = if count < 8 { count + 1 } else { 2 * count };
+    }
+    most
+}
+
+/// How many times what it [counts](ENTRY_BYTES) for where a block is cut an entry takes at most once it is decoded, in
+/// parts of [`EXPANSION_UNIT`]. What keys and elements own counts as much as it takes.
+const fn cut_expansion<K: Key, E: State>() -> u64 {
+    let (mut most, mut count) = (0, 1);
+    while count <= 1 << 16 {
+        let element = if size_of::<E>() == 0 { 1 } else { size_of::<E>() };
+        let counted = size_of::<K>() + ENTRY_BYTES + count * element;
+        let (native, _) = block::entry_bytes::<K, E>(count);
+        let times = (native as u64 * EXPANSION_UNIT).div_ceil(counted as u64);
         most = if times > most { times } else { most };
         count = if count < 8 { count + 1 } else { 2 * count };
     }

@@ -3,7 +3,7 @@
 use std::alloc::Layout;
 
 use alluvium_pagestore::block::{self, AlignedVec, BorrowedEntry};
-use alluvium_pagestore::{State, Trials};
+use alluvium_pagestore::{Key, State, Trials};
 
 use super::arena_unsafe::{Arena, PIECE_BYTES_MAX};
 use super::block::{Block, ListType, NewEntry, Stretch, Target};
@@ -162,7 +162,7 @@ fn decoded<E: State + Clone>(elements: &[E]) -> (u64, u64, u64) {
     block_type.encode(&mut Trials::default(), &mut bytes, 0..keys.len(), &entry).unwrap();
     let stored = bytes.len() as u64;
     let taken = block_type.decode(&bytes).unwrap().bytes();
-    (stored, taken, block_type.decoded_bytes_max(stored))
+    (stored, taken, block_type.decoded_bytes_max(stored, 0))
 }
 
 /// Lists of one short element take more than twice their bytes once they are decoded.
@@ -183,4 +183,58 @@ fn decoded_blocks_take_no_more_than_is_reserved_for_them() {
             assert!(count > 1 || n > 2 || taken > 2 * stored, "{n}: {taken} for {stored}");
         }
     }
+}
+
+/// A block of many lists that is cut as runs are, and decoded: its bytes on storage, those that it takes, and the most
+/// that is reserved for it.
+fn cut_and_decoded<K: Key, E: State>(key: impl Fn(u64) -> K, elements: &[E]) -> (u64, u64, u64) {
+    const CUT_BYTES: usize = 4 << 10;
+    let (block_type, mut bytes) = (ListType::of::<K, E>(), AlignedVec::new());
+    let keys: Vec<K> = (0..CUT_BYTES as u64).map(key).collect();
+    let of = |nth: usize, count: usize| NewEntry {
+        key: KeyRef::of(&keys[nth]),
+        rank: 5,
+        elements: Stretch::Slice(ElementSlice::of(&elements[..count])),
+    };
+    let (mut counts, mut native) = (Vec::new(), 0);
+    while native < CUT_BYTES as u64 {
+        // One element at least, and then as many as there is room for.
+        let has_room = |count: &usize| {
+            native + of(counts.len(), *count).native_bytes(block_type) <= CUT_BYTES as u64
+        };
+        let count = 1 + (2..=elements.len()).take_while(has_room).count();
+        native += of(counts.len(), count).native_bytes(block_type);
+        native = if count < elements.len() { CUT_BYTES as u64 } else { native };
+        counts.push(count);
+    }
+    let entry = |nth: usize| of(nth, counts[nth]);
+    block_type.encode(&mut Trials::default(), &mut bytes, 0..counts.len(), &entry).unwrap();
+    let stored = bytes.len() as u64;
+    let taken = block_type.decode(&bytes).unwrap().bytes();
+    (stored, taken, block_type.decoded_bytes_max(stored, CUT_BYTES))
+}
+
+/// Strings of some letters take seven times their bytes once they are decoded.
+#[test]
+fn decoded_blocks_of_what_owns_heap_take_no_more_than_is_reserved_for_them() {
+    for count in [1, 2, 5, 20, 60] {
+        for letters in [0, 3, 8, 9, 40, 200] {
+            let (word, name) = ("x".repeat(letters), |n: u64| format!("{n:03}"));
+            let all = [
+                cut_and_decoded(|n| n, &vec![word.clone(); count]),
+                cut_and_decoded(|n| n, &vec![(word.clone(), 1u8); count]),
+                cut_and_decoded(name, &vec![word.clone(); count]),
+                cut_and_decoded(name, &vec![7u64; count]),
+                cut_and_decoded(name, &vec![7u8; count]),
+                cut_and_decoded(|_| word.clone(), &vec![vec![1u16; letters]; count]),
+            ];
+            for (n, (stored, taken, most)) in all.into_iter().enumerate() {
+                let what = format!("{n}, {count} of {letters}: {taken} of {most} for {stored}");
+                assert!(taken <= most, "{what}");
+                assert!(most <= 2 * taken + 2 * stored, "{what}");
+            }
+        }
+    }
+    let (stored, taken, _) = cut_and_decoded(|n| n, &vec!["abc".to_owned(); 60]);
+    assert!(taken > 4 * stored, "{taken} for {stored}");
 }

@@ -184,7 +184,7 @@ impl ListsCore {
                 self.packed.as_ref().map_or((0, 0), |p| (p.paged_bytes(), p.paging_bytes()));
             let least = |(time, number): &(Time, u64)| {
                 let run = self.run(*time, *number).expect("a named run");
-                if is_paged(run) { paged.0 } else { stored(run).reading_bytes_min(self.list_type) }
+                if is_paged(run) { paged.0 } else { self.least_to_read(&stored(run)) }
             };
             // Few runs of buckets that are not folded are read at a time.
             let (own, others): (Vec<_>, Vec<_>) = names.iter().partition(|name| driven(self, name));

@@ -189,7 +189,13 @@ impl ListsCore {
     fn run_bytes(&self) -> u64 {
         // A block is a little longer than the values in it.
         let block = self.sizes.block_bytes + self.sizes.block_bytes / 7;
-        self.sizes.window_bytes as u64 + self.list_type.decoded_bytes_max(block as u64)
+        let decoded = self.list_type.decoded_bytes_max(block as u64, self.sizes.block_bytes);
+        self.sizes.window_bytes as u64 + decoded
+    }
+
+    /// What reading a run takes at least.
+    pub(super) fn least_to_read(&self, run: &StoredRun) -> u64 {
+        run.reading_bytes_min(self.list_type, self.sizes.block_bytes)
     }
 
     /// What is kept, counted if runs have changed. Cost: O(runs) then.
@@ -286,7 +292,7 @@ impl ListsCore {
             match stored {
                 Some(run) => {
                     all.naming += run.memory_bytes();
-                    all.reading += run.reading_bytes_min(self.list_type);
+                    all.reading += self.least_to_read(run);
                     all.once = all.once.max(run.reading_bytes_once());
                 }
                 None => {

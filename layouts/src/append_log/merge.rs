@@ -133,9 +133,8 @@ impl ListsCore {
     /// quarter of the memory.
     fn has_long_runs(&self, bucket: &Bucket) -> bool {
         let stored = bucket.runs.iter().filter_map(|run| run.stored.as_ref());
-        let bytes = stored
-            .filter(|stored| is_long(stored))
-            .map(|stored| stored.reading_bytes_min(self.list_type));
+        let bytes =
+            stored.filter(|stored| is_long(stored)).map(|stored| self.least_to_read(stored));
         bucket.runs.len() > 1 && bytes.sum::<u64>() > self.account.limit() / 4
     }
 
@@ -177,7 +176,7 @@ impl ListsCore {
         let each = |stored: &Arc<StoredRun>| {
             let longest = stored.longest();
             let expanded = (expansion * longest).min(expansion * short + longest / 4);
-            stored.reading_bytes_min(self.list_type) + expanded
+            self.least_to_read(stored) + expanded
         };
         let once = stored().map(|stored| stored.reading_bytes_once()).max();
         self.sizes.merge_bytes + once.unwrap_or(0) + stored().map(each).sum::<u64>()

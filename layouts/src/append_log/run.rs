@@ -71,12 +71,14 @@ impl StoredRun {
         self.blocks.iter().map(|block| u64::from(block.record.len)).max().unwrap_or(0)
     }
 
-    /// Memory to read this run with, whose lists are of this type, at least; of one with [long](is_long) blocks, beside
-    /// what [one of several](StoredRun::reading_bytes_once) takes while it reads.
-    pub fn reading_bytes_min(&self, list_type: &ListType) -> u64 {
+    /// Memory to read this run with, whose lists are of this type, and whose blocks are cut at so many bytes, at least; of
+    /// one with [long](is_long) blocks, beside what [one of several](StoredRun::reading_bytes_once) takes while it reads.
+    pub fn reading_bytes_min(&self, list_type: &ListType, cut_bytes: usize) -> u64 {
         match is_long(self) {
             true => self.longest(),
-            false => window_bytes_min(self) + list_type.decoded_bytes_max(self.longest()),
+            false => {
+                window_bytes_min(self) + list_type.decoded_bytes_max(self.longest(), cut_bytes)
+            }
         }
     }
 

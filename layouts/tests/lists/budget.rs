@@ -361,3 +361,70 @@ fn without_storage_the_budget_is_named_and_nothing_is_lost() {
     lists.clear_key(Time::MAX, &3).unwrap();
     lists.append(Time::MAX, &3, "room again".into()).unwrap();
 }
+
+/// Short strings take seven times their bytes once they are decoded: a fold that has just the memory that it asks for
+/// does not pass it.
+#[test]
+fn a_fold_of_many_runs_of_short_strings_stays_in_its_memory() {
+    let (mut ground, _) = ground();
+    let layout = AppendLog::new().runs_max(100);
+    let (mut lists, account) = ground.open::<u64, String, _>(&layout).unwrap();
+    let (runs, keys, each) = (8, 40, 40);
+    for _ in 0..runs {
+        for n in 0..keys * each {
+            lists.append(Time(1), &(n % keys), "abc".to_owned()).unwrap();
+        }
+        lists.reclaim(u64::MAX).unwrap();
+        while lists.tick(100).unwrap() > 0 {}
+    }
+    let mut fold = |left: u64| {
+        let taken = account.available() - left;
+        account.reserve(MemoryKind::Buffers, taken, "others").unwrap();
+        let (mut cursor, mut count) = (Cursor::default(), 0);
+        let visit = &mut |_: &u64, list: &mut dyn alluvium_layouts::Elements<String>| {
+            while let Some(word) = list.next()? {
+                assert_eq!(word, "abc");
+                count += 1;
+            }
+            Ok(())
+        };
+        let mut folded = Ok(());
+        while !cursor.done && folded.is_ok() {
+            folded = lists.fold(Time(1)..Time(2), &mut cursor, 10, visit);
+        }
+        account.release(MemoryKind::Buffers, taken);
+        assert!(account.stats().peak <= MEMORY, "{left} bytes left: {account:?}");
+        match folded {
+            Ok(()) => assert_eq!(count, runs * keys * each),
+            Err(error) => assert_eq!(error.kind(), ErrorKind::OverBudget, "{error}"),
+        }
+        cursor.done
+    };
+    let done: Vec<bool> = (4..60).map(|n| fold(n * 4096)).collect();
+    assert!(done.is_sorted() && !done[0] && done[done.len() - 1], "{done:?}");
+    drop(lists);
+    assert_eq!(account.used(), 0);
+}
+
+/// A packed record of short strings has no more of them than a block of a run has.
+#[test]
+fn packed_records_of_short_strings_are_cut_by_what_they_take_in_memory() {
+    let device = Simulated::new(5, Faults::none());
+    let mut ground = Ground::new(Some(Arc::new(device)), 1 << 20, false);
+    let (mut lists, account) =
+        ground.open::<u64, String, _>(&AppendLog::new().pack_all()).unwrap();
+    let (slices, elements) = (30, 200);
+    for slice in 0..slices {
+        for _ in 0..elements {
+            lists.append(Time(slice), &7, "abc".to_owned()).unwrap();
+        }
+    }
+    lists.reclaim(u64::MAX).unwrap();
+    // They are 11 KB a slice in memory, and 1.6 KB on storage; a block has 3.5 KB. Parts of a list count.
+    let records = lists.stats().live_keys;
+    assert!(records >= slices as u64 * 4, "{records} records");
+    for slice in 0..slices {
+        assert_eq!(read(&mut lists, Time(slice), &7).unwrap().len(), elements);
+    }
+    assert!(account.stats().peak <= 1 << 20, "{account:?}");
+}

@@ -244,6 +244,7 @@ impl ListsCore {
             list_type: self.list_type,
             runs: batch,
             sizes: packed.runs,
+            cut_bytes: self.sizes.block_bytes as u64,
             store: self.context.segments.clone().expect("there is storage"),
             state: packed.state,
         };

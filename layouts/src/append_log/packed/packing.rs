@@ -18,6 +18,8 @@ pub struct PackOrder {
     pub list_type: &'static ListType,
     pub runs: Vec<Arc<Frozen>>,
     pub sizes: RunSizes,
+    /// A record has no more bytes in memory, if its keys or elements own heap, but for one that has one element.
+    pub cut_bytes: u64,
     pub store: SegmentStore,
     pub state: u64,
 }
@@ -109,10 +111,11 @@ impl Records<'_> {
         scratch: &mut AlignedVec,
         (place, entry): (u64, &NewEntry<'_>),
     ) -> Result<()> {
-        let most = self.order.sizes.payload_bytes_max;
-        let values = entry.elements.len() * self.order.list_type.elements.layout().size();
+        let (most, list_type) = (self.order.sizes.payload_bytes_max, self.order.list_type);
+        let values = entry.elements.len() * list_type.elements.layout().size();
+        let expands = !list_type.is_plain && entry.native_bytes(list_type) > self.order.cut_bytes;
         // A long list is not encoded as a whole only to find that out.
-        let is_long = values > 8 * most && entry.elements.len() > 1;
+        let is_long = (values > 8 * most || expands) && entry.elements.len() > 1;
         if !is_long {
             self.order.list_type.encode(trials, scratch, 0..1, &|_| entry.clone())?;
         }
