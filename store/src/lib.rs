@@ -97,7 +97,9 @@ pub mod checkpoints {
 
 /// What the configuration of a store consists of, its defaults and lower bounds, and which layouts fit.
 pub mod config {
-    pub use alluvium_layouts::{COLD_RUNS_MEMORY_MIN, ExpectedKeys, MemoryNeeds, MemoryParts};
+    pub use alluvium_layouts::{
+        COLD_RUNS_MEMORY_MIN, ExpectedKeys, ExpectedSlices, MemoryNeeds, MemoryParts,
+    };
     pub use alluvium_pagestore::{ByteSize, IntoByteSize};
 
     pub use crate::api::explain::{Explanation, Fit};

@@ -153,6 +153,14 @@ impl ListsCore {
         room >= self.wanted(&kept) + more
     }
 
+    /// What is kept with so many bytes more to be named, and for one more run to be read.
+    pub(super) fn kept_with(&mut self, named: u64) -> u64 {
+        let mut kept = self.kept_now();
+        kept.naming = kept.naming.saturating_add(named);
+        kept.reading += self.run_bytes();
+        self.wanted(&kept)
+    }
+
     fn wanted(&self, kept: &Kept) -> u64 {
         // Where the blocks of what is in memory will be is known, and named, for each.
         let blocks = self.elastic_bytes() / self.sizes.block_bytes as u64 * BLOCK_NOTED_BYTES;

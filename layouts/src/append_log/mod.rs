@@ -27,6 +27,7 @@ mod heads_unsafe;
 mod jobs;
 mod kept;
 mod merge;
+mod needs;
 mod notes;
 mod packed;
 mod relocate;

@@ -38,6 +38,32 @@ impl ExpectedKeys {
     }
 }
 
+/// Slices of time that lists are going to have, each with as many lists of as many elements.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ExpectedSlices {
+    /// Slices that are there at a time.
+    pub slices: u64,
+    /// Lists of a slice.
+    pub lists: u64,
+    /// Elements of a list.
+    pub elements: u64,
+    /// Heap that the key and the elements of a list own together, on average.
+    pub owned_bytes: u64,
+}
+
+impl ExpectedSlices {
+    /// So many slices, each of so many lists of so many elements, which own no heap.
+    pub fn new(slices: u64, lists: u64, elements: u64) -> Self {
+        Self { slices, lists, elements, owned_bytes: 0 }
+    }
+
+    /// The same where the key and the elements of a list own so many bytes of heap together, on average.
+    #[must_use]
+    pub fn owning(self, bytes: u64) -> Self {
+        Self { owned_bytes: bytes, ..self }
+    }
+}
+
 /// Memory that a layout wants for a number of keys.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct MemoryNeeds {

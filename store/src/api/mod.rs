@@ -10,6 +10,7 @@ pub(crate) mod list;
 pub(crate) mod map;
 pub(crate) mod own_keys;
 pub(crate) mod sizing;
+mod sizing_slices;
 pub(crate) mod sorted_blocks;
 pub(crate) mod time_map;
 pub(crate) mod timers;

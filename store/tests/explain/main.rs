@@ -1,6 +1,7 @@
 //! What is said of each layout before a state is opened is what opening it there does.
 
 mod memory;
+mod slices;
 
 use alluvium::config::{Explanation, Helpers};
 use alluvium::time::nanos;

@@ -143,7 +143,23 @@ fn is_small_with_runs(bucket: &Bucket, (small_bytes, element): (u64, u64)) -> bo
     are_few && is_plain(bucket) && !bucket.runs.is_empty() && blocks.try_fold(0, has_room).is_some()
 }
 
+impl ListsCore {
+    /// Takes what writing packed slices takes, whether there is that much or not, for a log that is only asked what it
+    /// wants. Says how much.
+    pub(in crate::append_log) fn packs_from_now_on(&mut self) -> u64 {
+        let Some(packed) = &mut self.packed else { return 0 };
+        packed.writes = true;
+        self.kept = None;
+        packed.runs.memory_bytes()
+    }
+}
+
 impl Packed {
+    /// Up to how many bytes in memory a bucket is packed where there are many.
+    pub(in crate::append_log) fn packable_bytes_of_many(&self) -> u64 {
+        self.small_bytes.max(self.account.limit() / LARGE_SHARE)
+    }
+
     /// Whether nothing is packed, being packed or loaded.
     fn is_idle(&self) -> bool {
         self.writes

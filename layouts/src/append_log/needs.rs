@@ -1,0 +1,152 @@
+//! What memory an append log wants for a number of slices: the sums by which an open log books, for one that has so many.
+
+use alluvium_pagestore::{Key, SegmentInfo, State, Time, rounded};
+
+use super::arena_unsafe;
+use super::block::ListType;
+use super::bucket::BUCKET_BYTES;
+use super::capture::NAMED_BYTES;
+use super::chain_unsafe::{Chain, next_capacity};
+use super::config::AppendLog;
+use super::core::ListsCore;
+use super::jobs::ENTRY_BYTES;
+use super::packed::{PackedSlice, SliceDirectory};
+use super::run::{BlockAt, RUN_BYTES};
+use crate::contract::needs::{ContextOf, ExpectedSlices, Hot, MemoryNeeds, MemoryParts};
+use crate::contract::table::StateContext;
+
+/// A table of heads has at least so many bytes, and so many times those of its heads, in tenths.
+const HEADS_BYTES_MIN: u64 = 320;
+const HEADS_TENTHS: u64 = 18;
+/// Slices whose lines of the directory are made to see what they take.
+const SAMPLE: u64 = 1024;
+/// Event time between two of them: a second.
+const WIDTH: i64 = 1_000_000_000;
+
+impl AppendLog {
+    /// Says what memory an append log with these options wants for so many slices. None: no memory is enough. `context_of`
+    /// gives each memory that is tried. Cost: some milliseconds.
+    pub fn memory_for<K: Key, E: State>(
+        &self,
+        slices: &ExpectedSlices,
+        context_of: ContextOf<'_>,
+    ) -> Option<MemoryNeeds> {
+        memory_for(self, ListType::of::<K, E>(), slices, context_of)
+    }
+}
+
+fn memory_for(
+    layout: &AppendLog,
+    list_type: &'static ListType,
+    slices: &ExpectedSlices,
+    context_of: ContextOf<'_>,
+) -> Option<MemoryNeeds> {
+    let asked = Asked { slices, slice: Slice::of(list_type, slices) };
+    MemoryNeeds::find(context_of, &mut |context, hot| {
+        let before = context.account.used();
+        let mut lists = ListsCore::open(layout, list_type, context.clone()).ok()?;
+        let opened = context.account.used() - before;
+        let parts = asked.parts_in(&mut lists, context, hot);
+        Some(MemoryParts { buffers: parts.buffers + opened, ..parts })
+    })
+}
+
+/// What one slice takes.
+#[derive(Clone, Copy, Debug)]
+struct Slice {
+    elements: u64,
+    /// Its lists in memory, without the bucket.
+    in_memory: u64,
+    /// The same as they count where blocks are cut.
+    counted: u64,
+}
+
+impl Slice {
+    fn of(list_type: &ListType, slices: &ExpectedSlices) -> Self {
+        let ExpectedSlices { lists, elements, owned_bytes, .. } = *slices;
+        let element = list_type.elements.layout();
+        let (mut room, mut last, mut chunks) = (0, 0, 0);
+        while room < elements {
+            last = next_capacity(element, room, last);
+            room += u64::from(last);
+            chunks += arena_unsafe::layout(element, last).size() as u64;
+        }
+        let key = list_type.heads.key().layout().size() as u64;
+        let heads = lists * (key + size_of::<Chain>() as u64) * HEADS_TENTHS / 10;
+        let counted = key + ENTRY_BYTES as u64 + elements * element.size() as u64 + owned_bytes;
+        Self {
+            elements: lists * elements,
+            in_memory: heads.max(HEADS_BYTES_MIN) + lists * (chunks + owned_bytes),
+            counted: lists * counted,
+        }
+    }
+}
+
+/// An append log that is asked for.
+struct Asked<'a> {
+    slices: &'a ExpectedSlices,
+    slice: Slice,
+}
+
+impl Asked<'_> {
+    fn parts_in(&self, lists: &mut ListsCore, context: &StateContext, hot: Hot) -> MemoryParts {
+        let (slices, one) = (self.slices.slices, BUCKET_BYTES + self.slice.in_memory);
+        let is_stored = context.segments.is_some();
+        if hot == Hot::InMemory || !is_stored {
+            // Writing begins while a part of the memory is free.
+            let work = if is_stored { lists.sizes.want_free } else { 0 };
+            let records = slices.saturating_mul(one);
+            return MemoryParts { records, work, ..MemoryParts::default() };
+        }
+        let mut parts = match self.is_packed(lists, context.account.limit()) {
+            true => self.packed(lists, slices),
+            false => self.in_runs(lists, slices),
+        };
+        parts.work = parts.work.max(lists.sizes.read_slack + lists.sizes.slack) + one;
+        parts
+    }
+
+    /// Whether slices of that many are packed.
+    fn is_packed(&self, lists: &ListsCore, memory: u64) -> bool {
+        let packable = lists.packed.as_ref().map_or(0, |packed| packed.packable_bytes_of_many());
+        let own_runs = self.slices.slices.saturating_mul(BUCKET_BYTES + RUN_BYTES);
+        lists.sizes.packs_slices && self.slice.in_memory <= packable && own_runs > memory / 64
+    }
+
+    fn packed(&self, lists: &mut ListsCore, slices: u64) -> MemoryParts {
+        let directory = self.directory_bytes(slices);
+        let writer = lists.packs_from_now_on();
+        MemoryParts {
+            directories: directory,
+            buffers: writer,
+            work: lists.kept_with(directory),
+            ..MemoryParts::default()
+        }
+    }
+
+    /// The directory of so many packed slices.
+    fn directory_bytes(&self, slices: u64) -> u64 {
+        let mut sample = SliceDirectory::default();
+        for nth in 0..slices.min(SAMPLE) {
+            let (elements, bytes) = (self.slice.elements, self.slice.counted);
+            let slice = PackedSlice { elements, bytes, since: 1 + nth / 64 };
+            sample.add(Time(nth as i64 * WIDTH), slice);
+        }
+        let bytes = u128::from(sample.memory_bytes()) * u128::from(slices);
+        (bytes / u128::from(sample.len().max(1))) as u64
+    }
+
+    /// Slices that have a run of their own each.
+    fn in_runs(&self, lists: &mut ListsCore, slices: u64) -> MemoryParts {
+        let blocks = self.slice.counted.div_ceil(lists.sizes.block_bytes as u64);
+        let described = rounded(blocks as usize * size_of::<BlockAt>())
+            + rounded(size_of::<SegmentInfo>() + 64);
+        let described = described as u64;
+        let each = BUCKET_BYTES + RUN_BYTES + described;
+        MemoryParts {
+            directories: slices.saturating_mul(each),
+            work: lists.kept_with(slices.saturating_mul(NAMED_BYTES + described)),
+            ..MemoryParts::default()
+        }
+    }
+}
