@@ -124,13 +124,17 @@ mod tests {
     use alluvium_pagestore::{Account, HeapSize, Helper, MIB, codec};
     use std::collections::BTreeMap;
 
+    /// Memory of the tests' tables, and how many records are restored.
+    const ROOM: u64 = if cfg!(miri) { MIB / 16 } else { MIB };
+    const RECORDS: u64 = if cfg!(miri) { 60 } else { 600 };
+
     fn context() -> StateContext {
         StateContext {
             name: "restored".into(),
-            account: Account::root(MIB),
+            account: Account::root(ROOM),
             segments: None,
             helper: Helper::inline(),
-            max_value_bytes: MIB,
+            max_value_bytes: ROOM,
             key_groups: 16,
             owned: 0..16,
             movable: false,
@@ -143,9 +147,9 @@ mod tests {
         let record_type = RecordType::of::<u64, String>();
         let mut core = HeapCore::new(context(), record_type, Durability::Stored);
         let mut model = BTreeMap::new();
-        for nth in 0..600 {
+        for nth in 0..RECORDS {
             // Longer than before, as long, and shorter.
-            let (key, value) = (nth % 200, "v".repeat((nth * 7 % 50) as usize));
+            let (key, value) = (nth % (RECORDS / 3), "v".repeat((nth * 7 % 50) as usize));
             let mut payload = rkyv::util::AlignedVec::new();
             codec::encode(&mut payload, &key, &value).unwrap();
             let mut spot = None;
@@ -178,7 +182,7 @@ mod tests {
     fn a_record_without_room_is_refused_and_dropped() {
         let record_type = RecordType::of::<u64, String>();
         let mut core = HeapCore::new(context(), record_type, Durability::Stored);
-        let value = "v".repeat(2 * MIB as usize);
+        let value = "v".repeat(2 * ROOM as usize);
         let mut payload = rkyv::util::AlignedVec::new();
         codec::encode(&mut payload, &7u64, &value).unwrap();
         let put = &mut |decoded: DecodedRecord<'_>| core.put_decoded(decoded).map(drop);

@@ -81,6 +81,7 @@ fn history<V: Made>(keys: u64, alike: u64, steps: u64) {
     ALIKE.set(alike);
     let account = Account::root(1 << 30);
     let range = HashRange::of(&(0..256), 256);
+    let keys = share(keys, 20).max(30);
     let mut table = RawTable::new(record_type::<V>(), account.clone(), range);
     let mut model = BTreeMap::new();
     for step in 0..steps {
@@ -132,7 +133,7 @@ fn history<V: Made>(keys: u64, alike: u64, steps: u64) {
 
 /// How long a history is: a short share under Miri.
 fn steps(of: u64) -> u64 {
-    share(of, 50)
+    share(of, 160)
 }
 
 /// Under Miri one in so many.

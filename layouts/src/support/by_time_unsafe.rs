@@ -275,7 +275,7 @@ mod tests {
             (random >> 33) as usize % below
         };
         let (mut map, mut model) = (ByTime::new(), BTreeMap::new());
-        for step in 0..if cfg!(miri) { 300 } else { 5000 } {
+        for step in 0..if cfg!(miri) { 60 } else { 5000 } {
             let time = Time(TIMES[next(TIMES.len())]);
             match next(5) {
                 0 | 1 => {
