@@ -405,7 +405,7 @@ fn are_within_the_budget(layout: HybridLog, rounds: u64, left_most: i64) -> Opti
     let place = tempfile::tempdir().unwrap();
     let (held_before, before) = (held(), anonymous_bytes());
     let store = Store::builder(place.path()).memory(MEMORY).open().unwrap();
-    let mut map: Map<u64, [u64; 3]> = store.map("m").layout(layout.into()).open().unwrap();
+    let mut map: Map<u64, [u64; 7]> = store.map("m").layout(layout.into()).open().unwrap();
     let mut most = 0;
     let mut mapped = 0;
     let check = |store: &Store, most: &mut i64, mapped: &mut i64| {
@@ -417,10 +417,10 @@ fn are_within_the_budget(layout: HybridLog, rounds: u64, left_most: i64) -> Opti
         let booked = store.stats().unwrap().memory.used as i64;
         *mapped = (booked - (held() - held_before) as i64).max(*mapped);
     };
-    let keys = 7_000_000u64;
+    let keys = 3_500_000u64;
     for round in 0..rounds {
         for key in 0..keys {
-            map.update(&key, || [0; 3], |v| *v = [key, round, v[1] + 1]).unwrap();
+            map.update(&key, || [0; 7], |v| *v = [key, round, v[1] + 1, 0, 0, 0, 0]).unwrap();
             if key % 8192 == 0 {
                 check(&store, &mut most, &mut mapped);
             }
