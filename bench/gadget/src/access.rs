@@ -208,7 +208,7 @@ pub enum Phase {
 
 /// Accesses that belong together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Step {
+pub struct AccessGroup {
     /// Whether of an event or of a watermark.
     pub phase: Phase,
     /// The place after its last access.
@@ -223,7 +223,7 @@ pub struct Trace {
     /// The accesses, in order.
     pub accesses: Vec<Access>,
     /// The events and watermarks they belong to, in order.
-    pub steps: Vec<Step>,
+    pub steps: Vec<AccessGroup>,
     /// Windows, for answers.
     pub windows: Vec<WindowOf>,
     /// Sessions, for the lists of a key's sessions.
@@ -252,7 +252,7 @@ impl Trace {
     /// Says that the accesses since the last step are one.
     pub fn step(&mut self, phase: Phase) {
         let end = u32::try_from(self.accesses.len()).expect("4 billion accesses");
-        self.steps.push(Step { phase, end });
+        self.steps.push(AccessGroup { phase, end });
     }
 
     /// How many accesses there are: a range is a seek and a step for each key it finds, a purge a

@@ -22,12 +22,12 @@ pub struct Case {
     /// Its number in the file.
     pub number: u64,
     /// In order.
-    pub steps: Vec<Step>,
+    pub steps: Vec<CaseStep>,
 }
 
 /// Rows that arrive together.
 #[derive(Clone, Debug)]
-pub struct Step {
+pub struct CaseStep {
     /// What arrives, in order.
     pub inserts: Vec<Insert>,
     /// The result's column names.
@@ -100,7 +100,7 @@ pub fn read_cases(path: &Path) -> Result<Vec<Case>> {
             cases.push(Case { number, steps: Vec::new() });
         }
         if let Some(case) = cases.last_mut() {
-            case.steps.push(Step { inserts, columns, delta });
+            case.steps.push(CaseStep { inserts, columns, delta });
         }
     }
     Ok(cases)

@@ -8,6 +8,6 @@ mod merge;
 mod table;
 pub(crate) mod timestamp;
 
-pub use cases::{Case, Delta, Insert, ResultRow, SideInput, Step, read_cases, shared_dir};
+pub use cases::{Case, CaseStep, Delta, Insert, ResultRow, SideInput, read_cases, shared_dir};
 pub use export::export;
 pub use merge::CsvStream;

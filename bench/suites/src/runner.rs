@@ -172,7 +172,7 @@ impl Runner {
 
     /// Runs a cell's processes until the first one ends, its time is over, or a signal comes.
     fn process(&self, cell: &Cell, program: &Path, work: &TempDir) -> Result<Ended> {
-        let mut beside = Beside(Vec::new());
+        let mut beside = OtherProcesses(Vec::new());
         if !cell.beside.is_empty() {
             write_hosts(work.path(), 1 + cell.beside.len())?;
         }
@@ -208,9 +208,9 @@ impl Runner {
 }
 
 /// Processes beside a cell's first. They end with it.
-struct Beside(Vec<Child>);
+struct OtherProcesses(Vec<Child>);
 
-impl Drop for Beside {
+impl Drop for OtherProcesses {
     fn drop(&mut self) {
         // Those that ended well have nothing left to do; they end within moments of the first.
         let patience = Instant::now() + Duration::from_secs(2);

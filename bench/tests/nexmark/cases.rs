@@ -50,7 +50,7 @@ fn deltas<Q: Query>(case: &Case) -> Vec<Rows> {
 
 /// The changes that the steps must cause, whatever the columns are.
 pub fn expected_changes(case: &Case) -> Vec<Rows> {
-    let step_rows = |step: &alluvium_bench::input::Step| {
+    let step_rows = |step: &alluvium_bench::input::CaseStep| {
         let rows = step.delta.iter().map(|delta| {
             let fields = delta.0.iter().zip(&step.columns);
             let fields = fields.map(|(field, column)| match &column[..] {

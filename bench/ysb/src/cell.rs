@@ -18,7 +18,7 @@ pub const LOADED: &str = "ysb:loaded";
 /// Where the table is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
 #[serde(rename_all = "kebab-case")]
-pub enum Place {
+pub enum TablePlace {
     /// In the process, whole, shared by the workers.
     Shared,
     /// In the process, divided as the stream is.
@@ -42,7 +42,7 @@ pub enum Place {
 pub struct Cell {
     /// Where the table of ads is.
     #[arg(long, value_enum)]
-    pub place: Place,
+    pub place: TablePlace,
     /// Operator instances.
     #[arg(long, default_value_t = 1)]
     pub workers: usize,
@@ -88,7 +88,7 @@ pub struct Cell {
 impl Default for Cell {
     fn default() -> Self {
         Self {
-            place: Place::Shared,
+            place: TablePlace::Shared,
             workers: 1,
             delay_us: 0,
             pipeline: 1,
@@ -175,14 +175,14 @@ impl Cell {
     fn tables(&self) -> Result<Vec<Table>> {
         let volatile = |listen| Options::volatile(listen);
         let (options, count, is_delayed) = match self.place {
-            Place::Shared | Place::Partitioned => return Ok(Vec::new()),
-            Place::Socket => (volatile(Listen::Socket), 1, false),
-            Place::Loopback => (volatile(Listen::Loopback), 1, false),
-            Place::Delayed => (volatile(Listen::Loopback), 1, true),
-            Place::Replicas => (volatile(Listen::Loopback), self.workers, false),
-            Place::Shards | Place::SlotShards => {
+            TablePlace::Shared | TablePlace::Partitioned => return Ok(Vec::new()),
+            TablePlace::Socket => (volatile(Listen::Socket), 1, false),
+            TablePlace::Loopback => (volatile(Listen::Loopback), 1, false),
+            TablePlace::Delayed => (volatile(Listen::Loopback), 1, true),
+            TablePlace::Replicas => (volatile(Listen::Loopback), self.workers, false),
+            TablePlace::Shards | TablePlace::SlotShards => {
                 let options = Options { is_cluster: true, ..volatile(Listen::Loopback) };
-                (options, self.workers, self.place == Place::Shards)
+                (options, self.workers, self.place == TablePlace::Shards)
             }
         };
         let events = self.events();
@@ -217,9 +217,9 @@ impl Cell {
             config.pipeline(self.pipeline).requires(LOADED).within(PATIENCE, PATIENCE)
         };
         let configs = match self.place {
-            Place::Shared => return Ok(Placement::Shared),
-            Place::Partitioned => return Ok(Placement::Partitioned),
-            Place::Shards | Place::SlotShards => {
+            TablePlace::Shared => return Ok(Placement::Shared),
+            TablePlace::Partitioned => return Ok(Placement::Partitioned),
+            TablePlace::Shards | TablePlace::SlotShards => {
                 let urls = tables.iter().map(Table::url);
                 let all = asked(RedisConfig::sharded(urls.zip(slot_ends(self.workers)).collect())?);
                 match self.moves_every {
@@ -250,7 +250,7 @@ impl Cell {
         let figures = run(&Job {
             events: self.events(),
             placement: self.placement(&tables)?,
-            is_by_slot: self.place == Place::SlotShards,
+            is_by_slot: self.place == TablePlace::SlotShards,
             workers: self.workers,
             // Goes with the server, also if this process is killed.
             directory: results.directory().join("state"),
@@ -273,7 +273,9 @@ impl Cell {
             let words = "ads are a multiple of 100, events, rate and workers are not 0, zipf is not negative";
             return Err(Error::new(words));
         }
-        if self.moves_every > 0 && !matches!(self.place, Place::Partitioned | Place::SlotShards) {
+        if self.moves_every > 0
+            && !matches!(self.place, TablePlace::Partitioned | TablePlace::SlotShards)
+        {
             return Err(Error::new("only a table that is divided as the stream is moves with it"));
         }
         Ok(())

@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use crate::cell::{Cell, Outcome, Place};
+use crate::cell::{Cell, Outcome, TablePlace};
 use crate::job::Figures;
 
 /// Rows joined a second.
@@ -61,10 +61,10 @@ impl Row<'_> {
     }
 
     fn is_external(&self) -> bool {
-        !matches!(self.cell.place, Place::Shared | Place::Partitioned)
+        !matches!(self.cell.place, TablePlace::Shared | TablePlace::Partitioned)
     }
 
-    fn is(&self, place: Place, workers: usize, delay_us: u64, pipeline: usize) -> bool {
+    fn is(&self, place: TablePlace, workers: usize, delay_us: u64, pipeline: usize) -> bool {
         let Cell { place: p, workers: w, delay_us: d, pipeline: n, cache_bytes, ads, .. } =
             self.cell;
         (*p, *w, *d, *n, *cache_bytes, *ads) == (place, workers, delay_us, pipeline, 0, 1_000)
@@ -84,16 +84,16 @@ impl Row<'_> {
 
 fn name(cell: &Cell) -> String {
     let mut name = match cell.place {
-        Place::Shared => "in process, shared table".to_owned(),
-        Place::Partitioned => "in process, divided as the stream".to_owned(),
-        Place::Socket => "Redis, Unix socket".to_owned(),
-        Place::Loopback => "Redis, loopback".to_owned(),
-        Place::Delayed => format!("Redis behind {} us", cell.delay_us),
-        Place::Shards => format!("Redis, 3 shards behind {} us, keys anywhere", cell.delay_us),
-        Place::SlotShards => "Redis, 3 shards, stream divided by their slots".to_owned(),
-        Place::Replicas => "Redis, 3 replicas, each worker its own".to_owned(),
+        TablePlace::Shared => "in process, shared table".to_owned(),
+        TablePlace::Partitioned => "in process, divided as the stream".to_owned(),
+        TablePlace::Socket => "Redis, Unix socket".to_owned(),
+        TablePlace::Loopback => "Redis, loopback".to_owned(),
+        TablePlace::Delayed => format!("Redis behind {} us", cell.delay_us),
+        TablePlace::Shards => format!("Redis, 3 shards behind {} us, keys anywhere", cell.delay_us),
+        TablePlace::SlotShards => "Redis, 3 shards, stream divided by their slots".to_owned(),
+        TablePlace::Replicas => "Redis, 3 replicas, each worker its own".to_owned(),
     };
-    let in_redis = !matches!(cell.place, Place::Shared | Place::Partitioned);
+    let in_redis = !matches!(cell.place, TablePlace::Shared | TablePlace::Partitioned);
     if in_redis {
         let how = if cell.pipeline == 1 { ", single GETs" } else { ", pipelined by 64" };
         name.push_str(how);
@@ -145,15 +145,15 @@ fn comparisons(rows: &[Row<'_>]) -> Vec<[String; 4]> {
     };
     for (workers, poster) in [(1, "up to 1.77x"), (3, "up to 1.77x")] {
         let setup = format!("single-{workers}");
-        let near = rate(Place::Loopback, workers, 0);
-        let far = rate(Place::Delayed, workers, 100);
+        let near = rate(TablePlace::Loopback, workers, 0);
+        let far = rate(TablePlace::Delayed, workers, 100);
         compare(&setup, poster, "Redis on the loopback over Redis behind 100 us", (near, far));
-        let inside = rate(Place::Partitioned, workers, 0);
+        let inside = rate(TablePlace::Partitioned, workers, 0);
         compare(&setup, "", "in process, divided, over Redis on the loopback", (inside, near));
     }
-    let far = rate(Place::Shards, 3, 100);
-    let replicas = rate(Place::Replicas, 3, 0);
-    let slots = rate(Place::SlotShards, 3, 0);
+    let far = rate(TablePlace::Shards, 3, 100);
+    let replicas = rate(TablePlace::Replicas, 3, 0);
+    let slots = rate(TablePlace::SlotShards, 3, 0);
     compare("multi-3", "1.66x", "3 local replicas over 3 shards behind 100 us", (replicas, far));
     compare("multi-3", "", "3 local shards by slots over 3 shards behind 100 us", (slots, far));
     found
@@ -162,9 +162,10 @@ fn comparisons(rows: &[Row<'_>]) -> Vec<[String; 4]> {
 /// The factor by which Redis on the loopback is faster than behind a delay, by delay in us.
 fn curve(rows: &[Row<'_>], workers: usize) -> Vec<(f64, f64)> {
     let near =
-        rows.iter().find(|row| row.is(Place::Loopback, workers, 0, 1)).and_then(Row::look_ups);
+        rows.iter().find(|row| row.is(TablePlace::Loopback, workers, 0, 1)).and_then(Row::look_ups);
     let Some(near) = near else { return Vec::new() };
-    let delayed = rows.iter().filter(|row| row.is(Place::Delayed, workers, row.cell.delay_us, 1));
+    let delayed =
+        rows.iter().filter(|row| row.is(TablePlace::Delayed, workers, row.cell.delay_us, 1));
     let points = delayed.filter_map(|row| Some((row.cell.delay_us as f64, near / row.look_ups()?)));
     points.collect()
 }
@@ -381,7 +382,7 @@ fn plot(lines: &[(&str, Vec<(f64, f64)>)]) -> String {
 mod tests {
     use super::*;
 
-    fn outcome(place: Place, workers: usize, delay_us: u64, joined: u64) -> Outcome {
+    fn outcome(place: TablePlace, workers: usize, delay_us: u64, joined: u64) -> Outcome {
         let cell = Cell { place, workers, delay_us, events: 9, ..Cell::default() };
         let figures = Figures { stream_seconds: 1.0, joined, gets: joined, ..Figures::default() };
         Outcome { cell, figures: Some(figures), served: 0, why: None }
@@ -390,20 +391,20 @@ mod tests {
     #[test]
     fn factors_stand_beside_the_posters_and_the_delay_of_it_is_told() {
         let mut outcomes = vec![
-            outcome(Place::Loopback, 1, 0, 10_000),
-            outcome(Place::Loopback, 1, 0, 30_000),
-            outcome(Place::Delayed, 1, 0, 20_000),
-            outcome(Place::Delayed, 1, 100, 8_000),
-            outcome(Place::Replicas, 3, 0, 5_000),
-            outcome(Place::Shards, 3, 100, 2_500),
+            outcome(TablePlace::Loopback, 1, 0, 10_000),
+            outcome(TablePlace::Loopback, 1, 0, 30_000),
+            outcome(TablePlace::Delayed, 1, 0, 20_000),
+            outcome(TablePlace::Delayed, 1, 100, 8_000),
+            outcome(TablePlace::Replicas, 3, 0, 5_000),
+            outcome(TablePlace::Shards, 3, 100, 2_500),
         ];
-        let mut again = outcome(Place::Replicas, 3, 0, 4_000);
+        let mut again = outcome(TablePlace::Replicas, 3, 0, 4_000);
         again.cell.again = true;
         outcomes.push(again);
         outcomes.push(Outcome {
             figures: None,
             why: Some("wrong <answer>".to_owned()),
-            ..outcome(Place::Socket, 1, 0, 0)
+            ..outcome(TablePlace::Socket, 1, 0, 0)
         });
         let (markdown, html) = texts(&outcomes, "7", "");
         // The median of 10 and 30 thousand over 8.

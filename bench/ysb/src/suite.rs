@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use alluvium_timely::RedisConfig;
 use clap::{Parser, Subcommand};
 
-use crate::cell::{Cell, LOADED, Outcome, Place};
+use crate::cell::{Cell, LOADED, Outcome, TablePlace};
 use crate::event::Events;
 use crate::job::{Job, Placement, Remote, slot_ends};
 use crate::{Error, Result, job, report, server};
@@ -259,47 +259,57 @@ fn cells(is_smoke: bool, events: u64) -> Vec<Cell> {
     let at = |place, workers| Cell { place, workers, ..basis.clone() };
     let mut cells = Vec::new();
     for workers in [1, 3] {
-        cells.push(at(Place::Shared, workers));
-        cells.push(at(Place::Partitioned, workers));
-        for place in [Place::Socket, Place::Loopback] {
+        cells.push(at(TablePlace::Shared, workers));
+        cells.push(at(TablePlace::Partitioned, workers));
+        for place in [TablePlace::Socket, TablePlace::Loopback] {
             cells.push(Cell { events: scale(10), ..at(place, workers) });
         }
         if workers == 1 {
             // The noise: the same again.
-            cells.push(Cell { again: true, ..at(Place::Partitioned, workers) });
-            cells.push(Cell { again: true, events: scale(10), ..at(Place::Loopback, workers) });
+            cells.push(Cell { again: true, ..at(TablePlace::Partitioned, workers) });
+            cells.push(Cell {
+                again: true,
+                events: scale(10),
+                ..at(TablePlace::Loopback, workers)
+            });
         }
-        cells.push(Cell { pipeline: 64, events: scale(3), ..at(Place::Loopback, workers) });
-        cells.push(Cell { cache_bytes: 1 << 20, events: scale(3), ..at(Place::Loopback, workers) });
+        cells.push(Cell { pipeline: 64, events: scale(3), ..at(TablePlace::Loopback, workers) });
+        cells.push(Cell {
+            cache_bytes: 1 << 20,
+            events: scale(3),
+            ..at(TablePlace::Loopback, workers)
+        });
         for delay_us in [0, 100, 250, 500, 1_000] {
-            let delayed = at(Place::Delayed, workers);
+            let delayed = at(TablePlace::Delayed, workers);
             cells.push(Cell { delay_us, events: scale(100), ..delayed.clone() });
             if workers == 1 && delay_us > 0 {
                 cells.push(Cell { delay_us, pipeline: 64, events: scale(10), ..delayed });
             }
         }
     }
-    for (place, share) in [(Place::Replicas, 10), (Place::SlotShards, 10), (Place::Shards, 50)] {
-        let delay_us = if place == Place::Shards { 100 } else { 0 };
+    for (place, share) in
+        [(TablePlace::Replicas, 10), (TablePlace::SlotShards, 10), (TablePlace::Shards, 50)]
+    {
+        let delay_us = if place == TablePlace::Shards { 100 } else { 0 };
         cells.push(Cell { delay_us, events: scale(share), ..at(place, 3) });
     }
     // Key groups move all the time, with the table's part of them.
     let moving = |share: u64| Cell {
         events: scale(share),
         moves_every: scale(share) / 20,
-        ..at(Place::Shared, 3)
+        ..at(TablePlace::Shared, 3)
     };
-    cells.push(Cell { place: Place::Partitioned, ..moving(1) });
-    cells.push(Cell { place: Place::SlotShards, ..moving(10) });
+    cells.push(Cell { place: TablePlace::Partitioned, ..moving(1) });
+    cells.push(Cell { place: TablePlace::SlotShards, ..moving(10) });
     // The original's skewed times, and skewed ads of a small table.
-    cells.push(Cell { skew: true, ..at(Place::Partitioned, 1) });
-    cells.push(Cell { skew: true, pipeline: 64, events: scale(3), ..at(Place::Loopback, 1) });
-    cells.push(Cell { zipf: 1.0, pipeline: 64, events: scale(3), ..at(Place::Loopback, 1) });
+    cells.push(Cell { skew: true, ..at(TablePlace::Partitioned, 1) });
+    cells.push(Cell { skew: true, pipeline: 64, events: scale(3), ..at(TablePlace::Loopback, 1) });
+    cells.push(Cell { zipf: 1.0, pipeline: 64, events: scale(3), ..at(TablePlace::Loopback, 1) });
     // An extension: a table that does not fit into a cache, and skewed ads.
     for zipf in [0.0, 1.0] {
-        let large = Cell { ads: 100_000, zipf, events: scale(10), ..at(Place::Loopback, 1) };
+        let large = Cell { ads: 100_000, zipf, events: scale(10), ..at(TablePlace::Loopback, 1) };
         cells.push(Cell { cache_bytes: 1 << 20, pipeline: 64, ..large.clone() });
-        cells.push(Cell { place: Place::Partitioned, ..large });
+        cells.push(Cell { place: TablePlace::Partitioned, ..large });
     }
     cells
 }

@@ -6,7 +6,7 @@ use std::sync::{Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use alluvium_timely::RedisConfig;
-use alluvium_ysb::cell::{Cell, LOADED, Place, load, port_of};
+use alluvium_ysb::cell::{Cell, LOADED, TablePlace, load, port_of};
 use alluvium_ysb::event::{Events, write_uuid};
 use alluvium_ysb::job::{Figures, Job, Placement, Remote, run};
 use alluvium_ysb::oracle::{Answers, difference, recount};
@@ -335,17 +335,17 @@ fn every_placement_gives_the_recount() {
         return;
     }
     for (place, workers, pipeline, cache_bytes, skew, moves_every) in [
-        (Place::Shared, 2, 1, 0, false, 0),
-        (Place::Partitioned, 3, 1, 0, false, 0),
-        (Place::Partitioned, 3, 1, 0, true, 300),
-        (Place::Socket, 1, 1, 0, true, 0),
-        (Place::Loopback, 3, 32, 0, false, 0),
-        (Place::Delayed, 1, 16, 1 << 14, false, 0),
-        (Place::Shards, 3, 16, 0, false, 0),
-        (Place::SlotShards, 3, 16, 0, false, 0),
-        (Place::SlotShards, 3, 16, 0, true, 400),
-        (Place::SlotShards, 2, 8, 1 << 20, false, 500),
-        (Place::Replicas, 2, 8, 0, false, 0),
+        (TablePlace::Shared, 2, 1, 0, false, 0),
+        (TablePlace::Partitioned, 3, 1, 0, false, 0),
+        (TablePlace::Partitioned, 3, 1, 0, true, 300),
+        (TablePlace::Socket, 1, 1, 0, true, 0),
+        (TablePlace::Loopback, 3, 32, 0, false, 0),
+        (TablePlace::Delayed, 1, 16, 1 << 14, false, 0),
+        (TablePlace::Shards, 3, 16, 0, false, 0),
+        (TablePlace::SlotShards, 3, 16, 0, false, 0),
+        (TablePlace::SlotShards, 3, 16, 0, true, 400),
+        (TablePlace::SlotShards, 2, 8, 1 << 20, false, 500),
+        (TablePlace::Replicas, 2, 8, 0, false, 0),
     ] {
         let cell = Cell {
             place,

@@ -13,7 +13,8 @@ use crate::engine::{BTree, Engine, Kind, Open};
 use crate::measure::{Bound, LatencyFigures, Stopwatch, System, Timing};
 use crate::operator::{Name, Options};
 use crate::trace::{
-    Expected, Line, Op, Pace, Played, Player, Recorded, Recording, Writer, expect, record, stand_in,
+    Expected, Line, Op, Played, Player, Recorded, Recording, ReplayPace, Writer, expect, record,
+    stand_in,
 };
 use crate::{Error, Result};
 
@@ -223,7 +224,7 @@ pub(super) fn replay(args: &ReplayArgs, kinds: &[Kind]) -> Result<()> {
 }
 
 impl ReplayArgs {
-    fn pace(&self, recording: &Recording) -> Result<Option<Pace>> {
+    fn pace(&self, recording: &Recording) -> Result<Option<ReplayPace>> {
         let Some(speed) = self.speed else { return Ok(None) };
         if !(speed.is_finite() && speed > 0.0) {
             return Err(Error::Usage(format!("--speed {speed}: must be above 0")));
@@ -232,7 +233,7 @@ impl ReplayArgs {
             return Err(Error::Usage("--speed: the trace has no times".to_owned()));
         }
         let unit_us = self.unit_us.or(recording.unit_us()).unwrap_or(1_000_000);
-        Ok(Some(Pace { unit_s: unit_us as f64 / 1e6 / speed }))
+        Ok(Some(ReplayPace { unit_s: unit_us as f64 / 1e6 / speed }))
     }
 }
 
@@ -245,7 +246,7 @@ pub(super) fn run_on(
     expected: &Expected,
     kind: &Kind,
     run: &EngineArgs,
-    pace: Option<Pace>,
+    pace: Option<ReplayPace>,
     directory: &Path,
 ) -> Result<Ran> {
     let (operator, options) = stand_in(recording);

@@ -17,4 +17,4 @@ pub use line::{BYTES_MAX, KEY_BYTES_MAX, Line, Op};
 pub use record::{Recorded, record};
 pub(crate) use value::{digest_of, fill};
 
-pub use replay::{Expected, Pace, Played, Player, expect, stand_in};
+pub use replay::{Expected, Played, Player, ReplayPace, expect, stand_in};

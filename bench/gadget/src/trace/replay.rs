@@ -49,7 +49,7 @@ pub struct Played {
 
 /// When each access is due.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Pace {
+pub struct ReplayPace {
     /// Seconds of a unit of event time.
     pub unit_s: f64,
 }
@@ -123,7 +123,7 @@ impl<'a> Player<'a> {
         recording: &'a Recording,
         expected: &'a Expected,
         engine: &mut dyn Engine,
-        pace: Option<Pace>,
+        pace: Option<ReplayPace>,
         watch: &mut Stopwatch,
     ) -> Result<Played> {
         let mut player = Player::new(recording, Returned::Compared(&expected.returned, 0));
@@ -167,7 +167,7 @@ impl<'a> Player<'a> {
     fn paced(
         &mut self,
         engine: &mut dyn Engine,
-        pace: Pace,
+        pace: ReplayPace,
         watch: &mut Stopwatch,
     ) -> Result<usize> {
         let (entries, mut at) = (self.recording.entries(), 0);

@@ -11,7 +11,7 @@ use alluvium_gadget::generator::Generator;
 use alluvium_gadget::measure::{Stopwatch, Timing};
 use alluvium_gadget::operator::{Name, Options};
 use alluvium_gadget::trace::{
-    Expected, Op, Pace, Played, Player, Reading, Recorded, Recording, Writer, expect, record,
+    Expected, Op, Played, Player, Reading, Recorded, Recording, ReplayPace, Writer, expect, record,
     stand_in,
 };
 use alluvium_gadget::{Error, Result};
@@ -176,7 +176,7 @@ fn a_paced_replay_takes_as_long_as_its_times_say() {
     }
     let expected = expect(&recording).unwrap();
     let (began, mut watch) = (Instant::now(), watch());
-    let pace = Some(Pace { unit_s: 0.005 });
+    let pace = Some(ReplayPace { unit_s: 0.005 });
     let played =
         Player::play(&recording, &expected, &mut BTree::default(), pace, &mut watch).unwrap();
     assert!(played.is_complete && began.elapsed() >= Duration::from_millis(95));

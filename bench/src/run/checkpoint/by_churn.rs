@@ -15,7 +15,7 @@ const SEED: u64 = 7;
 
 /// What was measured, one entry for each checkpoint.
 #[derive(Default)]
-struct Beside {
+struct ChurnFigures {
     /// Updates per second without checkpoints, by the clock.
     without: Vec<f64>,
     /// Rates while it was taken, by the clock and by processor time, of those without.
@@ -43,7 +43,7 @@ impl Run<'_> {
         for &percent in churn {
             let changed = share(self.args.records, percent);
             let mut keys = Keys::new(changed, Distribution::Uniform, SEED);
-            let mut beside = Beside::default();
+            let mut beside = ChurnFigures::default();
             let mut before = without.stretch_of_share(changed, &mut keys)?;
             for number in 0..self.args.checkpoints {
                 let during = self.beside_one(changed, &mut keys, number, &mut beside)?;
@@ -83,7 +83,7 @@ impl Run<'_> {
         changed: u64,
         keys: &mut Keys,
         number: u64,
-        beside: &mut Beside,
+        beside: &mut ChurnFigures,
     ) -> Result<Rate> {
         self.state.store.checkpoint(0)?;
         self.change_each(changed)?;
@@ -112,7 +112,7 @@ impl Run<'_> {
     }
 }
 
-impl Beside {
+impl ChurnFigures {
     fn columns(&self) -> String {
         let of = |values: &[f64]| Spread::of(values.iter().copied());
         let (without, wall) = (of(&self.without), of(&self.wall));
