@@ -125,7 +125,7 @@ mod tests {
     use std::collections::BTreeMap;
 
     /// Memory of the tests' tables, and how many records are restored.
-    const ROOM: u64 = if cfg!(miri) { MIB / 16 } else { MIB };
+    const ROOM: u64 = if cfg!(miri) { MIB / 4 } else { MIB };
     const RECORDS: u64 = if cfg!(miri) { 60 } else { 600 };
 
     fn context() -> StateContext {

@@ -86,12 +86,14 @@ fn grow(index: &mut Index, keys: u64, hash: impl Fn(u64) -> IndexHash) {
 
 #[test]
 fn entries_survive_growth_whatever_the_parameters() {
+    if cfg!(miri) {
+        grow(&mut index(8), 70, hash);
+        return;
+    }
     for buckets in [8, 16, 256] {
-        grow(&mut index(buckets), if cfg!(miri) { 40 } else { 4000 }, hash);
+        grow(&mut index(buckets), 4000, hash);
     }
-    if !cfg!(miri) {
-        grow(&mut index(256), 300_000, hash);
-    }
+    grow(&mut index(256), 300_000, hash);
 }
 
 #[test]
