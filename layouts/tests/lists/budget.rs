@@ -411,8 +411,7 @@ fn a_fold_of_many_runs_of_short_strings_stays_in_its_memory() {
 fn packed_records_of_short_strings_are_cut_by_what_they_take_in_memory() {
     let device = Simulated::new(5, Faults::none());
     let mut ground = Ground::new(Some(Arc::new(device)), 1 << 20, false);
-    let (mut lists, account) =
-        ground.open::<u64, String, _>(&AppendLog::new().pack_all()).unwrap();
+    let (mut lists, account) = ground.open::<u64, String, _>(&AppendLog::new().pack_all()).unwrap();
     let (slices, elements) = (30, 200);
     for slice in 0..slices {
         for _ in 0..elements {
