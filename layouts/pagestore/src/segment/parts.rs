@@ -136,14 +136,6 @@ impl PartRange {
             Self::Slices { first, last } => first <= last,
         }
     }
-
-    /// Returns whether a part may contain a key with a hash from `first` to `last`.
-    pub fn meets(&self, first: u64, last: u64) -> bool {
-        match self {
-            Self::Hashes { first: from, last: to } => *from <= last && first <= *to,
-            Self::All | Self::Slices { .. } => true,
-        }
-    }
 }
 
 impl ImagePart {
@@ -391,13 +383,5 @@ mod tests {
         let mut image = two();
         image.parts[1].range = PartRange::Slices { first: Time(2), last: Time(1) };
         assert_eq!(image.check(), Err("the range of a part ends before it begins"));
-    }
-
-    #[test]
-    fn a_range_of_hashes_meets_those_that_it_shares_one_with() {
-        let range = PartRange::Hashes { first: 10, last: 20 };
-        assert!(range.meets(0, 10) && range.meets(20, 30) && range.meets(12, 13));
-        assert!(!range.meets(0, 9) && !range.meets(21, 30));
-        assert!(PartRange::All.meets(5, 5));
     }
 }
