@@ -19,6 +19,8 @@ use crate::backend::any_layout::AnyLayout;
 /// assert_eq!(words.add("be", 1)?, 1);
 /// assert_eq!(words.add("be", 1)?, 2);
 /// assert_eq!(words.get("question")?, 0);
+/// assert_eq!(words.reset("be")?, 2);
+/// assert_eq!(words.get("be")?, 0);
 /// # Ok::<(), alluvium::Error>(())
 /// ```
 #[derive(Debug)]
