@@ -4,8 +4,8 @@
 //! two calls it keeps its cursors, so that nothing is read twice; they go when anything else is
 //! done in between.
 
-use std::collections::BTreeSet;
 use std::ops::{Range, RangeBounds};
+use std::sync::Arc;
 
 use alluvium_pagestore::{ErrorKind, Result, Time};
 
@@ -17,7 +17,7 @@ use super::gather::{Gathered, Stop};
 use super::key_unsafe::{KeyRef, OwnedKey, has};
 use super::notes::{View, resolve, views};
 use super::packed::is_paged;
-use super::run::{Mark, Run, RunCursor, Source};
+use super::run::{Mark, Run, RunCursor, Source, StoredRun};
 use crate::contract::lists::span;
 use crate::contract::table::Cursor;
 
@@ -334,30 +334,38 @@ impl ListsCore {
     }
 
     /// Cursors on those of the runs that views show that have something at the place of a key: there is no room for all.
-    /// Each is looked into before, one after the other.
+    /// Each is looked into before, one after the other. Making room may put others in their place, of the same names: only the
+    /// very runs that were looked into are left out.
     fn open_few(
         &mut self,
         packed: impl Fn(&Self) -> Vec<Time>,
         seen: &[View],
         (hash, place): (u64, u64),
     ) -> Result<Vec<RunCursor>> {
-        let mut without = BTreeSet::new();
+        let mut without: Vec<Arc<StoredRun>> = Vec::new();
         for (time, number) in self.runs_to_read(seen) {
-            let is_stored = |log: &Self| log.run(time, number).is_some_and(|r| r.memory.is_none());
-            let named = |log: &Self| vec![(time, number); usize::from(is_stored(log))];
+            let stored = |log: &Self| {
+                let run = log.run(time, number).filter(|run| run.memory.is_none());
+                run.and_then(|run| run.stored.clone())
+            };
+            let named = |log: &Self| vec![(time, number); usize::from(stored(log).is_some())];
             let mut one =
                 self.open_runs((|_: &Self| Vec::new(), named), |_, _| true, Some(hash))?;
             for cursor in &mut one {
                 cursor.seek(place)?;
                 if cursor.peek()? != Some(place) {
-                    without.insert((time, number));
+                    without.extend(stored(self));
                 }
             }
             self.count_reads(&mut one);
         }
+        let is_without = |log: &Self, (time, number): &(Time, u64)| {
+            let stored = log.run(*time, *number).and_then(|run| run.stored.as_ref());
+            stored.is_some_and(|stored| without.iter().any(|one| Arc::ptr_eq(one, stored)))
+        };
         let runs = |log: &Self| {
             let all = log.runs_to_read(seen);
-            all.into_iter().filter(|name| !without.contains(name)).collect()
+            all.into_iter().filter(|name| !is_without(log, name)).collect()
         };
         self.open_runs((packed, runs), |_, _| true, Some(hash))
     }

@@ -1,5 +1,6 @@
 //! Behaviours of lists, of all layouts that keep them, against a `BTreeMap`.
 
+mod a_list_is_read_where_all_runs_have_no_room;
 mod batches_of_many_lists_answer_like_a_map;
 mod budget;
 mod checkpoints_are_taken_while_lists_change;
