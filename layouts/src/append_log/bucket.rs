@@ -60,6 +60,8 @@ pub struct Bucket {
     notes_bytes: u64,
     /// Notes that were left when all runs were merged last: merging once more would leave them too.
     notes_left: u64,
+    /// How many there were when other states were asked for the memory of a merge.
+    pub asked_at: u64,
     /// Bytes of runs on storage that notes have cut off, about.
     cut_bytes: u64,
     /// Ranges of hashes whose keys have nothing any more in runs before some.
@@ -104,6 +106,7 @@ impl Bucket {
             notes: EntryTable::maybe_few_of(account.clone(), range, few_of),
             notes_bytes: 0,
             notes_left: 0,
+            asked_at: 0,
             cut_bytes: 0,
             gaps: Gaps::default(),
             noted: None,

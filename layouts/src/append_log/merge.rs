@@ -37,6 +37,9 @@ const NOTES_MAX: u64 = 4096;
 const NOTE_PER: u64 = 256;
 /// Such a part of the memory is enough for notes of a bucket: then its runs are merged too.
 const NOTES_SHARE: u64 = 16;
+/// The same of a bucket whose runs take so many times the memory.
+const NOTES_SHARE_OF_LARGE: u64 = 4;
+const LARGE: u64 = 16;
 /// A merge for which others have to give memory is tried again after so many notes.
 const NOTES_STEP: u64 = 64;
 /// How many times more runs a bucket may have whose lists are not read one by one.
@@ -89,7 +92,10 @@ impl ListsCore {
     fn notes_max(&self, bucket: &Bucket) -> u64 {
         // Tables double, and do not shrink before they are empty.
         let each = 2 * size_of::<Note>() as u64 + bucket.notes_bytes() / bucket.notes().max(1);
-        let share = (self.account.limit() / NOTES_SHARE / each).max(NOTES_STEP);
+        // Large lists are written again seldom.
+        let is_large = bucket.stored_bytes() > LARGE * self.account.limit();
+        let share = if is_large { NOTES_SHARE_OF_LARGE } else { NOTES_SHARE };
+        let share = (self.account.limit() / share / each).max(NOTES_STEP);
         share.min(NOTES_MAX.max(bucket.stored_bytes() / NOTE_PER))
     }
 
@@ -105,10 +111,16 @@ impl ListsCore {
         }
     }
 
-    /// Whether a bucket has so many new notes that other states are asked for the memory of a merge. Not with each note:
+    /// Whether a bucket has so many new notes that other states are asked for the memory of a merge. Once every few notes:
     /// they may have nothing to give.
-    fn asks_for_merge(&self, bucket: &Bucket) -> bool {
-        is_step(bucket) && bucket.new_notes() >= self.notes_max(bucket)
+    fn asks_for_merge(&mut self, time: Time) -> bool {
+        let bucket = &self.buckets[&time];
+        let (notes, wants) = (bucket.notes(), bucket.new_notes() >= self.notes_max(bucket));
+        let asks = wants && is_step(bucket) && bucket.asked_at != notes;
+        if asks && let Some(bucket) = self.buckets.get_mut(&time) {
+            bucket.asked_at = notes;
+        }
+        asks
     }
 
     /// Whether a bucket has more runs than reading it should meet. Those whose lists nobody asks
@@ -191,7 +203,7 @@ impl ListsCore {
         let room = bytes + self.sizes.slack;
         let what = "a merge of cleared lists";
         if self.account.available() < room
-            && !(self.asks_for_merge(bucket) && self.account.ensure(room, what).is_ok())
+            && !(self.asks_for_merge(time) && self.account.ensure(room, what).is_ok())
         {
             return false;
         }
