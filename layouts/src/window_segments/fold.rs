@@ -159,7 +159,7 @@ impl SegmentsCore {
         let Some(reads) = &self.reads else { return };
         let (left, usual) = (reads.left_bytes(), self.sizes.image_bytes);
         let mut own = 0;
-        if left > 0 && self.folding.is_none() {
+        if left > 0 && self.folding.is_none() && !self.has_lent() {
             self.gathering.give_up(&self.account);
             own = self.sizes.fold_bytes;
         }

@@ -168,12 +168,14 @@ impl SegmentsCore {
         Ok(self.slice_at(slot).runs.len() < before)
     }
 
+    /// Whether a merge has what is kept for folds.
+    pub(super) fn has_lent(&self) -> bool {
+        self.merging.as_ref().is_some_and(|merging| merging.lent > 0)
+    }
+
     /// Waits for a merge that has what is kept for folds.
     pub(super) fn wait_for_lent(&mut self) -> Result<()> {
-        match &self.merging {
-            Some(merging) if merging.lent > 0 => self.wait_for_merge(),
-            _ => Ok(()),
-        }
+        if self.has_lent() { self.wait_for_merge() } else { Ok(()) }
     }
 
     fn wait_for_merge(&mut self) -> Result<()> {
