@@ -143,7 +143,7 @@ fn play(layout: AppendLog, per_slice: u64, between: Between) {
 fn play_all(layout: impl Fn() -> AppendLog) {
     play(layout(), 8, Between::Nothing);
     play(layout(), 8, Between::Events(7));
-    play(layout(), 8, Between::FailedReads(5));
+    play(layout(), 8, Between::FailedReads(2));
     play(layout(), 24, Between::FailedReads(9));
 }
 

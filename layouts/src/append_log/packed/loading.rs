@@ -124,19 +124,21 @@ impl ListsCore {
     ) -> Result<bool> {
         let Some(packed) = self.packed.as_mut() else { return Ok(true) };
         let (steps, goes_on) = packed.loading.steps_of(buckets, !packed.loaded.is_empty());
-        let mut taken = 0;
-        while taken < steps && self.load_step(times, None)? {
-            taken += 1;
+        let (mut taken, mut loaded) = (0, Ok(true));
+        while taken < steps && matches!(loaded, Ok(true)) {
+            loaded = self.load_step(times, None);
+            taken += usize::from(matches!(loaded, Ok(true)));
         }
-        let is_done = times.iter().all(|time| self.to_load(*time).is_none());
+        let is_done = loaded.is_ok() && times.iter().all(|time| self.to_load(*time).is_none());
         if !is_done || taken > 0 {
             let loading = &mut self.packed.as_mut().expect("looked at above").loading;
             // What is loaded goes as soon as something else is done, and the fold loads it again.
             let (buckets, is_enough) = (buckets.clone(), is_done && !goes_on);
             loading.remember(LoadingFold { buckets, steps, is_done, is_enough });
-            loading.goes_on = !is_done;
+            // After an error too: what was loaded may be gone when the next call comes.
+            loading.goes_on = !is_done && loaded.is_ok();
         }
-        Ok(is_done)
+        loaded.map(|_| is_done)
     }
 
     /// Whether a slice is loaded as a whole, and not read part by part.
