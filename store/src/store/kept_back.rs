@@ -3,7 +3,7 @@
 //! Windows are several states in one memory, and each looks after its own next checkpoint. Heap states keep free what
 //! theirs takes, but book nothing: events of other states would take it. Opening takes a little more than was there, as
 //! tables grow in another order. Sessions that close are reads and writes, which want memory as any others do. So while
-//! memory is little, that is booked here: of the store, and of the state that has sessions in memory of its own.
+//! memory is little, that is booked here: of the store, and of sets of sessions in memory of their own.
 //!
 //! What it keeps true: an event is let in only if all of it is booked. It is lent while a state is opened, while a
 //! checkpoint is taken, and to windows that fire and lack memory; an event that comes beside a checkpoint leaves as
@@ -26,7 +26,7 @@ const TO_OPEN: u64 = 40 << 10;
 const TO_OPEN_SESSIONS: u64 = 24 << 10;
 /// What late events and progress take, once they are restored, that they did not take when they were new.
 const RESTORED: u64 = 8 << 10;
-/// What closing sessions takes of the memory of their state.
+/// What closing sessions takes of the memory of their sets.
 const TO_CLOSE: u64 = 32 << 10;
 
 /// What is kept back of one memory.
@@ -89,6 +89,13 @@ impl KeptBack {
         self.account.ensure(bytes, "what windows leave for checkpoints and for firing")
     }
 
+    /// Books what is missing, unless a checkpoint has it. Events are refused where that fails.
+    fn try_fill(&self) {
+        if !self.has_all() && !self.is_sealing.get() {
+            let _ = self.fill();
+        }
+    }
+
     /// Books what is missing, as far as there is room.
     ///
     /// # Errors
@@ -133,14 +140,34 @@ impl AllKeptBack {
         });
     }
 
-    /// A checkpoint is being taken, or no more.
-    pub(crate) fn seal(&self, is_sealing: bool) {
-        self.each(|kept| kept.is_sealing.set(is_sealing));
+    /// A checkpoint is being taken.
+    pub(crate) fn seal(&self) {
+        self.each(|kept| kept.is_sealing.set(true));
+    }
+
+    /// None is taken any more.
+    pub(crate) fn end_seal(&self) {
+        self.each(|kept| kept.is_sealing.set(false));
+        self.fill();
+    }
+
+    /// Books what is missing as far as there is room, so that no other state takes it before the next event.
+    pub(crate) fn fill(&self) {
+        self.each(KeptBack::try_fill);
     }
 }
 
+/// Windows that are being opened.
+pub(crate) struct WindowsToOpen {
+    is_new: bool,
+    meanwhile: Option<Reservation>,
+}
+
 /// What a handle of windows knows of what they keep back.
-pub(crate) struct KeptByWindows(Vec<Rc<KeptBack>>);
+pub(crate) struct KeptByWindows {
+    name: String,
+    all: Vec<Rc<KeptBack>>,
+}
 
 impl KeptByWindows {
     /// Before an event is let in.
@@ -149,26 +176,32 @@ impl KeptByWindows {
     /// [`ErrorKind::OverBudget`] if what is kept back has no room.
     #[inline]
     pub(crate) fn check(&self) -> Result<()> {
-        if self.0.iter().all(|kept| kept.has_all()) { Ok(()) } else { self.check_slowly() }
+        if self.all.iter().all(|kept| kept.has_all()) { Ok(()) } else { self.check_slowly() }
     }
 
     #[cold]
     #[inline(never)]
     fn check_slowly(&self) -> Result<()> {
-        self.0.iter().filter(|kept| !kept.has_all()).try_for_each(|kept| kept.check())
+        let checked =
+            self.all.iter().filter(|kept| !kept.has_all()).try_for_each(|kept| kept.check());
+        checked.map_err(|error| error.with("windows", &self.name))
     }
 
     /// Fires windows, with what is kept back if memory is short.
     pub(crate) fn fire(&self, fire: &mut dyn FnMut() -> Result<Advanced>) -> Result<Advanced> {
         match fire() {
-            Err(error) if error.kind() == ErrorKind::OverBudget && self.lend() => fire(),
+            Err(error) if error.kind() == ErrorKind::OverBudget && self.lend() => {
+                let fired = fire();
+                self.all.iter().for_each(|kept| kept.try_fill());
+                fired
+            }
             fired => fired,
         }
     }
 
     fn lend(&self) -> bool {
         let mut has_lent = false;
-        self.0.iter().for_each(|kept| has_lent |= kept.lend());
+        self.all.iter().for_each(|kept| has_lent |= kept.lend());
         has_lent
     }
 }
@@ -181,49 +214,69 @@ impl Inner {
         }
     }
 
-    /// Before windows are opened: if they are new, this is taken meanwhile, so that they open again where what a checkpoint
-    /// has of late events and of progress is in memory before the rest is opened.
+    /// Before the windows `name` are opened: if they are new, some memory is taken meanwhile, so that they open again where
+    /// what a checkpoint has of late events and of progress is in memory before the rest is opened.
     ///
     /// # Errors
     /// [`ErrorKind::OverBudget`] if there is no room for it.
-    pub(crate) fn keep_back_to_open(&self, name: &str) -> Result<Option<Reservation>> {
-        let is_new = self.checkpoints.borrow().base().is_none();
-        if !is_new || self.segments.is_none() || self.root.limit() > LITTLE {
-            return Ok(None);
+    pub(crate) fn keep_back_to_open(&self, name: &str) -> Result<WindowsToOpen> {
+        let progress = format!("{name}/progress");
+        let is_there = self.states.borrow().iter().any(|state| state.manifest.name == progress);
+        let is_restored = self.checkpoints.borrow().base().is_some() || self.sources.is_some();
+        let is_new = !is_there && !is_restored;
+        let mut meanwhile = None;
+        if is_new && self.segments.is_some() && self.root.limit() <= LITTLE {
+            let (account, bytes) = (self.root.clone(), RESTORED);
+            let reserved = account.reserve(MemoryKind::Buffers, bytes, "opening windows again");
+            reserved.map_err(|error| error.with("state", name))?;
+            meanwhile = Some(Reservation { account, bytes });
         }
-        let reserved = self.root.reserve(MemoryKind::Buffers, RESTORED, "opening windows again");
-        reserved.map_err(|error| error.with("state", name))?;
-        Ok(Some(Reservation { account: self.root.clone(), bytes: RESTORED }))
+        Ok(WindowsToOpen { is_new, meanwhile })
     }
 
-    /// The windows `name` were opened: their events leave what each state keeps, and what closing sessions takes.
+    /// The windows `name` were opened, whose sessions are in `sets` if they are sessions: their events leave what each state
+    /// keeps, and what closing sessions takes.
     ///
     /// # Errors
     /// [`ErrorKind::OverBudget`] if they are new and there is no memory for it.
-    pub(crate) fn keep_back(&self, name: &str, are_sessions: bool) -> Result<KeptByWindows> {
-        let (mut all, before) = (Vec::new(), self.kept_back.of_store.wanted.get());
+    pub(crate) fn keep_back(
+        &self,
+        name: &str,
+        sets: Option<&str>,
+        WindowsToOpen { is_new, meanwhile }: WindowsToOpen,
+    ) -> Result<KeptByWindows> {
+        drop(meanwhile);
+        let before = self.kept_back.of_store.wanted.get();
+        let mut kept = KeptByWindows { name: name.to_owned(), all: Vec::new() };
         if self.segments.is_none() {
-            return Ok(KeptByWindows(all));
+            return Ok(kept);
         }
         if self.root.limit() <= LITTLE {
+            let more = if sets.is_some() { TO_OPEN_SESSIONS } else { TO_OPEN };
             let of_store = &self.kept_back.of_store;
-            let states = self.states.borrow();
-            // States that are short of memory are written one after the other.
-            let kept = states.iter().map(|state| state.hooks.kept_bytes()).max().unwrap_or(0);
-            let more = if are_sessions { TO_OPEN_SESSIONS } else { TO_OPEN };
-            of_store.want((kept + more).max(before));
-            all.push(of_store.clone());
+            of_store.want((self.kept_by_parts(name) + more).max(before));
+            kept.all.push(of_store.clone());
         }
-        if are_sessions {
-            all.extend(self.keep_back_of(name));
-        }
-        let is_new = self.checkpoints.borrow().base().is_none();
-        if is_new && let Err(error) = all.iter().try_for_each(|kept| kept.fill()) {
-            all.iter().skip(1).for_each(|kept| kept.want(0));
+        kept.all.extend(sets.and_then(|sets| self.keep_back_of(sets)));
+        if !is_new {
+            self.kept_back.fill();
+        } else if let Err(error) = kept.check() {
+            kept.all.iter().for_each(|kept| kept.want(0));
             self.kept_back.of_store.want(before);
-            return Err(error.with("state", name));
+            return Err(error);
         }
-        Ok(KeptByWindows(all))
+        Ok(kept)
+    }
+
+    /// The most that a state of the windows `name` leaves free and does not book. States that are short of memory are written
+    /// one after the other.
+    fn kept_by_parts(&self, name: &str) -> u64 {
+        let states = self.states.borrow();
+        let is_part = |of: &str| {
+            of.strip_prefix(name).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+        };
+        let parts = states.iter().filter(|state| is_part(&state.manifest.name));
+        parts.map(|state| state.hooks.kept_bytes()).max().unwrap_or(0)
     }
 
     /// What the state `name` keeps back of memory of its own, if it has some, and little.
@@ -237,6 +290,7 @@ impl Inner {
         let mut of_states = self.kept_back.of_states.borrow_mut();
         of_states.retain(|(of, _)| of != name);
         let kept = KeptBack::new(&state.account, Some(Rc::downgrade(&state.hooks)));
+        kept.is_sealing.set(self.kept_back.of_store.is_sealing.get());
         kept.want(TO_CLOSE);
         of_states.push((name.to_owned(), kept.clone()));
         Some(kept)

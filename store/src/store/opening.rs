@@ -300,6 +300,8 @@ impl Inner {
         let claim = claimed.claim();
         let state = OpenState { manifest, account, hooks, cell, claimed, is_derived, groups };
         self.states.borrow_mut().push(state);
+        // It may have been lent.
+        self.kept_back.fill();
         claim
     }
 }

@@ -199,7 +199,7 @@ where
         let windows = windows.checked()?;
         let name = self.name().to_owned();
         let (store, layout, mover) = (self.store(), self.chosen_layout(), self.mover());
-        let meanwhile = store.0.keep_back_to_open(&name)?;
+        let to_open = store.0.keep_back_to_open(&name)?;
         // First, so that a move between two watermarks fails before anything else is installed.
         let progress = store.open_progress(&format!("{name}/progress"), &windows, mover)?;
         let progress = progress.keeping_to(self.own_keys());
@@ -240,8 +240,8 @@ where
                 Shaped::Sessions(Box::new(sessions))
             }
         };
-        drop(meanwhile);
-        let kept_back = store.0.keep_back(&name, windows.are_sessions())?;
+        let sets = windows.are_sessions().then(|| format!("{name}/sessions"));
+        let kept_back = store.0.keep_back(&name, sets.as_deref(), to_open)?;
         Ok(Holistic { name, shape, kept_back })
     }
 }

@@ -128,7 +128,7 @@ impl Seal {
         }
         drop(dropped);
         checkpoints.sealing = Some(sealing);
-        inner.kept_back.seal(true);
+        inner.kept_back.seal();
         drop((checkpoints, states));
         // From here on, what is dropped is aborted.
         let store = store.clone();
@@ -384,10 +384,10 @@ impl Seal {
 
     /// Tells the states what became of it.
     fn tell(&self, outcome: CheckpointOutcome) {
-        self.store.0.kept_back.seal(false);
         for state in &*self.store.0.states.borrow() {
             state.hooks.checkpointed(outcome);
         }
+        self.store.0.kept_back.end_seal();
     }
 }
 

@@ -237,6 +237,7 @@ impl Store {
     }
 
     fn export_where(&self, out: impl Write, is_wanted: impl Fn(&str) -> bool) -> Result<Exported> {
+        self.0.kept_back.lend();
         let states = self.0.states.borrow();
         let mut wanted: Vec<&OpenState> = states
             .iter()
@@ -260,6 +261,7 @@ impl Store {
             exported.states += 1;
         }
         file.end()?;
+        self.0.kept_back.fill();
         Ok(exported)
     }
 
