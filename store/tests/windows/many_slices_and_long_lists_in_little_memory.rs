@@ -197,7 +197,11 @@ fn holistic_sessions_of_any_number_of_keys_are_taken() {
 /// Each key has sessions of five events; all sessions are open at once.
 fn take_sessions(memory: u64, keys: u64, rounds: i64) {
     let gap = 10_000;
-    let store = store(memory, Helpers::Inline);
+    let device = Simulated::new(7, Faults::none());
+    let reopened = || {
+        let builder = Store::in_memory().memory(memory).max_value(4 * KIB);
+        builder.helpers(Helpers::Inline).device(Arc::new(device.clone())).open().unwrap()
+    };
     let windows = Windows::session(nanos(gap));
     let all = |_: &u64,
                _: alluvium::Window,
@@ -210,11 +214,12 @@ fn take_sessions(memory: u64, keys: u64, rounds: i64) {
         emit(all);
         Ok(())
     };
-    let mut sessions = store
-        .holistic::<u64, u64>("sessions")
-        .layout(packing())
-        .open(windows, process(all))
-        .unwrap();
+    let open = |store: &Store| {
+        let open = store.holistic::<u64, u64>("sessions").layout(packing());
+        open.open(windows, process(all)).unwrap()
+    };
+    let mut store = reopened();
+    let mut sessions = open(&store);
     let (mut told, mut wanted) = (Vec::new(), Vec::new());
     for round in 0..rounds {
         let first = round * 4 * gap;
@@ -232,6 +237,11 @@ fn take_sessions(memory: u64, keys: u64, rounds: i64) {
             });
         }
         wanted.extend(model);
+        // All of them are there again in the same memory.
+        store.checkpoint(round as u64).unwrap();
+        drop((sessions, store));
+        store = reopened();
+        sessions = open(&store);
         let mut out =
             |key: &u64, _: alluvium::Window, all: Vec<u64>, _: i64| told.push((*key, all));
         while !sessions.advance(Time(first + 3 * gap), 100, &mut out).unwrap().done {
