@@ -1,12 +1,12 @@
-//! A job whose states are in a layout of its own, a `BTreeMap`: counts and sums whose key groups move all the time, a
-//! join, and an operator of its own. It is killed three times on the way and goes on each time, with
-//! another number of workers; then its results are compared with those of a run that was left alone.
+//! A job whose states are in a layout of its own, a `BTreeMap`: counts, a join, and an operator of its own, whose key
+//! groups move all the time. It is killed three times on the way and goes on each time, with another number of
+//! workers; then its results are compared with those of a run that was left alone.
 //!
 //! `cargo run -p alluvium-timely --example own_layout`
 
 mod btree;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
@@ -59,6 +59,7 @@ fn results<'scope>(
 
     let even = numbers.clone().filter(|number| number % 2 == 0).key_by(state, |number| number / 2);
     let odd = numbers.clone().filter(|number| number % 2 == 1).key_by(state, |number| number / 2);
+    let even = even.migratable(moves.clone());
     let pairs = even.join(odd, spec("pairs"), |half, _, _| half % KEYS)?.map(|(key, _, _)| key);
     let pairs = pairs.key_by(state, |key| *key).rolling(spec("counted-pairs"), Counting)?;
 
@@ -111,8 +112,12 @@ fn tell_moves(
 }
 
 /// Runs the job over so many numbers on so many workers in `directory`, from the last checkpoint there on.
-/// Gives the results, the number that it began at, and whether key groups are away from home at its end.
-fn run(directory: &Path, workers: u64, numbers: u64) -> alluvium::Result<(Results, u64, bool)> {
+/// Gives the results, the number that it began at, and the operators whose key groups are away from home at its end.
+fn run(
+    directory: &Path,
+    workers: u64,
+    numbers: u64,
+) -> alluvium::Result<(Results, u64, BTreeSet<String>)> {
     let store = StoreConfig { directory: Some(directory.into()), ..StoreConfig::default() };
     let config = timely::Config::process(workers as usize);
     let parts = execute(config, store.into(), move |worker, state| {
@@ -163,21 +168,22 @@ fn run(directory: &Path, workers: u64, numbers: u64) -> alluvium::Result<(Result
             }
             state.step_or_nap(worker, Duration::from_micros(50))?;
         }
-        let has_moved = !state.store().moved_units()?.is_empty();
+        let moved = state.store().moved_units()?.into_iter().map(|(operator, _)| operator);
+        let moved: BTreeSet<String> = moved.collect();
         drop((input, control));
         while worker.has_dataflows() {
             state.step(worker)?;
         }
-        Ok((heard.into_iter().collect::<Vec<Result>>(), begin, has_moved))
+        Ok((heard.into_iter().collect::<Vec<Result>>(), begin, moved))
     })?;
     let begin = parts.iter().map(|part| part.1).min().unwrap_or(0);
-    let has_moved = parts.iter().any(|part| part.2);
+    let moved = parts.iter().flat_map(|part| part.2.clone()).collect();
     let mut results = Results::new();
     for (what, key, result) in parts.into_iter().flat_map(|part| part.0) {
         let greatest = results.entry((what, key)).or_insert(result);
         *greatest = result.max(*greatest);
     }
-    Ok((results, begin, has_moved))
+    Ok((results, begin, moved))
 }
 
 /// What a run that was left alone gives.
@@ -218,10 +224,10 @@ pub fn kill_and_restore(
         child.wait()?;
         println!("killed with {workers} workers");
     }
-    let (results, begin, has_moved) = run(&directory, 2, NUMBERS_IN_ALL)?;
+    let (results, begin, moved) = run(&directory, 2, NUMBERS_IN_ALL)?;
     println!("went on at number {begin} of {NUMBERS_IN_ALL}");
     assert!(begin > 0, "it went on");
-    assert!(has_moved, "key groups moved");
+    assert!(moved.iter().eq(["counts", "pairs", "sums"]), "key groups moved: {moved:?}");
     assert_eq!(results, expected(), "as if nothing had happened");
     println!("the {} results are those of a run that was left alone", results.len());
     Ok(())

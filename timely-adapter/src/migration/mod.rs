@@ -61,10 +61,11 @@ struct Chunk {
 }
 
 /// A keyed stream for an operator whose key groups move; made by [`Keyed::migratable`]. Continue
-/// with [`Stateful`], [`Rolling`], [windows](crate::Windowing), [`LookupJoin`](crate::LookupJoin) or
-/// [`LookupExternal`](crate::LookupExternal). Maps (expiring ones too),
-/// counters, lists, time-ordered maps and the operator's timers move with their key groups. A value
-/// has no key and stays with its worker. Other states are refused.
+/// with [`Stateful`], [`Rolling`], [`Join`](crate::Join),
+/// [windows](crate::Windowing), [`LookupJoin`](crate::LookupJoin) or
+/// [`LookupExternal`](crate::LookupExternal). Maps (expiring ones too), counters, lists, time-ordered
+/// maps and the operator's timers move with their key groups. A value has no key and stays with its
+/// worker. Other states are refused. Both sides of a join move.
 pub struct Migratable<'scope, T: EventTime, D, F> {
     pub(crate) keyed: Keyed<'scope, T, D, F>,
     pub(crate) control: StreamVec<'scope, T, MoveGroup>,

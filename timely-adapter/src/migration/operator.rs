@@ -43,14 +43,12 @@ impl<T: EventTime, K: Key, D, B: Body<T, K, D>> Host<T, K, D> for At<'_, '_, T, 
     }
 }
 
-/// The operator, with the router in front of it. A group that was sent counts where it goes at once, or from
-/// when it is there on.
+/// The operator, with the router in front of it.
 pub(crate) fn moving<'scope, T, K, D, F, B>(
     (keyed, control): (Keyed<'scope, T, D, F>, StreamVec<'scope, T, MoveGroup>),
     (name, mover): (&str, Mover),
     prepared: Prepared<K>,
     mut body: B,
-    leaves_at_once: bool,
 ) -> Result<StreamVec<'scope, T, B::Row>>
 where
     T: EventTime,
@@ -63,7 +61,7 @@ where
     let (scope, progress, groups) = (stream.scope(), Progress::new(), state.key_groups());
     let unit = (name, mover.clone());
     let (routed, chunks) =
-        router::route(stream, control, key.clone(), &state, unit, &progress, leaves_at_once)?;
+        router::route(stream, control, key.clone(), &state, unit, &progress, B::LEAVES_AT_ONCE)?;
     let rows_pact = Exchange::<Routed<D>, _>::new(|row: &Routed<D>| u64::from(row.0));
     let chunks_pact = Exchange::<Chunk, _>::new(|chunk: &Chunk| u64::from(chunk.to));
     let mut ready = Vec::<(K, D)>::new();
@@ -147,7 +145,7 @@ where
         let (body, prepared) =
             begin::<T, K, D, _, _, _, _, _>(&keyed.state, &opener, open, rows, due)?;
         let mover = opener.mover().expect("a moving operator has one").clone();
-        moving((keyed, control), (&name, mover), prepared, body, false)
+        moving((keyed, control), (&name, mover), prepared, body)
     }
 }
 

@@ -5,13 +5,12 @@ use alluvium::time::nanos;
 use alluvium::{Error, ErrorKind, Key, Result, State, Time, TimeMap};
 use timely::ExchangeData;
 use timely::dataflow::operators::Capability;
-use timely::dataflow::operators::core::Concat;
-use timely::dataflow::operators::vec::Map;
 
 use crate::Changes;
 use crate::event_time::EventTime;
 use crate::intake::{Intake, Prepared, Right, Work};
-use crate::operators::key_by::{KeyBy, Keyed};
+use crate::operators::key_by::Keyed;
+use crate::operators::merged::{Row, both_sides};
 use crate::operators::shell::{Body, Now, Output, advance_under, timed};
 use crate::operators::spec::{OperatorState, Spec};
 
@@ -160,21 +159,13 @@ where
             from: upper.saturating_neg(),
             to: lower.saturating_neg(),
         };
-        let (left_key, right_key) = (self.key, other.key);
-        let key = move |row: &std::result::Result<A, B>| match row {
-            Ok(row) => left_key(row),
-            Err(row) => right_key(row),
-        };
-        let both = self.stream.map(Ok).concat(other.stream.map(Err)).key_by(&worker, key);
+        let both = both_sides(self, other);
         let prepared = Prepared::<K>::new::<T, Row<A, B>>(&worker, &opener)?;
         let (held, found) = (None, Vec::new());
         let body = Near { left, right, at, other_at, pair, held, found };
         Ok(timed(both, &name, prepared, body))
     }
 }
-
-/// A row of one of the two sides.
-type Row<A, B> = std::result::Result<A, B>;
 
 /// Both sides, and what makes pairs of them.
 struct Near<T, K, A, B, R, L, P, Q, M>

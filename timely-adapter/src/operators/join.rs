@@ -5,10 +5,14 @@ use timely::ExchangeData;
 use timely::progress::Timestamp;
 
 use crate::Changes;
+use crate::event_time::EventTime;
 use crate::intake::{Prepared, Right, Work};
+use crate::migration::Migratable;
 use crate::operators::join_sides::JoinSides;
 use crate::operators::key_by::Keyed;
-use crate::operators::shell::{Output, untimed_of_two};
+use crate::operators::merged::{Row, both_sides};
+use crate::operators::placing::{Moved, Placing};
+use crate::operators::shell::{Body, Output, untimed_of_two};
 use crate::operators::spec::{OperatorState, Spec};
 
 /// Extension trait: incremental joins of two keyed streams.
@@ -81,60 +85,116 @@ where
     {
         let name = spec.id().to_owned();
         let states = OperatorState::new(&self.state, spec)?;
-        let JoinSides { mut left, mut right } =
-            JoinSides::<K, A, B, R, L>::new(states.map("left")?, states.map("right")?);
-        let prepared = Prepared::<K>::new::<T, Either<A, B>>(&self.state, &states)?;
-        let apply = move |at: &Right<'_, T>,
-                          work: Work<'_, K, Either<A, B>>,
-                          output: &mut Output<'_, T, (R, T, i64)>|
-              -> Result<()> {
-            let Work::Rows(rows) = work else { unreachable!("there are no timers") };
-            let mut session = output.session(at);
-            while let Some((_, first)) = rows.first() {
-                let emit = |row| session.give((row, at.time().clone(), 1));
-                match first {
-                    Either::Left(_) => {
-                        let pair = |key: &K, a: &A, b: &B| pair(key, a, b);
-                        left.apply(rows, Either::left, Either::Left, &mut right.rows, pair, emit)?;
-                    }
-                    Either::Right(_) => {
-                        let pair = |key: &K, b: &B, a: &A| pair(key, a, b);
-                        right.apply(
-                            rows,
-                            Either::right,
-                            Either::Right,
-                            &mut left.rows,
-                            pair,
-                            emit,
-                        )?;
-                    }
-                }
-            }
-            Ok(())
+        let mut body = Pairing::open(&states, pair)?;
+        let prepared = Prepared::<K>::new::<T, Row<A, B>>(&self.state, &states)?;
+        let apply = move |right: &Right<'_, T>,
+                          work: Work<'_, K, Row<A, B>>,
+                          output: &mut Output<'_, T, (R, T, i64)>| {
+            body.apply(right, work, output)
         };
-        let (left, right) = ((self, Either::Left), (other, Either::Right));
-        Ok(untimed_of_two(left, right, &name, prepared, apply))
+        Ok(untimed_of_two((self, Ok), (other, Err), &name, prepared, apply))
     }
 }
 
-/// A row of one of the two streams.
-enum Either<A, B> {
-    Left(A),
-    Right(B),
+/// Key groups of both sides move together: a row goes to the worker that has its group at its time, and with the
+/// group go the rows of both sides. So each pair is made once, at the worker that has its later row.
+impl<'scope, T, K, A, F> Join<'scope, T, K, A> for Migratable<'scope, T, A, F>
+where
+    T: EventTime,
+    K: Key,
+    A: ExchangeData + State,
+    F: Fn(&A) -> K + 'static,
+{
+    fn join<B, G, R, L>(
+        self,
+        other: Keyed<'scope, T, B, G>,
+        spec: Spec<L>,
+        pair: impl Fn(&K, &A, &B) -> R + 'static,
+    ) -> Result<Changes<'scope, T, R>>
+    where
+        B: ExchangeData + State,
+        G: Fn(&B) -> K + 'static,
+        R: Clone + 'static,
+        L: Layout<K, Vec<A>> + Layout<K, Vec<B>>,
+    {
+        let Migratable { keyed, control } = self;
+        let both = both_sides(keyed, other);
+        Moved(control).start(both, spec, |states| Pairing::open(states, pair))
+    }
 }
 
-impl<A, B> Either<A, B> {
-    fn left(self) -> std::result::Result<A, Self> {
-        match self {
-            Either::Left(a) => Ok(a),
-            other => Err(other),
-        }
+/// Both sides, and what makes pairs of them.
+struct Pairing<K, A, B, R, L, P>
+where
+    K: Key,
+    A: State,
+    B: State,
+    L: Layout<K, Vec<A>> + Layout<K, Vec<B>>,
+{
+    sides: JoinSides<K, A, B, R, L>,
+    pair: P,
+}
+
+impl<K, A, B, R, L, P> Pairing<K, A, B, R, L, P>
+where
+    K: Key,
+    A: State,
+    B: State,
+    L: Layout<K, Vec<A>> + Layout<K, Vec<B>>,
+    P: Fn(&K, &A, &B) -> R,
+{
+    fn open(states: &OperatorState<'_, L>, pair: P) -> Result<Self> {
+        let sides = JoinSides::new(states.map("left")?, states.map("right")?);
+        Ok(Self { sides, pair })
     }
 
-    fn right(self) -> std::result::Result<B, Self> {
-        match self {
-            Either::Right(b) => Ok(b),
-            other => Err(other),
+    fn apply<T: Timestamp>(
+        &mut self,
+        at: &Right<'_, T>,
+        work: Work<'_, K, Row<A, B>>,
+        output: &mut Output<'_, T, (R, T, i64)>,
+    ) -> Result<()>
+    where
+        R: Clone + 'static,
+    {
+        let (JoinSides { left, right }, pair) = (&mut self.sides, &self.pair);
+        let Work::Rows(rows) = work else { unreachable!("there are no timers") };
+        let mut session = output.session(at);
+        while let Some((_, first)) = rows.first() {
+            let emit = |row| session.give((row, at.time().clone(), 1));
+            if first.is_ok() {
+                left.apply(rows, |row| row.map_err(Err), Ok, &mut right.rows, pair, emit)?;
+            } else {
+                let mine = |row: Row<A, B>| row.map_or_else(Ok, |row| Err(Ok(row)));
+                let pair = |key: &K, b: &B, a: &A| pair(key, a, b);
+                right.apply(rows, mine, Err, &mut left.rows, pair, emit)?;
+            }
         }
+        Ok(())
+    }
+}
+
+impl<T, K, A, B, R, L, P> Body<T, K, Row<A, B>> for Pairing<K, A, B, R, L, P>
+where
+    T: EventTime,
+    K: Key,
+    A: State,
+    B: State,
+    R: Clone + 'static,
+    L: Layout<K, Vec<A>> + Layout<K, Vec<B>>,
+    P: Fn(&K, &A, &B) -> R + 'static,
+{
+    type Row = (R, T, i64);
+
+    fn apply(
+        &mut self,
+        right: &Right<'_, T>,
+        work: Work<'_, K, Row<A, B>>,
+        output: &mut Output<'_, T, Self::Row>,
+    ) -> Result<()> {
+        let Work::Rows(rows) = work else { unreachable!("there are no timers") };
+        // Rows that have waited are of both sides by turns, and each change of sides moves all that are left.
+        rows.sort_by_key(|(_, row)| row.is_err());
+        Pairing::apply(self, right, Work::Rows(rows), output)
     }
 }

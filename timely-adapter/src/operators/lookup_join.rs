@@ -6,18 +6,18 @@ use alluvium::states::BatchError;
 use alluvium::{Key, Layout, Map, Result, State};
 use timely::ExchangeData;
 use timely::dataflow::channels::pact::Pipeline;
-use timely::dataflow::operators::Capability;
 use timely::dataflow::operators::generic::operator::Operator;
 use timely::progress::Timestamp;
 
 use crate::Changes;
 use crate::event_time::EventTime;
-use crate::intake::{Intake, Prepared, Right, Work};
-use crate::migration::{Migratable, moving};
+use crate::intake::{Prepared, Right, Work};
+use crate::migration::Migratable;
 use crate::operators::key_by::{Builder, Keyed};
 use crate::operators::merged::{Arrival, merged};
+use crate::operators::placing::{Moved, Placing};
 use crate::operators::shared_table::SharedTable;
-use crate::operators::shell::{Body, Now, Output, untimed_of_two};
+use crate::operators::shell::{Body, Output, untimed_of_two};
 use crate::operators::spec::{OperatorState, Spec};
 
 /// Extension trait: enriches keyed rows from a table.
@@ -193,13 +193,10 @@ where
         L: Layout<K, V>,
     {
         let Migratable { keyed, control } = self;
-        let (state, name) = (keyed.state.clone(), spec.id().to_owned());
-        let states = OperatorState::moving(&state, spec)?;
-        let look_ups = LookUps { table: states.map("table")?, value, pair, of: PhantomData };
-        let prepared = Prepared::<K>::new::<T, Arrival<D, U>>(&state, &states)?;
-        let mover = states.mover().expect("a moving operator has one").clone();
-        let keyed = merged(keyed, updates, &name);
-        moving((keyed, control), (&name, mover), prepared, look_ups, false)
+        let keyed = merged(keyed, updates, spec.id());
+        Moved(control).start(keyed, spec, |states| {
+            Ok(LookUps { table: states.map("table")?, value, pair, of: PhantomData })
+        })
     }
 }
 
@@ -270,17 +267,6 @@ where
     ) -> Result<()> {
         LookUps::apply(self, right, work, output)
     }
-
-    fn advance(
-        &mut self,
-        _now: Now,
-        _intake: &mut Intake<T, K, Arrival<D, U>>,
-        _output: &mut Output<'_, T, Self::Row>,
-    ) -> bool {
-        false
-    }
-
-    fn begin(&mut self, _first: Capability<T>) {}
 }
 
 /// Applies updates to the table, in their order, until one fails.

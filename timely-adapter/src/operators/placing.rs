@@ -1,4 +1,4 @@
-//! Whether the key groups of a windowed operator move, as a type: only a dataflow that lets them move compiles
+//! Whether the key groups of an operator move, as a type: only a dataflow that lets them move compiles
 //! the router and what installs groups.
 
 #![allow(
@@ -127,6 +127,6 @@ impl<'scope, T: EventTime> Placing<'scope, T> for Moved<'scope, T> {
         body.go_to_first()?;
         let prepared = Prepared::<K>::new::<T, D>(&keyed.state, &opener)?;
         let mover = opener.mover().expect("a moving operator has one").clone();
-        moving((keyed, self.0), (&name, mover), prepared, body, true)
+        moving((keyed, self.0), (&name, mover), prepared, body)
     }
 }

@@ -24,6 +24,9 @@ pub(crate) trait Body<T: EventTime, K: Key, D>: 'static {
     /// What comes out.
     type Row: 'static;
 
+    /// Whether a key group that was sent counts where it goes at once: else from when it is there on.
+    const LEAVES_AT_ONCE: bool = false;
+
     /// Applies rows, or timers that are due. Leaves in `work` what an error has left undone.
     fn apply(
         &mut self,
@@ -35,10 +38,12 @@ pub(crate) trait Body<T: EventTime, K: Key, D>: 'static {
     /// Does what is due by now; says whether some of it is left for the next step.
     fn advance(
         &mut self,
-        now: Now,
-        intake: &mut Intake<T, K, D>,
-        output: &mut Output<'_, T, Self::Row>,
-    ) -> bool;
+        _now: Now,
+        _intake: &mut Intake<T, K, D>,
+        _output: &mut Output<'_, T, Self::Row>,
+    ) -> bool {
+        false
+    }
 
     /// Goes to the first time of all, before the first schedule of an operator whose key groups move.
     ///
@@ -49,7 +54,7 @@ pub(crate) trait Body<T: EventTime, K: Key, D>: 'static {
     }
 
     /// Takes the first capability of the operator.
-    fn begin(&mut self, first: Capability<T>);
+    fn begin(&mut self, _first: Capability<T>) {}
 
     /// The watermark of the last step, if what was due in it has not been done in full. Input waits for that.
     fn owed(&self) -> Option<Time> {

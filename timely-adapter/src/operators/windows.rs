@@ -404,6 +404,8 @@ where
 {
     type Row = FiredRow<T, K, R, D>;
 
+    const LEAVES_AT_ONCE: bool = true;
+
     fn apply(
         &mut self,
         right: &Right<'_, T>,

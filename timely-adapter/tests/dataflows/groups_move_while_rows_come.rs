@@ -27,20 +27,20 @@ use timely::dataflow::{ProbeHandle, StreamVec};
 
 use crate::common::Consolidated;
 
-const GROUPS: u16 = 16;
-const STEPS: i64 = 26;
-const NAP: Duration = Duration::from_millis(1);
+pub const GROUPS: u16 = 16;
+pub const STEPS: i64 = 26;
+pub const NAP: Duration = Duration::from_millis(1);
 /// Time between two steps.
-const TICK: i64 = 10_000;
+pub const TICK: i64 = 10_000;
 
 type Row = (u64, i64);
 type Result<T> = alluvium::Result<T>;
 
 /// Seeded chance.
-struct Dice(u64);
+pub struct Dice(pub u64);
 
 impl Dice {
-    fn below(&mut self, limit: u64) -> u64 {
+    pub fn below(&mut self, limit: u64) -> u64 {
         self.0 += 1;
         alluvium::types::hash_word(alluvium::types::hash_word(self.0)) % limit
     }
@@ -70,7 +70,7 @@ impl Case {
 }
 
 /// Moves of random groups to random workers, and in the end all of them home if asked.
-fn moves(seed: u64, workers: usize, count: u64, home: bool) -> Vec<(i64, MoveGroup)> {
+pub fn moves(seed: u64, workers: usize, count: u64, home: bool) -> Vec<(i64, MoveGroup)> {
     let mut dice = Dice(seed << 40);
     let mut moves: Vec<_> = (0..count)
         .map(|_| {

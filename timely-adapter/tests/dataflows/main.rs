@@ -14,6 +14,7 @@ mod an_operators_id_is_free_again;
 mod cold_reads_are_parked;
 mod groups_move_while_rows_come;
 mod join_pairs_all_rows_in_any_order_of_arrival;
+mod joins_move_while_rows_come;
 mod keys_of_other_workers_are_refused;
 mod look_ups_see_the_table_as_it_is;
 mod pieces_of_a_group_wait_for_those_before_them;
