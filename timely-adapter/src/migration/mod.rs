@@ -61,7 +61,7 @@ struct Chunk {
 }
 
 /// A keyed stream for an operator whose key groups move; made by [`Keyed::migratable`]. Continue
-/// with [`Stateful`], [`Rolling`], [`Join`](crate::Join),
+/// with [`Stateful`], [`Rolling`], [`Join`](crate::Join), [`IntervalJoin`](crate::IntervalJoin),
 /// [windows](crate::Windowing), [`LookupJoin`](crate::LookupJoin) or
 /// [`LookupExternal`](crate::LookupExternal). Maps (expiring ones too), counters, lists, time-ordered
 /// maps and the operator's timers move with their key groups. A value has no key and stays with its

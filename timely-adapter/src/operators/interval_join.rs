@@ -8,10 +8,12 @@ use timely::dataflow::operators::Capability;
 
 use crate::Changes;
 use crate::event_time::EventTime;
-use crate::intake::{Intake, Prepared, Right, Work};
+use crate::intake::{Intake, Right, Work};
+use crate::migration::Migratable;
 use crate::operators::key_by::Keyed;
 use crate::operators::merged::{Row, both_sides};
-use crate::operators::shell::{Body, Now, Output, advance_under, timed};
+use crate::operators::placing::{Fixed, Moved, Placing};
+use crate::operators::shell::{Body, Now, Output, advance_under};
 use crate::operators::spec::{OperatorState, Spec};
 
 /// Rows that are dropped each time the operator is scheduled, about.
@@ -142,28 +144,39 @@ where
         R: Clone + 'static,
         L: ListsLayout<K, (Time, (Time, A))> + ListsLayout<K, (Time, (Time, B))>,
     {
-        let (lower, upper) = bounds;
-        if upper < lower {
-            let message = format!("an interval from {lower} ns to {upper} ns has no times");
-            return Err(Error::new(ErrorKind::Config, message).with("operator", spec.id()));
-        }
-        let name = spec.id().to_owned();
-        let worker = self.state.clone();
-        let opener = OperatorState::new(&worker, spec)?;
-        let width = nanos((upper.saturating_sub(lower) / SLICES).max(1));
-        let bounds = format!("rows that are {lower} to {upper} ns apart");
-        let rows = opener.rows_by_time("left", width, Some(&bounds))?;
-        let left = TimedSide { rows, from: lower, to: upper };
-        let right = TimedSide {
-            rows: opener.rows_by_time("right", width, Some(&bounds))?,
-            from: upper.saturating_neg(),
-            to: lower.saturating_neg(),
-        };
-        let both = both_sides(self, other);
-        let prepared = Prepared::<K>::new::<T, Row<A, B>>(&worker, &opener)?;
-        let (held, found) = (None, Vec::new());
-        let body = Near { left, right, at, other_at, pair, held, found };
-        Ok(timed(both, &name, prepared, body))
+        let (both, times) = (both_sides(self, other), (at, other_at));
+        Fixed.start(both, spec, |states| Near::open(states, times, bounds, pair))
+    }
+}
+
+/// Key groups of both sides move together: a row goes to the worker that has its group at its time, and with the
+/// group go the rows of both sides that may still have partners. Where it comes to, no row is dropped that the rows
+/// which wait for it may still pair with.
+impl<'scope, T, K, A, F> IntervalJoin<'scope, T, K, A> for Migratable<'scope, T, A, F>
+where
+    T: EventTime,
+    K: Key,
+    A: ExchangeData + State,
+    F: Fn(&A) -> K + 'static,
+{
+    fn interval_join<B, G, R, L>(
+        self,
+        at: impl Fn(&A) -> Time + 'static,
+        other: Keyed<'scope, T, B, G>,
+        other_at: impl Fn(&B) -> Time + 'static,
+        bounds: (i64, i64),
+        spec: Spec<L>,
+        pair: impl Fn(&K, &A, &B) -> R + 'static,
+    ) -> Result<Changes<'scope, T, R>>
+    where
+        B: ExchangeData + State,
+        G: Fn(&B) -> K + 'static,
+        R: Clone + 'static,
+        L: ListsLayout<K, (Time, (Time, A))> + ListsLayout<K, (Time, (Time, B))>,
+    {
+        let Migratable { keyed, control } = self;
+        let (both, times) = (both_sides(keyed, other), (at, other_at));
+        Moved(control).start(both, spec, |states| Near::open(states, times, bounds, pair))
     }
 }
 
@@ -183,6 +196,8 @@ where
     pair: M,
     /// At the time up to which rows were dropped: of use only to an operator that fails while it purges.
     held: Option<Capability<T>>,
+    /// The least time of what waits for key groups that are on their way.
+    arriving: Time,
     /// The pairs of a row.
     found: Vec<R>,
 }
@@ -198,6 +213,29 @@ where
     Q: Fn(&B) -> Time,
     M: Fn(&K, &A, &B) -> R,
 {
+    fn open(
+        states: &OperatorState<'_, L>,
+        (at, other_at): (P, Q),
+        (lower, upper): (i64, i64),
+        pair: M,
+    ) -> Result<Self> {
+        if upper < lower {
+            let message = format!("an interval from {lower} ns to {upper} ns has no times");
+            return Err(Error::new(ErrorKind::Config, message).with("operator", states.id()));
+        }
+        let width = nanos((upper.saturating_sub(lower) / SLICES).max(1));
+        let bounds = format!("rows that are {lower} to {upper} ns apart");
+        let rows = states.rows_by_time("left", width, Some(&bounds))?;
+        let left = TimedSide { rows, from: lower, to: upper };
+        let right = TimedSide {
+            rows: states.rows_by_time("right", width, Some(&bounds))?,
+            from: upper.saturating_neg(),
+            to: lower.saturating_neg(),
+        };
+        let (held, arriving, found) = (None, Time::MAX, Vec::new());
+        Ok(Self { left, right, at, other_at, pair, held, arriving, found })
+    }
+
     /// Finds the pairs of a row that was sent with `sent`, and keeps it. Partners first: what fails leaves
     /// nothing done.
     fn meet(&mut self, key: &K, row: &Row<A, B>, sent: Time) -> Result<()> {
@@ -264,6 +302,7 @@ where
         intake: &mut Intake<T, K, Row<A, B>>,
         _: &mut Output<'_, T, Self::Row>,
     ) -> bool {
+        let now = Now { limit: now.limit.min(self.arriving), ..now };
         let (left, right) = (&mut self.left, &mut self.right);
         advance_under(&mut self.held, now, intake, |_| {
             Ok(left.purge(now.limit)? & right.purge(now.limit)?)
@@ -272,5 +311,9 @@ where
 
     fn begin(&mut self, first: Capability<T>) {
         self.held = Some(first);
+    }
+
+    fn wait_for(&mut self, arriving: Time) {
+        self.arriving = arriving;
     }
 }

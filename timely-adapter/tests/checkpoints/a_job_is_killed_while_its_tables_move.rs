@@ -1,6 +1,6 @@
 //! A job whose tables move with the key groups of its stream ends by errors at any turn and goes on from its
 //! last checkpoint, with as many workers or others: each row is answered once, by one worker, where its part of
-//! the table is. Parts that were on their way follow in the next run.
+//! the table is. Parts that were on their way follow in the next run. Rows that are close in time are paired once.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -12,13 +12,13 @@ use std::time::Duration;
 use alluvium::moving::KeyGroup;
 use alluvium::{Error, ErrorKind, KeyHash, Result, Time};
 use alluvium_timely::{
-    Counting, External, JobCheckpoints, JobInput, KeyBy, LookupExternal, LookupJoin, MoveGroup,
-    OnThread, Rolling, Spec, Turn, WorkerState, execute,
+    Changes, Counting, External, IntervalJoin, JobCheckpoints, JobInput, KeyBy, LookupExternal,
+    LookupJoin, MoveGroup, OnThread, Rolling, Spec, Turn, WorkerState, execute,
 };
-use timely::dataflow::ProbeHandle;
 use timely::dataflow::operators::core::Concat;
 use timely::dataflow::operators::vec::{Input, Map};
 use timely::dataflow::operators::{Inspect, Probe};
+use timely::dataflow::{ProbeHandle, StreamVec};
 use timely::worker::Worker;
 
 use crate::job::{Accident, dice, node};
@@ -114,6 +114,7 @@ fn work(
                     value.copied()
                 },
             )?;
+        let near = near(rows.clone(), moves.clone(), state)?;
         let inside = rows.key_by(state, |row| row % KEYS).migratable(moves).lookup_join(
             entries.key_by(state, |key| *key),
             Spec::new("inside"),
@@ -122,6 +123,7 @@ fn work(
         )?;
         outside
             .concat(inside)
+            .concat(near)
             .map(|(value, _, _)| value)
             .key_by(state, |value| *value)
             .rolling(Spec::new("counts"), Counting)?
@@ -181,6 +183,18 @@ fn work(
         state.step(worker)?;
     }
     Ok(counts.take())
+}
+
+/// Pairs each number with the next one of its key.
+fn near<'scope>(
+    rows: StreamVec<'scope, i64, i64>,
+    moves: StreamVec<'scope, i64, MoveGroup>,
+    state: &WorkerState,
+) -> Result<Changes<'scope, i64, i64>> {
+    let others = rows.clone().key_by(state, |row| row % KEYS);
+    let (at, bounds, spec) = (|row: &i64| Time(*row), (1, KEYS), Spec::new("near"));
+    let rows = rows.key_by(state, |row| row % KEYS).migratable(moves);
+    rows.interval_join(at, others, at, bounds, spec, |key, _, _| key + 2_000)
 }
 
 /// Tells of the moves before `until`, which are the same in each run of as many workers.
@@ -256,11 +270,17 @@ fn each_row_is_answered_once_wherever_the_tables_are_when_the_job_is_killed() {
         });
         // What the last run says of a key is the count of all runs.
         let each = |key: i64| (BEGIN..NUMBERS).filter(|row| row % KEYS == key).count() as i64;
-        assert!(!counts.is_empty(), "seed {seed}");
+        let mut was_paired = false;
         for (key, found) in counts {
-            let of = if key < 0 { -1 - key } else { key - 1_000 };
-            assert_eq!(found, each(of), "seed {seed}: {key}");
+            let expected = match key {
+                2_000.. => each(key - 2_000) - 1,
+                1_000.. => each(key - 1_000),
+                _ => each(-1 - key),
+            };
+            assert_eq!(found, expected, "seed {seed}: {key}");
+            was_paired |= key >= 2_000;
         }
+        assert!(was_paired, "seed {seed}");
         let world = world.lock().unwrap();
         assert!(world.wrong.is_empty(), "seed {seed}: {:?}", world.wrong);
         followed += world.followed;

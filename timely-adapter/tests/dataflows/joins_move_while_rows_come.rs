@@ -1,5 +1,5 @@
-//! A join whose key groups move between workers makes each pair once, as a nested loop does, wherever the
-//! groups are and whichever side is behind.
+//! Joins whose key groups move between workers make each pair once, as a nested loop does, wherever the
+//! groups are and whichever side is behind: joins of all rows, and of those that are close in time.
 //!
 //! What this catches: one side of a group that moves without the other; rows added where their group is
 //! not, or before it has come; pairs made twice or never, of rows of the time of a move above all; rows
@@ -13,9 +13,10 @@ use std::sync::Arc;
 use alluvium::config::ByteSize;
 use alluvium::io::{Device, Faults, Simulated};
 use alluvium::moving::KeyGroup;
-use alluvium::{AnyLayout, Heap, HybridLog, KIB, KeyHash, Layout, MIB, StoreConfig};
+use alluvium::{AnyLayout, Heap, HybridLog, KIB, KeyHash, Layout, MIB, StoreConfig, Time};
 use alluvium_timely::{
-    Changes, Join, KeyBy, MoveGroup, NodeConfig, Spec, WorkerOverrides, WorkerState, execute_with,
+    Changes, IntervalJoin, Join, KeyBy, MoveGroup, NodeConfig, Spec, WorkerOverrides, WorkerState,
+    execute_with,
 };
 use timely::dataflow::operators::vec::Input;
 use timely::dataflow::operators::{Inspect, Probe};
@@ -46,6 +47,8 @@ struct Case {
     moves: Vec<(i64, MoveGroup)>,
     /// Steps that the right side is behind the left.
     lag: i64,
+    /// Of pairs of rows that are close in time.
+    bounds: Option<(i64, i64)>,
     seed: u64,
 }
 
@@ -62,13 +65,23 @@ impl Case {
         if (0..STEPS).contains(&step) { (0..ROWS).map(row).collect() } else { Vec::new() }
     }
 
-    fn all(&self, side: u64) -> Vec<Row> {
-        (0..STEPS).flat_map(|step| self.rows(side, step)).collect()
+    /// All rows of a side, each with the time that it is sent with.
+    fn all(&self, side: u64) -> Vec<(i64, Row)> {
+        let sent = |step| self.rows(side, step).into_iter().map(move |row| (step * TICK, row));
+        (0..STEPS).flat_map(sent).collect()
+    }
+
+    /// Whether rows of a key are a pair: if there are bounds, those within, neither over when the other was sent.
+    fn is_pair(&self, (left_sent, left): &(i64, Row), (right_sent, right): &(i64, Row)) -> bool {
+        self.bounds.is_none_or(|(lower, upper)| {
+            let is_within = (lower..=upper).contains(&(right.1 - left.1));
+            is_within && left.1 + upper >= *right_sent && right.1 - lower >= *left_sent
+        })
     }
 
     /// Keys of both sides.
     fn entries(&self) -> u64 {
-        let keys = [0, 1].map(|side| self.all(side).iter().map(|row| row.0).collect());
+        let keys = [0, 1].map(|side| self.all(side).iter().map(|(_, row)| row.0).collect());
         keys.iter().map(|keys: &BTreeSet<u64>| keys.len() as u64).sum()
     }
 
@@ -93,8 +106,9 @@ fn pair_of(key: &u64, left: &Row, right: &Row) -> Pair {
 fn nested_loop(case: &Case) -> Consolidated<Pair> {
     let (mut pairs, right) = (Consolidated::new(), case.all(1));
     for left in &case.all(0) {
-        for right in right.iter().filter(|right| right.0 == left.0) {
-            *pairs.entry(pair_of(&left.0, left, right)).or_default() += 1;
+        let of_key = right.iter().filter(|right| right.1.0 == left.1.0);
+        for right in of_key.filter(|right| case.is_pair(left, right)) {
+            *pairs.entry(pair_of(&left.1.0, &left.1, &right.1)).or_default() += 1;
         }
     }
     pairs
@@ -240,8 +254,26 @@ where
     left.join(right.key_by(state, |row: &Row| row.0), spec, pair_of)
 }
 
+/// The join of rows that are close in time.
+fn near(case: &Case) -> Outcome {
+    let bounds = case.bounds.unwrap();
+    run(case, move |[left, right], moves, state| {
+        let left = left.key_by(state, |row: &Row| row.0).migratable(moves);
+        let right = right.key_by(state, |row: &Row| row.0);
+        let at = |row: &Row| Time(row.1);
+        left.interval_join(at, right, at, bounds, Spec::new("near"), pair_of)
+    })
+}
+
+const BOUNDS: [(i64, i64); 3] = [(0, 3 * TICK), (-TICK, TICK / 2), (-4 * TICK, -5000)];
+
 /// Compares with a nested loop, on one to three workers.
-fn compare(name: &str, layout: &AnyLayout, on_device: bool, join: impl Fn(&Case) -> Outcome) {
+fn compare(
+    name: &str,
+    layout: &AnyLayout,
+    (on_device, is_near): (bool, bool),
+    join: impl Fn(&Case) -> Outcome,
+) {
     for workers in 1..=3 {
         let seed = workers as u64 + 7;
         let case = Case {
@@ -252,22 +284,34 @@ fn compare(name: &str, layout: &AnyLayout, on_device: bool, join: impl Fn(&Case)
             keys: if on_device { 500 } else { 80 },
             moves: moves(seed, workers, 30, false),
             lag: [0, 0, 3, 1][workers],
+            bounds: is_near.then(|| BOUNDS[workers - 1]),
             seed,
         };
         let when = format!("{name}, {workers} workers");
         let (expected, found) = (nested_loop(&case), join(&case));
-        assert!(expected.len() > 2000, "{when}: {} pairs", expected.len());
+        assert!(expected.len() > 200, "{when}: {} pairs", expected.len());
         let differs = |(pair, count): &(&Pair, &i64)| found.pairs.get(pair) != Some(count);
         let missing = expected.iter().filter(differs).count();
         let differs = |(pair, count): &(&Pair, &i64)| expected.get(pair) != Some(count);
         let extra: Vec<_> = found.pairs.iter().filter(differs).take(5).collect();
         assert!(missing == 0 && extra.is_empty(), "{when}: {missing} wrong or missing, {extra:?}");
-        assert_eq!(found.entries, case.entries(), "{when}: lost, or at two workers");
+        // Of rows that are close in time those are dropped that are over.
+        let entries = is_near || found.entries == case.entries();
+        assert!(entries, "{when}: {} keys are left, or are at two workers", found.entries);
         assert_eq!(found.away > 0, workers > 1, "{when}: {} have others' groups", found.away);
-        assert!(!on_device || found.cold_reads > 100, "{when}: {} reads", found.cold_reads);
+        assert!(
+            !on_device || is_near || found.cold_reads > 100,
+            "{when}: {} reads",
+            found.cold_reads
+        );
         let (split, wanted) = (case.split(), if on_device { 1 } else { 5 });
         assert!(split >= wanted, "{when}: rows of {split} moves are on both sides of it");
     }
+}
+
+/// A hybrid log, or an append log, with little memory.
+fn on_storage() -> AnyLayout {
+    HybridLog::new().page_records(8).queue_depth(4).segment(64 * KIB).memory(256 * KIB).into()
 }
 
 fn configured(case: &Case) -> Outcome {
@@ -276,23 +320,29 @@ fn configured(case: &Case) -> Outcome {
 
 #[test]
 fn pairs_are_made_once_wherever_groups_are() {
-    compare("auto", &AnyLayout::default(), false, configured);
+    compare("auto", &AnyLayout::default(), (false, false), configured);
 }
 
 #[test]
 fn pairs_on_the_heap_are_made_once_wherever_groups_are() {
-    compare("heap", &Heap::new().into(), false, configured);
+    compare("heap", &Heap::new().into(), (false, false), configured);
 }
 
 #[test]
 fn pairs_of_rows_on_storage_are_made_once_wherever_groups_are() {
-    let log = HybridLog::new().page_records(8).queue_depth(4).segment(64 * KIB);
-    compare("hybrid log", &log.memory(256 * KIB).into(), true, configured);
+    compare("hybrid log", &on_storage(), (true, false), configured);
 }
 
 #[test]
 fn pairs_in_a_layout_of_ones_own_are_made_once_wherever_groups_are() {
-    compare("btree", &AnyLayout::default(), false, |case| {
+    compare("btree", &AnyLayout::default(), (false, false), |case| {
         run(case, |rows, moves, state| joined(rows, moves, state, Spec::new("pairs").layout(BTree)))
     });
+}
+
+#[test]
+fn rows_close_in_time_are_paired_once_wherever_groups_are() {
+    compare("near, auto", &AnyLayout::default(), (false, true), near);
+    compare("near, heap", &Heap::new().into(), (false, true), near);
+    compare("near, hybrid log", &on_storage(), (true, true), near);
 }
