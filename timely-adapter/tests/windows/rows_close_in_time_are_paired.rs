@@ -1,12 +1,16 @@
-//! The interval join against a nested loop, on 1, 2 and 3 workers; both of its states are empty at
-//! the end.
+//! The interval join against a nested loop, on 1, 2 and 3 workers, in layouts of ours and of a user's, where
+//! key groups stay and where they move.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use alluvium::backend::ListsLayout;
-use alluvium::{ErrorKind, Time};
-use alluvium_timely::{IntervalJoin, KeyBy, NodeConfig, Spec, WorkerOverrides};
-use timely::dataflow::operators::vec::Filter;
+use alluvium::moving::KeyGroup;
+use alluvium::{ErrorKind, KeyHash, StoreConfig, Time};
+use alluvium_timely::{IntervalJoin, KeyBy, MoveGroup, NodeConfig, Spec, WorkerOverrides};
+use timely::dataflow::operators::Inspect;
+use timely::dataflow::operators::vec::{Filter, Map};
 
 use crate::btree_layout::BTree;
 use crate::common;
@@ -88,8 +92,54 @@ where
                 },
             );
             assert_eq!(found.unwrap(), expected, "{lower} to {upper}, {workers} workers");
+            let (found, has_moved) = moved((lower, upper), workers, spec);
+            assert_eq!(found, expected, "{lower} to {upper}, moved, {workers} workers");
+            assert_eq!(has_moved, workers > 1, "{workers} workers");
         }
     }
+}
+
+/// The pairs where key groups move with every third row, and whether some were away.
+fn moved<L>(
+    bounds: (i64, i64),
+    workers: usize,
+    spec: impl Fn() -> Spec<L> + Send + Sync + 'static,
+) -> (BTreeMap<(u64, i64, i64), i64>, bool)
+where
+    L: ListsLayout<u64, (Time, (Time, Row))>,
+{
+    let has_moved = Arc::new(AtomicBool::new(false));
+    let seen = has_moved.clone();
+    let found = common::run(
+        workers,
+        NodeConfig::default(),
+        WorkerOverrides::default(),
+        batches(),
+        move |rows, state| {
+            let moves = rows.clone().filter(|row: &Row| row.2 % 3 == 0).map(move |row| MoveGroup {
+                group: KeyGroup::of(row.1.key_hash(), StoreConfig::default().key_groups),
+                to: (row.2 / 3) as u32 % workers as u32,
+            });
+            let left = rows.clone().filter(is_left).key_by(state, |row: &Row| row.1);
+            let right = rows.filter(|row| !is_left(row)).key_by(state, |row: &Row| row.1);
+            let at = |row: &Row| Time(row.0);
+            let (seen, state) = (seen.clone(), state.clone());
+            let pairs = left.migratable(moves).interval_join(
+                at,
+                right,
+                at,
+                bounds,
+                spec(),
+                |key, a, b| (*key, a.2, b.2),
+            )?;
+            Ok(pairs.inspect(move |_| {
+                // It is refused while a group is on its way.
+                let stays = state.store().moved_units().is_ok_and(|units| units.is_empty());
+                seen.fetch_or(!stays, Ordering::SeqCst);
+            }))
+        },
+    );
+    (found.unwrap(), has_moved.load(Ordering::SeqCst))
 }
 
 #[test]
