@@ -15,9 +15,12 @@ use super::run::{BlockAt, RUN_BYTES};
 use crate::contract::needs::{ContextOf, ExpectedSlices, Hot, MemoryNeeds, MemoryParts};
 use crate::contract::table::StateContext;
 
-/// A table of heads has at least so many bytes, and so many times those of its heads, in tenths.
+/// A table of heads has at least so many bytes, and up to so many times those of its heads, in tenths.
 const HEADS_BYTES_MIN: u64 = 320;
-const HEADS_TENTHS: u64 = 18;
+const HEADS_TENTHS: u64 = 24;
+/// The pieces of an arena have at least so many bytes, and up to half as many more than their chunks, as each is half as
+/// long as those before.
+const PIECES_BYTES_MIN: u64 = 336;
 /// Slices whose lines of the directory are made to see what they take.
 const SAMPLE: u64 = 1024;
 /// Event time between two of them: a second.
@@ -76,7 +79,9 @@ impl Slice {
         let counted = key + ENTRY_BYTES as u64 + elements * element.size() as u64 + owned_bytes;
         Self {
             elements: lists * elements,
-            in_memory: heads.max(HEADS_BYTES_MIN) + lists * (chunks + owned_bytes),
+            in_memory: heads.max(HEADS_BYTES_MIN)
+                + (lists * chunks * 3 / 2).max(PIECES_BYTES_MIN)
+                + lists * owned_bytes,
             counted: lists * counted,
         }
     }
@@ -95,7 +100,8 @@ impl Asked<'_> {
         if hot == Hot::InMemory || !is_stored {
             // Writing begins while a part of the memory is free.
             let work = if is_stored { lists.sizes.want_free } else { 0 };
-            let records = slices.saturating_mul(one);
+            // One more, as it comes before others are written.
+            let records = slices.saturating_add(1).saturating_mul(one);
             return MemoryParts { records, work, ..MemoryParts::default() };
         }
         let mut parts = match self.is_packed(lists, context.account.limit()) {
