@@ -21,9 +21,11 @@ use crate::support::gaps::Gaps;
 use crate::support::tree_bytes::tree_bytes;
 
 /// Bytes booked for a bucket without lists: itself, and its part of the tree.
-pub const BUCKET_BYTES: u64 = rounded(size_of::<Bucket>()) as u64 + 56;
-/// Bytes booked for the first node of the tree of buckets.
-pub const FIRST_BYTES: u64 = tree_bytes::<Time, Box<Bucket>>(1);
+pub const BUCKET_BYTES: u64 = rounded(size_of::<Bucket>()) as u64 + NODE_BYTES;
+/// A bucket's part of the nodes of the tree of buckets.
+const NODE_BYTES: u64 = 56;
+/// What the first node of that tree takes more.
+pub const FIRST_BYTES: u64 = tree_bytes::<Time, Box<Bucket>>(1) - NODE_BYTES;
 const _: () = assert!(are_enough(FIRST_BYTES, BUCKET_BYTES));
 /// Less than a note that could not be kept takes.
 const KEPT_BYTES: u64 = 4 << 10;

@@ -123,8 +123,11 @@ impl ListsCore {
         }
         let state = fingerprint(&context.name);
         let range = HashRange::of(&context.owned, context.key_groups);
-        account.reserve(MemoryKind::Tables, FIRST_BYTES, "the tree of buckets")?;
         let mut writer = None;
+        if context.segments.is_none() {
+            // With storage it is a part of what the writer has beside its buffers.
+            account.reserve(MemoryKind::Tables, FIRST_BYTES, "the tree of buckets")?;
+        }
         if let Some(store) = &context.segments {
             account.reserve(MemoryKind::Buffers, sizes.writer_bytes, "the writer of runs")?;
             let (chunk, segment) = (sizes.chunk_bytes, sizes.segment_bytes);
