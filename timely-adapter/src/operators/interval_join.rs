@@ -276,6 +276,9 @@ where
 {
     type Row = (R, T, i64);
 
+    /// Rows are dropped for the last time when the input has ended, and none is while a group counts as leaving.
+    const LEAVES_AT_ONCE: bool = true;
+
     fn apply(
         &mut self,
         right: &Right<'_, T>,

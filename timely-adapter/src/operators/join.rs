@@ -193,7 +193,8 @@ where
         output: &mut Output<'_, T, Self::Row>,
     ) -> Result<()> {
         let Work::Rows(rows) = work else { unreachable!("there are no timers") };
-        // Rows that have waited are of both sides by turns, and each change of sides moves all that are left.
+        // Rows of both sides come by turns, and each change of sides moves all that are left. Those of a side keep
+        // their order: the sort is stable.
         rows.sort_by_key(|(_, row)| row.is_err());
         Pairing::apply(self, right, Work::Rows(rows), output)
     }
