@@ -225,7 +225,7 @@ const DELAY_MIN: Duration = Duration::from_millis(1);
 const DELAY_MAX: Duration = Duration::from_millis(100);
 
 /// Rows of one time that are applied together, at most.
-const BATCH: usize = 1024;
+pub(crate) const BATCH: usize = 1024;
 
 /// What an operator does with rows, or with timers that are due.
 pub(crate) type Apply<'a, T, K, D> = &'a mut dyn FnMut(&Right<'_, T>, Work<'_, K, D>) -> Result<()>;

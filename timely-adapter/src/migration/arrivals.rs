@@ -17,7 +17,7 @@ use super::progress::Progress;
 use super::{Chunk, Routed};
 use crate::event_time::EventTime;
 use crate::intake::staged::Times;
-use crate::intake::{Intake, Right, Work};
+use crate::intake::{BATCH, Intake, Right, Work};
 
 /// Chunks installed per schedule.
 const INSTALLED: usize = 4;
@@ -168,14 +168,20 @@ impl<T: EventTime, K: Key, D> Arrivals<T, K, D> {
         }
     }
 
-    /// Gives the rows on that waited for a group that is here now.
+    /// Gives the rows on that waited for a group that is here now, in batches.
     fn release(&mut self, group: u16, intake: &mut Intake<T, K, D>, host: &mut impl Host<T, K, D>) {
         let now = self.moves[usize::from(group)];
-        for RowsOfStay { right, mut rows } in
-            self.waiting.remove(&(group, now)).into_iter().flatten()
-        {
+        let mut batch = Vec::new();
+        for RowsOfStay { right, rows } in self.waiting.remove(&(group, now)).into_iter().flatten() {
             self.times.remove(right.time());
-            intake.give(&right, &mut rows, &mut |right, work| host.apply(right, work));
+            let mut rows = rows.into_iter();
+            loop {
+                batch.extend(rows.by_ref().take(BATCH));
+                if batch.is_empty() {
+                    break;
+                }
+                intake.give(&right, &mut batch, &mut |right, work| host.apply(right, work));
+            }
         }
     }
 }

@@ -92,8 +92,8 @@ impl<'scope, T: EventTime, D, F> Keyed<'scope, T, D, F> {
     /// Moving a group costs reading, encoding and putting its entries. Between two schedules the
     /// operator sends one chunk: a 64th of the store's memory, and at most 64 KiB. At most four
     /// chunks of a worker are in flight until the receiver reports them as installed; their memory
-    /// is reserved when the operator is built. The number of rows that wait for a group is not
-    /// bounded. The old worker keeps the group until all workers have passed the time of the move,
+    /// is reserved when the operator is built, but not what an entry has more than that. The number
+    /// of rows that wait for a group is not bounded. The old worker keeps the group until all workers have passed the time of the move,
     /// and then removes it in steps.
     ///
     /// [Checkpoints](crate::JobCheckpoints) record where each group is. A run with the same number

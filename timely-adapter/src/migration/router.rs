@@ -40,7 +40,7 @@ use crate::job::worker::WorkerState;
 
 /// Entries of a group that has left that are removed per schedule.
 const FORGOTTEN: usize = 1024;
-/// Chunks on their way from a worker, at most; one that is longer than others goes alone.
+/// Chunks on their way from a worker, at most. An entry that is longer makes its chunk longer, unbooked.
 const UNDER_WAY_MAX: u64 = 4;
 /// How long storage that gives nothing is left alone.
 const DELAY: Duration = Duration::from_millis(5);
