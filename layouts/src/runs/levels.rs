@@ -166,6 +166,8 @@ pub struct Levels {
     parted: Vec<Parted>,
     /// Bytes of a part.
     part_bytes: u64,
+    /// Keys that have a record that counts, at most.
+    keys_most: u64,
     /// Memory of a part that is over, for the next one.
     kept_for_next: Option<Booked>,
     /// Who merges. None: the owner, in its steps.
@@ -201,6 +203,7 @@ impl Levels {
             merging,
             parted: Vec::new(),
             part_bytes: u64::MAX,
+            keys_most: u64::MAX,
             kept_for_next: None,
             helper: None,
             leaving: Vec::new(),
@@ -211,6 +214,11 @@ impl Levels {
             cut_memory,
             done,
         }
+    }
+
+    /// So many keys at most have a record that a merge of all levels keeps, now.
+    pub fn has_keys_at_most(&mut self, keys: u64) {
+        self.keys_most = keys;
     }
 
     /// Merges leave it to [`unsynced`](Levels::unsynced) to sync what they write.

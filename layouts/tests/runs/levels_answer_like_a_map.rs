@@ -52,34 +52,39 @@ fn play(seed: u64, bits: u32, memory: u64, faults: Faults) {
 /// merged, and then again.
 #[test]
 fn a_merge_without_room_for_its_directories_is_not_begun() {
-    let (device, mut dice) = (device(1), Dice(5));
-    let (store, limit) = (store(&device), 2 * MIB);
-    let account = Account::below(&Account::root(limit), "cold", limit);
-    let mut levels = Levels::new(store.clone(), account.clone(), STATE);
-    let sizes = RunSizes { partition_hashes: 8, ..small() };
-    for _ in 0..2 {
-        let batch = level(&mut dice, 10_000, 1 << 40, 64, 0);
-        levels.add(&write(&store, sizes, &batch).unwrap()).unwrap();
+    // What is merged may have had longer partitions.
+    for partition_hashes in [8, 64] {
+        let (device, mut dice) = (device(1), Dice(5));
+        let (store, limit) = (store(&device), 2 * MIB);
+        let account = Account::below(&Account::root(limit), "cold", limit);
+        let mut levels = Levels::new(store.clone(), account.clone(), STATE);
+        for _ in 0..2 {
+            let batch = level(&mut dice, 10_000, 1 << 40, 64, 0);
+            let runs = write(&store, RunSizes { partition_hashes, ..small() }, &batch).unwrap();
+            levels.add(&runs).unwrap();
+        }
+        let sizes = RunSizes { partition_hashes: 8, ..small() };
+        let step = |levels: &mut Levels| {
+            levels.step(64 * KIB, sizes, 8 << 10, |is_last| Newest { is_last }).unwrap()
+        };
+        let needed = levels.due_bytes(sizes, 8 << 10);
+        levels.has_keys_at_most(500);
+        assert!(levels.due_bytes(sizes, 8 << 10) + 64 * KIB < needed, "few keys are left");
+        levels.has_keys_at_most(u64::MAX);
+        let others = account.available() - needed + 1;
+        account.reserve(MemoryKind::Pages, others, "others").unwrap();
+        let written = device.stats().bytes_written;
+        assert!(!step(&mut levels) && !levels.is_merging());
+        assert_eq!(device.stats().bytes_written, written);
+        account.release(MemoryKind::Pages, 1);
+        while levels.is_behind() {
+            assert!(step(&mut levels) && account.used() <= limit);
+        }
+        let stats = levels.stats();
+        assert_eq!((stats.levels, stats.merges), (1, 1));
+        assert!(stats.directory_bytes > 64 * KIB, "{}", stats.directory_bytes);
+        account.release(MemoryKind::Pages, others - 1);
     }
-    let directories = levels.stats().directory_bytes;
-    assert!(directories > 64 * KIB, "{directories}");
-    let step = |levels: &mut Levels| {
-        levels.step(64 * KIB, sizes, 8 << 10, |is_last| Newest { is_last }).unwrap()
-    };
-    let needed = levels.due_bytes(sizes, 8 << 10);
-    let others = account.available() - needed + 1;
-    account.reserve(MemoryKind::Pages, others, "others").unwrap();
-    let written = device.stats().bytes_written;
-    assert!(!step(&mut levels) && !levels.is_merging());
-    assert_eq!(device.stats().bytes_written, written);
-    // With the little that an owner keeps for them it goes to its end.
-    account.release(MemoryKind::Pages, 32 * KIB + 1);
-    while levels.is_behind() {
-        assert!(step(&mut levels) && account.used() <= limit);
-    }
-    let stats = levels.stats();
-    assert_eq!((stats.levels, stats.merges), (1, 1));
-    account.release(MemoryKind::Pages, others - 32 * KIB - 1);
 }
 
 /// Plays a history of levels, which are merged in parts of so many bytes, by a helper if it has a thread.

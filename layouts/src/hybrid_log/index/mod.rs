@@ -352,6 +352,7 @@ impl Index {
             self.segments.leave_all();
             self.strays = Vec::new();
             (self.len, self.stored) = (0, 0);
+            (self.looked_in_vain, self.all_in_vain, self.gone) = (0, false, 0);
         }
         let is_dropped = self.segments.drop_last();
         if is_dropped {

@@ -7,6 +7,7 @@ use alluvium_pagestore::MemoryKind;
 use super::bucket::{Bucket, DISTANCE_MAX, Entry, SLOTS};
 use super::growing::segment_bytes;
 use super::{Index, IndexHash, PREFIX_BITS};
+use crate::support::system_page::page_bytes;
 
 /// Siblings become one segment if that is full to so many eighths at most: it is to take new entries for a while before it
 /// is split again.
@@ -57,6 +58,12 @@ impl Index {
     pub fn is_sparse(&self) -> bool {
         let slots = (self.segments.len() * self.buckets * SLOTS) as u64;
         self.segments.bits() > 0 && 16 * self.len < SPARSE_SIXTEENTHS * slots
+    }
+
+    /// Whether the memory of a segment has a whole page wherever it begins, so that none of it stays resident for nothing
+    /// when it is given back alone.
+    pub fn gives_pages_back(&self) -> bool {
+        self.buckets * size_of::<Bucket>() >= 2 * page_bytes()
     }
 
     /// Joins two segments, for one that has to be split, of so many that it looks at. Says whether there were two with few

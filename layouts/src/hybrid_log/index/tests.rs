@@ -226,11 +226,19 @@ fn segments_that_lose_their_entries_behind_a_pass_are_looked_at_again() {
     assert!(index.shrink_to_split(usize::MAX));
     // Nor is a pass over with segments that others have joined.
     while index.shrink_to_split(usize::MAX) {}
-    let segments = index.segments();
-    assert!(index.gone < (segments / 4) as u64 || !index.shrink_to_split(segments - 10));
-    remove(&mut index, (0..keys).filter(|key| hash(*key).0 > u32::MAX / 4 * 3));
+    let (segments, is_kept) = (index.segments(), |key: &u64| hash(*key).0 >= u32::MAX / 4);
+    // A few go in all segments, so that a pass begins, of which some may be joined.
+    remove(&mut index, (0..keys).filter(is_kept).step_by(32));
+    while index.looked_in_vain == 0 {
+        index.shrink_to_split(index.segments() / 4 * 3);
+    }
+    let is_last = |key: &u64| hash(*key).0 > u32::MAX / 4 * 3;
+    let left = || (0..keys).filter(is_kept).enumerate().filter(|(nth, _)| nth % 32 != 0);
+    let left = || left().map(|(_, key)| key);
+    remove(&mut index, left().filter(is_last));
     while index.shrink(segments) > 0 {}
-    remove(&mut index, (0..keys).filter(|key| (1..3).contains(&(hash(*key).0 / (u32::MAX / 4)))));
+    assert!(index.segments() < segments / 4 * 3);
+    remove(&mut index, left().filter(|key| !is_last(key)));
     assert!(index.shrink_to_split(usize::MAX));
 }
 

@@ -292,7 +292,8 @@ impl Upkeep for Core {
             done += QUANTUM as usize;
         }
         // Where all records are in memory there is enough of it; a tier's work looks at the index itself.
-        let is_useful = self.log.cold.is_none() && self.log.index.stored() > 0;
+        let index = &self.log.index;
+        let is_useful = self.log.cold.is_none() && index.stored() > 0 && index.gives_pages_back();
         if is_useful && self.log.index.is_sparse() && self.log.index.shrink(JOINED_AHEAD) > 0 {
             done += QUANTUM as usize;
         }

@@ -52,8 +52,8 @@ pub(super) fn due_above(above: &[u64], may_be: impl Fn(&usize) -> bool) -> Optio
 /// What is noted of the cuts of a part takes no more than this.
 const NOTED_BYTES: u64 = 1024;
 
-/// Bytes of directories for which an owner has memory when a merge ends; what those that it writes may take more is booked
-/// with the merge, so that no merge is made in vain.
+/// Bytes of directories for which an owner has memory when a merge ends. Where those that it writes may take more, all are
+/// booked with the merge, so that no merge is made in vain.
 const DIRECTORIES_FREE: u64 = 32 << 10;
 
 /// A merge under way.
@@ -87,7 +87,10 @@ impl Levels {
     /// meanwhile. None if there is none, or one goes on.
     pub fn due_bytes(&self, runs: RunSizes, read_bytes: usize) -> u64 {
         match self.due().filter(|_| self.merging.is_none()) {
-            Some(due) => self.sizes_of(due.range, runs, read_bytes).1 + self.longest_read(),
+            Some(due) => {
+                let (_, bytes, directories) = self.sizes_of(due.range, runs, read_bytes);
+                bytes + directories + self.longest_read()
+            }
             None => 0,
         }
     }
@@ -174,22 +177,28 @@ impl Levels {
         Ok(true)
     }
 
-    /// What the merge that is due works with, which levels it merges, and its memory, if there is room for it.
+    /// What the merge that is due works with, which levels it merges, and its memory, if there is room for it, with the
+    /// bytes of that for directories.
     pub(super) fn prepare(
         &mut self,
         runs: RunSizes,
         read_bytes: usize,
-    ) -> Option<(Due, Box<Work>, Booked)> {
+    ) -> Option<(Due, Box<Work>, (Booked, u64))> {
         let due = self.due()?;
-        let (sizes, bytes) = self.sizes_of(due.range.clone(), runs, read_bytes);
-        let memory = self.book(bytes)?;
+        let (sizes, bytes, directories) = self.sizes_of(due.range.clone(), runs, read_bytes);
+        let memory = self.book(bytes + directories)?;
         let merged = self.infos_of(due.range.clone());
         let part = (due.from, self.part_bytes);
         let work = Work::new(self.store.clone(), self.state, merged, sizes, part);
-        Some((due, Box::new(work), memory))
+        Some((due, Box::new(work), (memory, directories)))
     }
 
-    pub(super) fn merging_of(&self, due: Due, worker: Worker, memory: Booked) -> Merging {
+    pub(super) fn merging_of(
+        &self,
+        due: Due,
+        worker: Worker,
+        (memory, directory_bytes): (Booked, u64),
+    ) -> Merging {
         let merged = &self.levels[due.range.clone()];
         Merging {
             worker,
@@ -201,44 +210,47 @@ impl Levels {
             cuts: Vec::new(),
             failed: 0,
             memory,
-            directory_bytes: self.directory_bytes_of(due.range),
+            directory_bytes,
         }
     }
 
-    /// Bytes to book for the directories of a merge of levels, which stand beside theirs until it is over: these have as
-    /// many partitions at least. A part of a merge is short.
-    fn directory_bytes_of(&self, range: Range<usize>) -> u64 {
+    /// Bytes to book for the directories of what a merge of levels writes, which stand beside theirs until it is over. A
+    /// part of a merge is short.
+    fn directory_bytes_of(&self, merged: &[Vec<RunInfo>], runs: &RunSizes, is_last: bool) -> u64 {
         if self.part_bytes < u64::MAX {
             return 0;
         }
-        let runs = self.levels[range].iter().flat_map(|level| &level.runs);
-        let bytes: u64 = runs.map(|run| run.memory_bytes().1).sum();
-        bytes.saturating_sub(DIRECTORIES_FREE)
+        let infos = || merged.iter().flatten();
+        let records = infos().map(|info| info.records).sum();
+        // Of a key that counts a merge of all levels keeps one record, and no other.
+        let most = if is_last { self.keys_most.min(records) } else { records };
+        let bytes = runs.directories_most(most, infos().map(|info| info.bytes).sum());
+        if bytes > DIRECTORIES_FREE { bytes } else { 0 }
     }
 
     fn infos_of(&self, range: Range<usize>) -> Vec<Vec<RunInfo>> {
         self.infos().drain(range).collect()
     }
 
-    /// The sizes of a merge of levels, and what it takes.
+    /// The sizes of a merge of levels, what it takes, and what is booked with it for directories.
     fn sizes_of(
         &self,
         range: Range<usize>,
         runs: RunSizes,
         read_bytes: usize,
-    ) -> (MergeSizes, u64) {
+    ) -> (MergeSizes, u64, u64) {
         let is_last = range.end == self.levels.len();
-        let directories = self.directory_bytes_of(range.clone());
         let merged = self.infos_of(range);
         let infos: Vec<&[RunInfo]> = merged.iter().map(Vec::as_slice).collect();
         let records = merged.iter().flatten().map(|info| info.records).sum();
         // What stays longest has the short filters: they are most of what filters take.
         let is_wide = runs.is_wide && !is_last;
         let runs = RunSizes { syncs: self.syncs, is_wide, ..runs.expecting(records) };
+        let directories = self.directory_bytes_of(&merged, &runs, is_last);
         let sizes = MergeSizes::of(runs, read_bytes, &infos);
         // A helper waits for its reads; the owner does not for ever.
         let sizes = MergeSizes { reads_ahead: self.helper.is_some(), ..sizes };
-        (sizes, sizes.memory_bytes(&infos) + directories)
+        (sizes, sizes.memory_bytes(&infos), directories)
     }
 
     /// Books memory for a merge, if there is room when guides make some. A look-up has room beside it.
@@ -280,10 +292,17 @@ impl Levels {
         let merging = self.merging.as_mut().expect("a merge was begun");
         let Worker::Here(work, _) = &merging.worker else { panic!("a helper has the merge") };
         let (next, sealed) = (work.next_hash(), work.sealed.clone());
-        merging.memory.give_some_back(std::mem::take(&mut merging.directory_bytes));
+        let directories = std::mem::take(&mut merging.directory_bytes);
+        merging.memory.give_some_back(directories);
         let mut level = match self.open(&sealed) {
             Ok(level) => level,
             Err(error) => {
+                // What was opened of it has given back what it took.
+                if let Some(merging) = &mut self.merging
+                    && merging.memory.try_reserve_more(directories)
+                {
+                    merging.directory_bytes = directories;
+                }
                 self.failed(&error);
                 return Err(error);
             }
@@ -331,7 +350,10 @@ impl Levels {
     /// has seen so.
     pub fn give_up(&mut self) {
         self.kept_for_next = None;
-        let Some(Merging { worker, memory, .. }) = self.merging.take() else { return };
+        let Some(Merging { worker, mut memory, directory_bytes, .. }) = self.merging.take() else {
+            return;
+        };
+        memory.give_some_back(directory_bytes);
         match worker {
             // It removes what it wrote.
             Worker::Here(work, _) => drop(work),
