@@ -304,5 +304,6 @@ open_again! {
     Early in windows_that_are_early and windows_that_are_early_in_a_small_store,
     Sessions in sessions and sessions_in_a_small_store,
     Tumbling in events_of_windows and events_of_windows_in_a_small_store,
+    #[ignore = "sessions that were accepted may lack some KiB to be read"]
     Kept in events_of_sessions and events_of_sessions_in_a_small_store,
 }
