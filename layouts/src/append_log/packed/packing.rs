@@ -113,7 +113,9 @@ impl Records<'_> {
     ) -> Result<()> {
         let (most, list_type) = (self.order.sizes.payload_bytes_max, self.order.list_type);
         let values = entry.elements.len() * list_type.elements.layout().size();
-        let expands = !list_type.is_plain && entry.native_bytes(list_type) > self.order.cut_bytes;
+        // A key that is long is as long on storage, and in each part.
+        let own = || entry.native_bytes(list_type) - list_type.key_bytes(entry.key) as u64;
+        let expands = !list_type.is_plain && own() > self.order.cut_bytes;
         // A long list is not encoded as a whole only to find that out.
         let is_long = (values > 8 * most || expands) && entry.elements.len() > 1;
         if !is_long {
