@@ -20,7 +20,7 @@ const BLOCK_NOTED_BYTES: u64 = 2 * size_of::<super::run::BlockAt>() as u64;
 /// What a checkpoint notes beside names and its catalog.
 const NOTED_BYTES: u64 = 1024;
 /// What is likely to be known of a run that is not written yet.
-const DESCRIBED_BYTES: u64 = 448;
+pub(super) const DESCRIBED_BYTES: u64 = 448;
 
 /// What reading and naming the runs of a bucket takes.
 #[derive(Clone, Copy, Debug, Default)]
@@ -194,7 +194,7 @@ impl ListsCore {
     }
 
     /// What reading a run takes that is not written yet.
-    fn run_bytes(&self) -> u64 {
+    pub(super) fn run_bytes(&self) -> u64 {
         // A block is a little longer than the values in it.
         let block = self.sizes.block_bytes + self.sizes.block_bytes / 7;
         let decoded = self.list_type.decoded_bytes_max(block as u64, self.sizes.block_bytes);

@@ -10,6 +10,7 @@ use super::chain_unsafe::{Chain, next_capacity};
 use super::config::AppendLog;
 use super::core::ListsCore;
 use super::jobs::ENTRY_BYTES;
+use super::kept::DESCRIBED_BYTES;
 use super::packed::{PackedSlice, SliceDirectory};
 use super::run::{BlockAt, RUN_BYTES};
 use crate::contract::needs::{ContextOf, ExpectedSlices, Hot, MemoryNeeds, MemoryParts};
@@ -25,6 +26,12 @@ const PIECES_BYTES_MIN: u64 = 336;
 const SAMPLE: u64 = 1024;
 /// Event time between two of them: a second.
 const WIDTH: i64 = 1_000_000_000;
+/// More than this is too much for any memory.
+const MOST: u128 = 1 << 50;
+/// Chunks of a list that is longer are as long as the last one.
+const LONG: u64 = 4096;
+/// What is kept free for a bucket that is not written.
+const UNWRITTEN_BYTES: u64 = NAMED_BYTES + RUN_BYTES + 2 * DESCRIBED_BYTES;
 
 impl AppendLog {
     /// Says what memory an append log with these options wants for so many slices. None: no memory is enough. `context_of`
@@ -44,6 +51,9 @@ fn memory_for(
     slices: &ExpectedSlices,
     context_of: ContextOf<'_>,
 ) -> Option<MemoryNeeds> {
+    if all_bytes_max(list_type, slices).is_none_or(|bytes| bytes > MOST) {
+        return None;
+    }
     let asked = Asked { slices, slice: Slice::of(list_type, slices) };
     MemoryNeeds::find(context_of, &mut |context, hot| {
         let before = context.account.used();
@@ -54,12 +64,25 @@ fn memory_for(
     })
 }
 
+/// More than all slices take, each figure by itself too. None: more than can be told.
+fn all_bytes_max(list_type: &ListType, slices: &ExpectedSlices) -> Option<u128> {
+    let ExpectedSlices { slices, lists, elements, owned_bytes } = *slices;
+    let element = list_type.elements.layout().size() as u128;
+    let key = list_type.heads.key().layout().size() as u128;
+    let of_elements = u128::from(elements).checked_mul(4 * (element + 1))?;
+    let list = of_elements.checked_add(u128::from(owned_bytes) + 1024 + 8 * key)?;
+    let slice = list.checked_mul(u128::from(lists.max(1)))?.checked_add(4096)?;
+    slice.checked_mul(u128::from(slices.max(1)))
+}
+
 /// What one slice takes.
 #[derive(Clone, Copy, Debug)]
 struct Slice {
     elements: u64,
     /// Its lists in memory, without the bucket.
     in_memory: u64,
+    /// The part of that which is free once they are written.
+    elastic: u64,
     /// The same as they count where blocks are cut.
     counted: u64,
 }
@@ -69,19 +92,23 @@ impl Slice {
         let ExpectedSlices { lists, elements, owned_bytes, .. } = *slices;
         let element = list_type.elements.layout();
         let (mut room, mut last, mut chunks) = (0, 0, 0);
-        while room < elements {
+        let bytes = |capacity| arena_unsafe::layout(element, capacity).size() as u64;
+        while room < elements.min(LONG) {
             last = next_capacity(element, room, last);
             room += u64::from(last);
-            chunks += arena_unsafe::layout(element, last).size() as u64;
+            chunks += bytes(last);
+        }
+        if room < elements {
+            chunks += (elements - room).div_ceil(u64::from(last)) * bytes(last);
         }
         let key = list_type.heads.key().layout().size() as u64;
         let heads = lists * (key + size_of::<Chain>() as u64) * HEADS_TENTHS / 10;
+        let elastic = (lists * chunks * 3 / 2).max(PIECES_BYTES_MIN) + lists * owned_bytes;
         let counted = key + ENTRY_BYTES as u64 + elements * element.size() as u64 + owned_bytes;
         Self {
             elements: lists * elements,
-            in_memory: heads.max(HEADS_BYTES_MIN)
-                + (lists * chunks * 3 / 2).max(PIECES_BYTES_MIN)
-                + lists * owned_bytes,
+            in_memory: heads.max(HEADS_BYTES_MIN) + elastic,
+            elastic,
             counted: lists * counted,
         }
     }
@@ -96,17 +123,22 @@ struct Asked<'a> {
 impl Asked<'_> {
     fn parts_in(&self, lists: &mut ListsCore, context: &StateContext, hot: Hot) -> MemoryParts {
         let (slices, one) = (self.slices.slices, BUCKET_BYTES + self.slice.in_memory);
-        let is_stored = context.segments.is_some();
+        let (is_stored, memory) = (context.segments.is_some(), context.account.limit());
+        let is_packed = self.is_packed(lists, memory);
         if hot == Hot::InMemory || !is_stored {
-            // Writing begins while a part of the memory is free.
-            let work = if is_stored { lists.sizes.want_free } else { 0 };
+            // Writing begins while a part of the memory is free. What is not written is kept room for too.
+            let kept = match is_packed {
+                true => 0,
+                false => lists.kept_with((slices + 1) * UNWRITTEN_BYTES) + lists.run_bytes(),
+            };
+            let kept = kept.saturating_sub(slices * self.slice.elastic);
+            let work = if is_stored { lists.sizes.want_free.max(kept) } else { 0 };
             // One more, as it comes before others are written.
-            let records = slices.saturating_add(1).saturating_mul(one);
-            return MemoryParts { records, work, ..MemoryParts::default() };
+            return MemoryParts { records: (slices + 1) * one, work, ..MemoryParts::default() };
         }
-        let mut parts = match self.is_packed(lists, context.account.limit()) {
+        let mut parts = match is_packed {
             true => self.packed(lists, slices),
-            false => self.in_runs(lists, slices),
+            false => self.in_runs(lists, slices, memory),
         };
         parts.work = parts.work.max(lists.sizes.read_slack + lists.sizes.slack) + one;
         parts
@@ -142,16 +174,22 @@ impl Asked<'_> {
         (bytes / u128::from(sample.len().max(1))) as u64
     }
 
-    /// Slices that have a run of their own each.
-    fn in_runs(&self, lists: &mut ListsCore, slices: u64) -> MemoryParts {
+    /// Slices that have a run of their own each, but for those that are in memory as long as three fourths of it have room
+    /// for them.
+    fn in_runs(&self, lists: &mut ListsCore, slices: u64, memory: u64) -> MemoryParts {
+        let one = BUCKET_BYTES + self.slice.in_memory;
+        let unwritten = slices.min(memory.saturating_sub(lists.sizes.want_free) / one);
+        let written = slices - unwritten;
         let blocks = self.slice.counted.div_ceil(lists.sizes.block_bytes as u64);
         let described = rounded(blocks as usize * size_of::<BlockAt>())
             + rounded(size_of::<SegmentInfo>() + 64);
         let described = described as u64;
         let each = BUCKET_BYTES + RUN_BYTES + described;
         MemoryParts {
-            directories: slices.saturating_mul(each),
-            work: lists.kept_with(slices.saturating_mul(NAMED_BYTES + described)),
+            records: unwritten * (one - self.slice.elastic),
+            directories: written * each,
+            work: lists
+                .kept_with(written * (NAMED_BYTES + described) + unwritten * UNWRITTEN_BYTES),
             ..MemoryParts::default()
         }
     }

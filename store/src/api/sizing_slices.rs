@@ -4,7 +4,6 @@ use alluvium_layouts::{AppendLog, ExpectedSlices, MemoryNeeds};
 use alluvium_pagestore::{Key, State, Time};
 
 use crate::api::time_map::TimeMapOf;
-use crate::api::windows::HolisticOf;
 use crate::backend::any_layout::AnyLayout;
 use crate::store::StateBuilder;
 
@@ -23,7 +22,8 @@ impl<P> StateBuilder<'_, P> {
 impl<K: Key, V: State> StateBuilder<'_, TimeMapOf<K, V>> {
     /// Says what memory so many slices want in an append log, if the map has a store for itself: the smallest that does, where
     /// slices are on storage, the memory in which all of them stay, and what that is for. Options of an append log that the
-    /// map was given count. None: no memory does. Cost: some tens of milliseconds, and up to 4 MiB beside the store's memory meanwhile.
+    /// map was given count, but for its `memory`. None: no memory does. Cost: some tens of milliseconds, and up to 4 MiB
+    /// beside the store's memory meanwhile.
     ///
     /// ```
     /// # use alluvium::Store;
@@ -39,13 +39,5 @@ impl<K: Key, V: State> StateBuilder<'_, TimeMapOf<K, V>> {
     /// ```
     pub fn explain_memory(&self, slices: &ExpectedSlices) -> Option<MemoryNeeds> {
         self.memory_of_slices::<K, (Time, V)>(slices)
-    }
-}
-
-impl<K: Key + Ord, E: State> StateBuilder<'_, HolisticOf<K, E>> {
-    /// Says what memory so many slices of windows that keep their events want in an append log, as for a
-    /// [`TimeMap`](crate::TimeMap). What a window of several large slices takes while it fires is not counted.
-    pub fn explain_memory(&self, slices: &ExpectedSlices) -> Option<MemoryNeeds> {
-        self.memory_of_slices::<K, E>(slices)
     }
 }

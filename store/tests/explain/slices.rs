@@ -1,8 +1,7 @@
 //! What is said of the memory that slices want holds: stores are filled with slices until they refuse, and opened with what
 //! is said.
 //!
-//! The margin is [`MARGIN`] percent of the memory: tables and the directory of slices grow in steps, and what merges have at
-//! the moment is not the same from run to run.
+//! It may be too little by a third, as merges and what waits for them take more at times, and too much by a tenth.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,8 +10,6 @@ use alluvium::config::{ExpectedSlices, Helpers, MemoryNeeds};
 use alluvium::io::{Faults, Simulated};
 use alluvium::{AppendLog, ErrorKind, KIB, MIB, Store, Time, TimeMap};
 
-/// In percent of the memory.
-const MARGIN: u64 = 40;
 /// A second.
 const WIDTH: i64 = 1_000_000_000;
 
@@ -54,7 +51,8 @@ fn fill(map: &mut TimeMap<u64, u64>, (lists, elements): (u64, u64), most: u64) -
 fn assert_near(said: u64, memory: u64, what: &str) {
     let percent = said as f64 * 100.0 / memory as f64 - 100.0;
     println!("{what} in {memory} bytes: {said} said, {percent:+.1} %");
-    assert!(said.abs_diff(memory) * 100 <= MARGIN * memory, "{what}: {said} said, {memory} there");
+    let is_near = memory <= said * 3 / 2 && said <= memory * 11 / 10;
+    assert!(is_near, "{what}: {said} said, {memory} there");
 }
 
 #[test]
@@ -74,16 +72,38 @@ fn a_store_refuses_slices_about_where_it_is_said() {
 
 #[test]
 fn slices_stay_in_memory_in_what_is_wanted() {
-    for (lists, elements) in [(1, 1), (40, 3), (5, 60), (300, 1)] {
-        let needs = said(true, &ExpectedSlices::new(1_000, lists, elements));
+    let shapes = [(true, 1, 1), (true, 40, 3), (true, 5, 60), (true, 300, 1), (false, 1, 1)];
+    for (packs, lists, elements) in shapes {
+        let needs = said(packs, &ExpectedSlices::new(1_000, lists, elements));
         println!("{needs:?}");
-        for (memory, is_enough) in [(needs.wanted, true), (needs.wanted * 6 / 10, false)] {
+        let less = (needs.wanted * 6 / 10, false);
+        // Without packing a store refuses in less, and writes nothing.
+        for (memory, is_enough) in
+            [(needs.wanted, true), less].into_iter().take(1 + usize::from(packs))
+        {
             let store = store(memory);
-            let mut map = open(&store, true);
+            let mut map = open(&store, packs);
             assert_eq!(fill(&mut map, (lists, elements), 1_000), 1_000, "{needs:?}");
             let written = store.stats().unwrap().total().flushed_bytes;
             println!("{lists} lists of {elements} in {memory} bytes: {written} written");
             assert_eq!(written == 0, is_enough, "{lists} of {elements}: {needs:?}");
         }
     }
+}
+
+#[test]
+fn more_than_any_memory_has_room_for_is_told_as_none() {
+    let most = u64::MAX;
+    let each =
+        [(most, 1, 1), (1, most, 1), (1, 1, most), (1 << 32, 1 << 32, 1), (most, most, most)];
+    for (slices, lists, elements) in each {
+        let slices = ExpectedSlices::new(slices, lists, elements);
+        let store = store(MIB);
+        assert_eq!(store.time_map::<u64, u64>("map").explain_memory(&slices), None, "{slices:?}");
+        let slices = ExpectedSlices::new(1, 1, 1).owning(most);
+        assert_eq!(store.time_map::<u64, u64>("map").explain_memory(&slices), None);
+    }
+    // One long list is in a run.
+    let needs = said(true, &ExpectedSlices::new(1, 1, 1 << 20));
+    assert!(needs.smallest < 2 * MIB && needs.wanted > 16 * MIB, "{needs:?}");
 }
