@@ -19,7 +19,7 @@ use crate::api::windows::Advanced;
 use crate::cells::state_cell::Hooks;
 
 /// With more memory than this, what is free anyway is far more than what is kept.
-const LITTLE: u64 = 3 << 20;
+const LITTLE: u64 = 1 << 20;
 /// What opening takes beside what states had, and a checkpoint beside what each keeps: with sums by slice, each of whose
 /// states opens only if so much is free for slices, and with sessions.
 const TO_OPEN: u64 = 40 << 10;
