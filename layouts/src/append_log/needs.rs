@@ -140,7 +140,9 @@ impl Asked<'_> {
             true => self.packed(lists, slices),
             false => self.in_runs(lists, slices, memory),
         };
-        parts.work = parts.work.max(lists.sizes.read_slack + lists.sizes.slack) + one;
+        // A slice that comes, of which parts are written if it is long.
+        let comes = one.min(lists.sizes.batch_bytes);
+        parts.work = parts.work.max(lists.sizes.read_slack + lists.sizes.slack) + comes;
         parts
     }
 
