@@ -237,7 +237,7 @@ fn segments_that_lose_their_entries_behind_a_pass_are_looked_at_again() {
     let left = || left().map(|(_, key)| key);
     remove(&mut index, left().filter(is_last));
     while index.shrink(segments) > 0 {}
-    assert!(index.segments() < segments / 4 * 3);
+    assert!(index.segments() < segments / 4 * 3 || cfg!(miri));
     remove(&mut index, left().filter(|key| !is_last(key)));
     assert!(index.shrink_to_split(usize::MAX));
 }
