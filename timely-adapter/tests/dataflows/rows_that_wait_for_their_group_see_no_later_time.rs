@@ -2,10 +2,8 @@
 //! whatever fires meanwhile.
 //!
 //! What this catches: timers of keys that are here which move the state's time past rows that wait for
-//! groups on their way; rows of a group that overtake each other; an interval join that drops what is in
-//! groups on their way.
+//! groups on their way; rows of a group that overtake each other.
 
-use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -14,13 +12,10 @@ use alluvium::config::ByteSize;
 use alluvium::moving::KeyGroup;
 use alluvium::time::nanos;
 use alluvium::{Error, ExpiringMap, Heap, KeyHash, List, MIB, Result, StoreConfig, Time, Ttl};
-use alluvium_timely::{
-    Changes, Context, IntervalJoin, KeyBy, MoveGroup, NodeConfig, Spec, Stateful, WorkerState,
-    execute,
-};
-use timely::dataflow::operators::vec::{Filter, Input, Map};
+use alluvium_timely::{Context, KeyBy, MoveGroup, NodeConfig, Spec, Stateful, execute};
+use timely::dataflow::ProbeHandle;
+use timely::dataflow::operators::vec::Input;
 use timely::dataflow::operators::{Concat, Probe};
-use timely::dataflow::{ProbeHandle, StreamVec};
 
 const WORKERS: usize = 9;
 const GROUPS: u16 = 18;
@@ -42,30 +37,11 @@ struct States {
     order: List<u64, i64>,
 }
 
-/// Keys of a group.
-fn keys_of(group: u16) -> impl Iterator<Item = u64> {
-    (0..).filter(move |key: &u64| KeyGroup::of(key.key_hash(), GROUPS).0 == group)
-}
-
-/// The first group of a worker, which has two.
-fn group_of(worker: usize) -> u16 {
-    2 * worker as u16
-}
-
 /// All workers send a group each to the last one, which does nothing meanwhile: pieces of them, all that may
 /// be under way, are there when it goes on, and are many times what it installs at once. Its own timers are
-/// due by then. `build` makes the operator, which counts marks.
-fn run(
-    build: impl for<'s> Fn(
-        StreamVec<'s, i64, Row>,
-        StreamVec<'s, i64, MoveGroup>,
-        &WorkerState,
-        Arc<AtomicUsize>,
-    ) -> Result<Changes<'s, i64, ()>>
-    + Send
-    + Sync
-    + 'static,
-) {
+/// due by then.
+#[test]
+fn timers_of_keys_that_are_here_pass_no_row_that_waits() {
     let store = StoreConfig {
         memory: ByteSize(WORKERS as u64 * 32 * MIB),
         max_value: Some(ByteSize(4 << 10)),
@@ -73,17 +49,68 @@ fn run(
         layout: Heap::new().into(),
         ..StoreConfig::default()
     };
+    let seen = Arc::new(Mutex::new(Seen::new()));
+    let noted = seen.clone();
     let there = Arc::new(AtomicUsize::new(0));
     let sent = Arc::new(AtomicUsize::new(0));
     let marks = Arc::new(AtomicUsize::new(0));
     let last = WORKERS - 1;
+    let keys_of =
+        |group: u16| (0..).filter(move |key: &u64| KeyGroup::of(key.key_hash(), GROUPS).0 == group);
+    // The first group of each worker, which has two.
+    let group_of = |worker: usize| 2 * worker as u16;
     execute(timely::Config::process(WORKERS), NodeConfig::from(store), move |worker, state| {
         let probe = ProbeHandle::new();
+        let noted = noted.clone();
+        let counted = marks.clone();
         let (rows, mut later, control) = worker.dataflow::<i64, _, _>(|scope| {
             let (rows, stream) = scope.new_input::<Row>();
             let (later, marked) = scope.new_input::<Row>();
             let (control, moves) = scope.new_input::<MoveGroup>();
-            build(stream.concat(marked), moves, state, marks.clone())?.probe_with(&probe);
+            stream
+                .concat(marked)
+                .key_by(state, |row: &Row| row.0)
+                .migratable(moves)
+                .stateful(
+                    Spec::new("recent"),
+                    |states| {
+                        let recent = states.expiring_map("recent", Ttl::event_time(nanos(TTL)))?;
+                        Ok(States { recent, order: states.list("order")? })
+                    },
+                    move |states: &mut States, rows, context: &mut Context<'_, i64, u64, ()>| {
+                        states.recent.advance(context.watermark())?;
+                        for (key, (_, number)) in rows.drain(..) {
+                            if number == MARK {
+                                counted.fetch_add(1, Ordering::SeqCst);
+                                continue;
+                            }
+                            if key >= ALARMS {
+                                context.set_timer(key, Time(300))?;
+                                continue;
+                            }
+                            let count = |known: &mut Vec<u64>| {
+                                known[0] += 1;
+                                known[0]
+                            };
+                            let times = states.recent.update(&key, || vec![0; 128], count)?;
+                            if number >= 0 {
+                                states.order.append(&key, number).map_err(Error::from)?;
+                                let before = states.order.to_vec(&key)?;
+                                assert!(before.is_sorted(), "rows of {key}: {before:?}");
+                                noted.lock().unwrap().push((key, number, times));
+                            }
+                        }
+                        Ok(())
+                    },
+                    |states, due, context| {
+                        // As state is told the time by whoever has it.
+                        states.recent.advance(context.watermark())?;
+                        assert!(due.iter().all(|(at, _)| *at < context.watermark()));
+                        due.clear();
+                        Ok(())
+                    },
+                )?
+                .probe_with(&probe);
             Result::Ok((rows, later, control))
         })?;
         let index = worker.index();
@@ -141,90 +168,12 @@ fn run(
         state.run_until(worker, || probe.done())
     })
     .unwrap();
-}
-
-#[test]
-fn timers_of_keys_that_are_here_pass_no_row_that_waits() {
-    let seen = Arc::new(Mutex::new(Seen::new()));
-    let noted = seen.clone();
-    run(move |rows, moves, state, counted| {
-        let noted = noted.clone();
-        rows.key_by(state, |row: &Row| row.0).migratable(moves).stateful(
-            Spec::new("recent"),
-            |states| {
-                let recent = states.expiring_map("recent", Ttl::event_time(nanos(TTL)))?;
-                Ok(States { recent, order: states.list("order")? })
-            },
-            move |states: &mut States, rows, context: &mut Context<'_, i64, u64, ()>| {
-                states.recent.advance(context.watermark())?;
-                for (key, (_, number)) in rows.drain(..) {
-                    if number == MARK {
-                        counted.fetch_add(1, Ordering::SeqCst);
-                        continue;
-                    }
-                    if key >= ALARMS {
-                        context.set_timer(key, Time(300))?;
-                        continue;
-                    }
-                    let count = |known: &mut Vec<u64>| {
-                        known[0] += 1;
-                        known[0]
-                    };
-                    let times = states.recent.update(&key, || vec![0; 128], count)?;
-                    if number >= 0 {
-                        states.order.append(&key, number).map_err(Error::from)?;
-                        let before = states.order.to_vec(&key)?;
-                        assert!(before.is_sorted(), "rows of {key}: {before:?}");
-                        noted.lock().unwrap().push((key, number, times));
-                    }
-                }
-                Ok(())
-            },
-            |states, due, context| {
-                // As state is told the time by whoever has it.
-                states.recent.advance(context.watermark())?;
-                assert!(due.iter().all(|(at, _)| *at < context.watermark()));
-                due.clear();
-                Ok(())
-            },
-        )
-    });
     let seen = std::mem::take(&mut *seen.lock().unwrap());
-    assert_eq!(seen.len(), 30 * 5 * (WORKERS - 1));
+    assert_eq!(seen.len(), 30 * 5 * last);
     for (key, number, times) in seen {
         // The entry was made at 1, and each row before this one has counted.
         assert_eq!(times, number as u64 + 2, "row {number} of {key}");
     }
-}
-
-/// The left side has the entries, which are over when all rows have come, and the right side the rows.
-#[test]
-fn an_interval_join_drops_nothing_that_rows_which_wait_pair_with() {
-    let pairs = Arc::new(Mutex::new(BTreeMap::<Row, u64>::new()));
-    let noted = pairs.clone();
-    run(move |rows, moves, state, counted| {
-        let entries = rows.clone().filter(|row| row.1 == ENTRY);
-        let entries = entries.map(|(key, _)| (key, vec![0u64; 128]));
-        let others = rows.filter(|row| row.1 != ENTRY && row.0 < ALARMS);
-        let noted = noted.clone();
-        entries.key_by(state, |(key, _)| *key).migratable(moves).interval_join(
-            |_| Time(1),
-            others.key_by(state, |row: &Row| row.0),
-            move |(_, number)| {
-                if *number == MARK {
-                    counted.fetch_add(1, Ordering::SeqCst);
-                    return Time::MAX;
-                }
-                Time(101 + number / 10)
-            },
-            (0, TTL),
-            Spec::new("near"),
-            move |_, _, row| *noted.lock().unwrap().entry(*row).or_default() += 1,
-        )
-    });
-    let pairs = std::mem::take(&mut *pairs.lock().unwrap());
-    assert_eq!(pairs.len(), 30 * 5 * (WORKERS - 1));
-    assert!(pairs.values().all(|count| *count == 1), "{pairs:?}");
 }
 
 /// Keys from here on have timers and no rows.
