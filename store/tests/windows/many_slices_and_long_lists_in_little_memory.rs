@@ -178,8 +178,8 @@ fn holistic_sessions_of_two_thousand_keys_are_taken_in_one_mebibyte() {
 
 /// Their sets and events are on storage, and notes of those that have closed are merged away.
 #[test]
-fn holistic_sessions_of_six_thousand_keys_are_taken_in_one_mebibyte() {
-    take_sessions(MIB, 6_000, 1);
+fn holistic_sessions_of_four_thousand_keys_are_taken_in_one_mebibyte() {
+    take_sessions(MIB, 4_000, 2);
 }
 
 #[test]
