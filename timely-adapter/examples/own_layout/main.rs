@@ -168,12 +168,13 @@ fn run(
             }
             state.step_or_nap(worker, Duration::from_micros(50))?;
         }
-        let moved = state.store().moved_units()?.into_iter().map(|(operator, _)| operator);
-        let moved: BTreeSet<String> = moved.collect();
         drop((input, control));
         while worker.has_dataflows() {
             state.step(worker)?;
         }
+        // No group is on its way any more.
+        let moved = state.store().moved_units()?.into_iter().map(|(operator, _)| operator);
+        let moved: BTreeSet<String> = moved.collect();
         Ok((heard.into_iter().collect::<Vec<Result>>(), begin, moved))
     })?;
     let begin = parts.iter().map(|part| part.1).min().unwrap_or(0);
