@@ -97,6 +97,7 @@ fn entries_survive_growth_whatever_the_parameters() {
 }
 
 #[test]
+#[cfg_attr(miri, ignore = "many entries; joins are in another test")]
 fn siblings_with_few_entries_become_one_segment_and_give_memory_back() {
     for (buckets, keys) in [(8, if cfg!(miri) { 300 } else { 5_000 }), (256, 100_000)] {
         if cfg!(miri) && buckets > 8 {
@@ -143,6 +144,7 @@ fn siblings_with_few_entries_become_one_segment_and_give_memory_back() {
 }
 
 #[test]
+#[cfg_attr(miri, ignore = "many entries; joins are in another test")]
 fn segments_for_which_none_can_be_joined_are_looked_at_once() {
     let mut index = index(8);
     let keys = if cfg!(miri) { 400 } else { 20_000 };
