@@ -90,7 +90,7 @@ fn a_store_with_runs_takes_as_many_keys_as_is_said() {
 
 /// It refuses where the directories of runs leave no room, which is millions of keys later.
 #[test]
-#[ignore = "some minutes"]
+#[ignore = "takes a minute"]
 fn a_store_with_runs_refuses_about_where_it_is_said() {
     let device = Arc::new(Simulated::new(1, Faults::none()));
     let builder = Store::builder("unused").device(device.clone()).memory(MIB).max_value(4 * KIB);
