@@ -211,6 +211,9 @@ pub struct RmwArgs {
     #[arg(long, value_name = "N", default_value_t = 5,
           value_parser = clap::value_parser!(u64).range(1..))]
     pub rounds: u64,
+    /// Do so many operations before those that are counted, so that what is used often is in memory
+    #[arg(long, value_name = "M", default_value_t = 0)]
+    pub warm_up: u64,
     /// Load the keys that many times; of each insert the shortest time counts
     #[arg(long, value_name = "N", default_value_t = 1,
           value_parser = clap::value_parser!(u64).range(1..))]

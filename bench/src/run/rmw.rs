@@ -1,8 +1,9 @@
 //! `rmw`: read-modify-write of keys from a distribution, on a layout and on a peer.
 //!
 //! The keys are loaded, in the order of their ids; then come the operations, in rounds that the
-//! store and the peer take in turns, each with the same keys. Keys are drawn ahead of what is
-//! timed, a stretch of them at a time. At the end all records of both must be the same.
+//! store and the peer take in turns, each with the same keys. With `--warm-up`, operations that are
+//! not counted come first. Keys are drawn ahead of what is timed, a stretch of them at a time. At
+//! the end all records of both must be the same.
 //!
 //! A clock reading costs 8.5 ns, and an operation that is timed on its own overlaps no other. So
 //! the rounds, whose median is the rate, time single operations only as a whole; afterwards there
@@ -141,6 +142,10 @@ fn turns<V: Record, P: Engine<V>>(
         }
         their = opened.map(|engine| (engine, side));
     }
+    our.warm_up(args, &mut engine)?;
+    if let Some((engine, side)) = &mut their {
+        side.warm_up(args, engine)?;
+    }
     let progress = Progress::new("rmw", args.rounds);
     for round in 0..args.rounds {
         let ops = args.ops / args.rounds + u64::from(round < args.ops % args.rounds);
@@ -216,6 +221,17 @@ impl Side {
     fn draw(&mut self, left: u64) {
         self.stretch.clear();
         self.stretch.extend(self.keys.by_ref().take(left.min(STRETCH) as usize));
+    }
+
+    /// Operations that are not counted. They are checked at the end as all others are.
+    fn warm_up<V: Record>(&mut self, args: &RmwArgs, engine: &mut impl Engine<V>) -> Result<()> {
+        if args.warm_up > 0 {
+            self.round(args, engine, args.warm_up)?;
+            self.rates.clear();
+            self.cpu_ns.clear();
+            self.latencies = Latencies::new();
+        }
+        Ok(())
     }
 
     fn round<V: Record>(
