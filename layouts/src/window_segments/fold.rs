@@ -63,7 +63,10 @@ impl<K: Key, A: State> SegmentPanes<K, A> {
         if cursor.version != 0 {
             return Err(self.core.cannot_go_on());
         }
-        let mut fold = self.core.resume(slices, cursor.position, false)?;
+        let mut fold = match self.core.resume(slices.clone(), cursor.position, false) {
+            Ok(fold) => fold,
+            Err(refused) => return self.fold_by_source(&slices, cursor, fuel, visit, refused),
+        };
         let done = self.walk(&mut fold, u64::MAX, cursor, fuel, visit);
         self.core.leave_fold(fold, done.is_ok() && !cursor.done);
         done

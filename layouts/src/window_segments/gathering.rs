@@ -91,6 +91,11 @@ impl<K: Key, A: State> Gathering<K, A> {
         Self { sums: Vec::new(), index: Index::new(), keys_max, heap_bytes: 0 }
     }
 
+    /// Keys there is room for at the most.
+    pub fn keys_max(&self) -> usize {
+        self.keys_max
+    }
+
     /// Memory for so many keys, a power of two.
     fn bytes_of(keys: usize) -> u64 {
         let index = 2 * keys * (size_of::<u32>() + 1) + 64;
@@ -165,6 +170,12 @@ impl<K: Key, A: State> Gathering<K, A> {
         sums.reserve_exact(keys - sums.len());
         index.reserve(keys, &|at| spread(sums[at as usize].0.key_hash()));
         true
+    }
+
+    /// Puts what is here into an order, to be visited next.
+    pub fn sort_by(&mut self, order: impl Fn(&K) -> u64) {
+        self.index.0.clear();
+        self.sums.sort_unstable_by_key(|(key, _)| order(key));
     }
 
     /// Hands out what is here but the first `skipped`. If `visit` fails, says with how many of all

@@ -13,6 +13,7 @@ mod config;
 mod core;
 mod cuts;
 mod fold;
+mod fold_by_source;
 mod fold_memory;
 mod fund;
 mod gathering;

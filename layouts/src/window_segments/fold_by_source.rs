@@ -1,0 +1,204 @@
+//! Folding slices with memory for one of their parts: each is walked after the other.
+//!
+//! A [fold](super::fold) walks all parts side by side, with an image in memory of each run. Where memory
+//! has no room for so many, a range of places is [gathered](super::gathering) from one part after the
+//! other, and then visited in the order of places. An image is read again for each range that it has
+//! records of. Ranges are as long as what is kept for folds allows.
+
+use std::ops::Range;
+
+use alluvium_pagestore::{Error, ErrorKind, Key, MemoryKind, Result, State, Time};
+
+use super::core::SegmentsCore;
+use super::gathering::Gathering;
+use super::source::{Reads, Source};
+use super::table::SegmentPanes;
+use crate::contract::table::Cursor;
+use crate::support::patient_reads::PatientReads;
+
+/// A part of a slice: its slot, and which of its parts that is.
+#[derive(Clone, Copy)]
+enum Part {
+    Run(usize, usize),
+    /// A table that is being written, with its number, or the one in use.
+    Table(usize, Option<u64>),
+}
+
+impl<K: Key, A: State> SegmentPanes<K, A> {
+    /// Goes on with a fold that had no room, as `refused` says.
+    ///
+    /// # Errors
+    /// `refused` if there is no room for this either.
+    #[cold]
+    pub(super) fn fold_by_source(
+        &mut self,
+        slices: &Range<Time>,
+        cursor: &mut Cursor,
+        fuel: usize,
+        visit: &mut dyn FnMut(&K, A) -> Result<()>,
+        refused: Error,
+    ) -> Result<()> {
+        if !self.core.gathering.has_room() || refused.kind() != ErrorKind::OverBudget {
+            return Err(refused);
+        }
+        // Both take what is kept for folds.
+        self.core.drop_fold();
+        let bytes = self.core.largest_source_bytes(slices);
+        match self.core.make_room(bytes, "folding slices") {
+            // Making room moves parts to storage.
+            Ok(()) if self.core.largest_source_bytes(slices) <= bytes => {}
+            Err(error) if error.kind() != ErrorKind::OverBudget => return Err(error),
+            _ => return Err(refused),
+        }
+        let account = self.core.account.clone();
+        account.charge(MemoryKind::Buffers, bytes);
+        let folded = self.gather_by_source(slices, cursor, fuel, visit);
+        self.core.gathering.give_up(&account);
+        account.release(MemoryKind::Buffers, bytes);
+        self.core.book_left();
+        if folded? { Ok(()) } else { Err(refused) }
+    }
+
+    /// Gathers and visits ranges of places until the fuel is spent; says whether they had room.
+    fn gather_by_source(
+        &mut self,
+        slices: &Range<Time>,
+        cursor: &mut Cursor,
+        fuel: usize,
+        visit: &mut dyn FnMut(&K, A) -> Result<()>,
+    ) -> Result<bool> {
+        let (mut depth, mut spent) = (self.depth_by_source(slices), 0);
+        while !cursor.done && spent < fuel.max(1) {
+            let first = cursor.position;
+            let last = first | u64::MAX.unbounded_shr(depth);
+            let Some(looked_at) = self.gather_places(slices, first, last)? else {
+                if first == last {
+                    return Ok(false);
+                }
+                depth += 1;
+                continue;
+            };
+            spent += looked_at.max(1);
+            self.visit_gathered(cursor, visit)?;
+            match last.checked_add(1) {
+                Some(place) => cursor.position = place,
+                None => cursor.done = true,
+            }
+        }
+        Ok(true)
+    }
+
+    /// Bits of places that tell ranges apart of which each, going by the largest slice, has room.
+    fn depth_by_source(&mut self, slices: &Range<Time>) -> u32 {
+        let slots = self.core.by_time.range(slices.clone()).map(|(_, slot)| *slot as usize);
+        let most = slots.map(|slot| self.core.slice_at(slot).len()).max().unwrap_or(0);
+        let gathering = self.core.gathering.as_any().downcast_mut::<Gathering<K, A>>();
+        let keys = gathering.expect("sums of these types").keys_max() as u64;
+        most.div_ceil(keys.max(1)).max(1).next_power_of_two().ilog2()
+    }
+
+    /// Gathers what the slices have from one place to another, and says how many entries that was; none if there was no
+    /// room.
+    fn gather_places(
+        &mut self,
+        slices: &Range<Time>,
+        first: u64,
+        last: u64,
+    ) -> Result<Option<usize>> {
+        let parts = self.core.parts_of(slices);
+        let (core, merge): (&mut SegmentsCore, _) = (&mut self.core, &self.merge);
+        let SegmentsCore { slots, range, gathering, account, types, stats, reads, .. } = core;
+        let gathering = gathering.as_any().downcast_mut::<Gathering<K, A>>();
+        let gathering = gathering.expect("sums of these types");
+        gathering.clear(account);
+        let store = reads.as_ref().map(PatientReads::store);
+        let (mut reads, mut looked_at, mut fits) = (Reads::default(), 0, true);
+        let mut add_part = |part: Part| -> Result<bool> {
+            let mut source = match part {
+                Part::Run(slot, run) => {
+                    let store = store.expect("a run on storage");
+                    Source::of_run(slots, slot, run, first, *range, store, &mut reads)?
+                }
+                Part::Table(slot, number) => Source::of_table(slots, slot, number, first, *range),
+            };
+            while let Some(place) = source.place(slots, *range).filter(|place| *place <= last) {
+                let taken = source.take::<K, A>(slots, *range, store, &mut reads)?;
+                looked_at += 1;
+                let Some((key, value)) = taken else { continue };
+                let slice = slots[source.slot].as_ref().expect("a slice in use");
+                let from = match source.number {
+                    u64::MAX => 0,
+                    _ => slice.first_part_of(types, range.hash(place), &mut |cut| {
+                        *cut.get::<K, u64>().0 == *key
+                    }),
+                };
+                let is_cut = source.number < from;
+                if !is_cut && !gathering.add((range.hash(place), &key, &value), merge, account) {
+                    return Ok(false);
+                }
+            }
+            Ok(true)
+        };
+        let mut added = Ok(());
+        for part in parts {
+            match add_part(part) {
+                Ok(true) => {}
+                Ok(false) => fits = false,
+                Err(error) => added = Err(error),
+            }
+            if !fits || added.is_err() {
+                break;
+            }
+        }
+        stats.cold_reads += reads.images;
+        stats.codec_calls += reads.records;
+        if !fits || added.is_err() {
+            gathering.clear(account);
+        }
+        added.map(|()| fits.then_some(looked_at))
+    }
+
+    /// Visits what was gathered in the order of places. After an error the cursor has the place where that was.
+    fn visit_gathered(
+        &mut self,
+        cursor: &mut Cursor,
+        visit: &mut dyn FnMut(&K, A) -> Result<()>,
+    ) -> Result<()> {
+        let SegmentsCore { range, gathering, account, .. } = &mut *self.core;
+        let gathering = gathering.as_any().downcast_mut::<Gathering<K, A>>();
+        let gathering = gathering.expect("sums of these types");
+        gathering.sort_by(|key| range.place(key.key_hash()));
+        let visited = gathering.visit(0, account, &mut |key, sum| {
+            cursor.position = range.place(key.key_hash());
+            visit(key, sum)
+        });
+        visited.map_err(|(_, error)| error)
+    }
+}
+
+impl SegmentsCore {
+    /// The parts of slices, the oldest first.
+    fn parts_of(&self, slices: &Range<Time>) -> Vec<Part> {
+        let slots = self.by_time.range(slices.clone()).map(|(_, slot)| *slot as usize);
+        let of_slice = |slot: usize| {
+            let found = self.slice_at(slot);
+            let runs = (0..found.runs.len()).map(move |run| Part::Run(slot, run));
+            let frozen = found.frozen.as_ref().map(|part| Part::Table(slot, Some(part.number)));
+            let active = (!found.active.is_empty()).then_some(Part::Table(slot, None));
+            runs.chain(frozen).chain(active)
+        };
+        slots.flat_map(of_slice).collect()
+    }
+
+    /// Memory for the largest part of these slices that is walked, and for the list of them.
+    fn largest_source_bytes(&self, slices: &Range<Time>) -> u64 {
+        let (mut largest, mut parts) = (Source::table_bytes(), 0);
+        for slot in self.by_time.range(slices.clone()).map(|(_, slot)| *slot as usize) {
+            let runs = &self.slice_at(slot).runs;
+            let of_runs = runs.iter().map(|stored| Source::run_bytes(stored.run.image_bytes_max()));
+            largest = of_runs.fold(largest, u64::max);
+            parts += runs.len() as u64 + 2;
+        }
+        largest + 2 * parts * size_of::<Part>() as u64
+    }
+}
