@@ -293,7 +293,7 @@ impl Simulated {
         let _one = order.lock().unwrap_or_else(PoisonError::into_inner);
         let mut guard = self.world();
         let world = &mut *guard;
-        let step = words.map_or(Ok(()), |words| world.step(words, &attempted));
+        let step = words.map_or(Ok(()), |words| world.step(|| words, &attempted));
         if let Err(crash) = step {
             // Whether the change was made before the lights went out, no one knows.
             let attempted = attempted(&world.disk);

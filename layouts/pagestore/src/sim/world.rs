@@ -147,9 +147,8 @@ impl World {
 
     /// Lets one request take effect. If that is the step the device crashes at, all others end too.
     fn end(&mut self, mut held: Held) -> Vec<End> {
-        let words = held.words();
         let step = match held.is_step() {
-            true => self.step(words, &|_| held.change()),
+            true => self.step(|| held.words(), &|_| held.change()),
             false => self.refuse_if_crashed(),
         };
         if let Err(crash) = step {
@@ -249,23 +248,28 @@ impl World {
         }
     }
 
-    /// Counts a step, or crashes at it. `attempted` is what a crash at it may still have done.
+    /// Counts a step, or crashes at it. `words` name it, if anybody asks; `attempted` is what a crash at it may still
+    /// have done.
     pub(super) fn step(
         &mut self,
-        words: String,
+        words: impl FnOnce() -> String,
         attempted: &dyn Fn(&Disk) -> Option<Change>,
     ) -> Result<()> {
         self.refuse_if_crashed()?;
         if self.steps_max.is_some_and(|most| self.steps >= most) {
             return Err(crashed());
         }
+        self.steps += 1;
+        if self.watcher.is_none() && self.trace.is_none() {
+            return Ok(());
+        }
+        let words = words();
         if let Some(watcher) = &mut self.watcher {
             let held = self.held.iter().filter_map(|held| held.change());
             let in_flight: Vec<Change> = attempted(&self.disk).into_iter().chain(held).collect();
-            let (disk, step, seed) = (&self.disk, self.steps, self.dice.clone().next());
+            let (disk, step, seed) = (&self.disk, self.steps - 1, self.dice.clone().next());
             watcher(&Moment { disk, in_flight: &in_flight, step, words: &words, seed });
         }
-        self.steps += 1;
         if let Some(trace) = &mut self.trace {
             trace.push(words);
         }
