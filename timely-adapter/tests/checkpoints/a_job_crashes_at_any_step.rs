@@ -189,14 +189,14 @@ fn check(shot: &Shot, job: Job, seed: u64, again: bool, met: &mut Met) {
 #[test]
 fn a_crash_at_any_step_of_any_worker_goes_on_from_a_whole_checkpoint() {
     let long = std::env::var_os("ALLUVIUM_LONG").is_some();
-    let (histories, share) = if long { (300, 4) } else { (4, 16) };
+    let (histories, most, share) = if long { (300, 1200, 4) } else { (3, 16, 16) };
     let mut met = Met::default();
     // How many steps a run takes is its threads' doing: a few histories more, if they were few.
     let is_enough = |met: &Met| {
         let divided = met.divided.iter().all(|runs| *runs > 2);
         met.crashes > 40 && met.from_a_checkpoint > 20 && met.kinds.len() >= 4 && divided
     };
-    for seed in 1..=4 * histories {
+    for seed in 1..=most {
         if seed > histories && is_enough(&met) {
             break;
         }
