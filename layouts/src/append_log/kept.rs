@@ -99,7 +99,8 @@ impl ListsCore {
             if !self.packs() && self.begin_packing() {
                 continue;
             }
-            if !self.merge_for_room()? {
+            let missing = wanted - self.account.available() - elastic;
+            if !self.merge_for_room()? && !self.write_for_room(missing)? {
                 let what = "an element, and reading what is there,";
                 return Err(self.account.over_budget(wanted - elastic.min(wanted), what));
             }
@@ -353,6 +354,30 @@ impl ListsCore {
         self.is_tight = false;
         self.poll()?;
         Ok(count(self) < before)
+    }
+
+    /// Writes lists and drops them, as what is kept for a run that is not written is more than what one takes that is; at
+    /// least until so many bytes more are free, if there is as much. Says whether less is in memory now.
+    ///
+    /// # Errors
+    /// Those of storage.
+    #[cold]
+    fn write_for_room(&mut self, missing: u64) -> Result<bool> {
+        let before = self.unwritten_bytes();
+        // Some slices at once: whoever appends to new ones asks again soon.
+        let wanted = self.account.available() + missing.max(self.growth_bytes());
+        if let Err(error) = self.make_room(wanted, "writing lists")
+            && error.kind() != ErrorKind::OverBudget
+        {
+            return Err(error);
+        }
+        self.kept = None;
+        Ok(self.unwritten_bytes() < before)
+    }
+
+    /// What lists in memory and their heads take.
+    fn unwritten_bytes(&self) -> u64 {
+        self.elastic_bytes() + self.account.used_for(MemoryKind::Index)
     }
 
     /// Begins to merge runs of the bucket whose runs take most to read, of those that can be merged.

@@ -18,4 +18,5 @@ mod many_slices;
 mod packing_takes_nothing_where_nothing_is_packed;
 #[path = "../common/retained.rs"]
 mod retained;
+mod slices_with_runs_of_their_own;
 mod what_is_given_up_is_dropped_in_parts;
