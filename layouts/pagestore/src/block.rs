@@ -3,7 +3,9 @@
 //! A block is the payload of one record of a segment, and one checksum covers it. The encoder
 //! borrows its elements. The decoder reads a block whole and takes about its size in memory.
 
+use rkyv::api::deserialize_using;
 use rkyv::api::high::to_bytes_in;
+use rkyv::de::Pool;
 use rkyv::rancor::{Error as RkyvError, Fallible};
 use rkyv::ser::{Allocator, Writer};
 use rkyv::vec::{ArchivedVec, VecResolver};
@@ -103,9 +105,68 @@ pub fn decode<K: State, E: State>(payload: &[u8]) -> Result<Vec<BlockEntry<K, E>
     rkyv::deserialize::<Vec<BlockEntry<K, E>>, RkyvError>(archived).map_err(failed)
 }
 
+/// Memory that is booked while a block is decoded.
+pub struct Room<'b> {
+    /// Bytes that are booked.
+    pub bytes: u64,
+    /// Books up to so many bytes. Returns how many are booked then.
+    pub more: &'b mut dyn FnMut(u64) -> Result<u64>,
+}
+
+impl Room<'_> {
+    /// Sees to it that so many bytes are booked.
+    ///
+    /// # Errors
+    /// Those of booking.
+    #[inline]
+    pub fn has(&mut self, bytes: u64) -> Result<()> {
+        if bytes > self.bytes {
+            self.bytes = (self.more)(bytes)?;
+        }
+        Ok(())
+    }
+}
+
+/// Decodes a block element by element. What the table of entries and their elements take is booked before; what a key or an
+/// element owns, before the next one is decoded.
+///
+/// # Errors
+/// [`ErrorKind::Corrupt`] if the bytes are not a block of these types; those of booking.
+pub fn decode_within<K: State, E: State>(
+    payload: &[u8],
+    room: &mut Room<'_>,
+) -> Result<Vec<BlockEntry<K, E>>> {
+    let failed =
+        |e: RkyvError| Error::new(ErrorKind::Corrupt, "a block does not decode").caused_by(e);
+    let archived = rkyv::access::<ArchivedVec<ArchivedBlockEntry<K, E>>, RkyvError>(payload)
+        .map_err(failed)?;
+    let mut pool = Pool::new();
+    let mut taken = rounded(archived.len() * size_of::<BlockEntry<K, E>>()) as u64;
+    room.has(taken)?;
+    let mut entries = Vec::with_capacity(archived.len());
+    for entry in archived.iter() {
+        let count = entry.elements.len();
+        taken += rounded(count * size_of::<E>()) as u64;
+        room.has(taken)?;
+        let key: K = deserialize_using(&entry.key, &mut pool).map_err(failed)?;
+        taken += key.heap_bytes() as u64;
+        let mut elements = Vec::with_capacity(count);
+        for element in entry.elements.iter() {
+            room.has(taken)?;
+            let element: E = deserialize_using(element, &mut pool).map_err(failed)?;
+            taken += element.heap_bytes() as u64;
+            elements.push(element);
+        }
+        entries.push(BlockEntry { key, rank: entry.rank.to_native(), elements });
+    }
+    room.has(taken)?;
+    Ok(entries)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::HeapSize;
 
     #[test]
     fn blocks_round_trip() {
@@ -120,6 +181,48 @@ mod tests {
         let read = decode::<u64, String>(&scratch).unwrap();
         let read: Vec<_> = read.into_iter().map(|e| (e.key, e.rank, e.elements)).collect();
         assert_eq!(read, [(7, -3, words.to_vec()), (9, 4, words[1..].to_vec())]);
+    }
+
+    /// What a block takes is booked before it does, but for one element; and one that has no room is not decoded.
+    #[test]
+    fn a_block_is_decoded_in_the_memory_that_is_booked() {
+        let lists: Vec<Vec<String>> =
+            (0..20).map(|n| (0..n).map(|m| "x".repeat(m * 7 % 40)).collect()).collect();
+        let keys: Vec<String> = (0..20).map(|n| format!("{n:020}")).collect();
+        let entry = |(key, list)| BorrowedEntry { key, rank: 1, elements: Vec::iter(list) };
+        let entries: Vec<_> = keys.iter().zip(&lists).map(entry).collect();
+        let mut bytes = AlignedVec::new();
+        encode(&mut bytes, &entries).unwrap();
+        let taken = |entries: &Vec<BlockEntry<String, String>>| {
+            let heap = |entry: &BlockEntry<String, String>| {
+                entry.key.heap_bytes() + entry.elements.heap_bytes()
+            };
+            let table = rounded(entries.capacity() * size_of::<BlockEntry<String, String>>());
+            (table + entries.iter().map(heap).sum::<usize>()) as u64
+        };
+        let mut asked = Vec::new();
+        let mut more = |bytes| {
+            asked.push(bytes);
+            Ok(bytes)
+        };
+        let mut room = Room { bytes: 0, more: &mut more };
+        let read = decode_within::<String, String>(&bytes, &mut room).unwrap();
+        let all = taken(&read);
+        assert_eq!(room.bytes, all);
+        assert!(asked.windows(2).all(|two| two[0] < two[1]), "{asked:?}");
+        let longest = lists.iter().map(|list| rounded(list.len() * 24)).max().unwrap() as u64;
+        assert!(asked.windows(2).all(|two| two[1] - two[0] <= longest + 64), "{asked:?}");
+        let read: Vec<_> = read.into_iter().map(|entry| (entry.key, entry.elements)).collect();
+        assert!(read.into_iter().eq(keys.iter().cloned().zip(lists.iter().cloned())));
+        for most in (0..all).step_by(97) {
+            let mut more = |bytes| match bytes <= most {
+                true => Ok(bytes),
+                false => Err(Error::new(ErrorKind::OverBudget, "no room")),
+            };
+            let mut room = Room { bytes: 0, more: &mut more };
+            let error = decode_within::<String, String>(&bytes, &mut room).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::OverBudget);
+        }
     }
 
     #[test]

@@ -9,7 +9,7 @@ use std::iter::Take;
 use std::marker::PhantomData;
 use std::ops::Range;
 
-use alluvium_pagestore::block::{self, AlignedVec, BlockEntry, BorrowedEntry};
+use alluvium_pagestore::block::{self, AlignedVec, BlockEntry, BorrowedEntry, Room};
 use alluvium_pagestore::{HeapSize, Key, Result, State, Trials, codec, rounded};
 
 use super::chain_unsafe::{Chain, Chunks, Iter};
@@ -27,11 +27,13 @@ pub struct ListType {
     pub elements: &'static ElementType,
     /// Whether neither keys nor elements ever own heap.
     pub is_plain: bool,
-    /// See [`expansion`] and [`cut_expansion`].
+    /// See [`expansion`], [`cut_expansion`] and [`long_expansion`].
     expansion: u64,
     cut_expansion: u64,
+    long_expansion: u64,
     id: fn() -> TypeId,
     decode: Decode,
+    decode_within: DecodeWithin,
     empty: fn() -> Box<dyn Block>,
     encode: Encode,
     encode_key: fn(KeyRef<'_>, &mut AlignedVec) -> Result<()>,
@@ -43,6 +45,8 @@ pub struct ListType {
 type Encode = fn(&mut Trials, &mut AlignedVec, Range<usize>, EntryAt<'_, '_>) -> Result<()>;
 /// Decodes a block.
 type Decode = fn(&[u8]) -> Result<Box<dyn Block>>;
+/// Decodes a block and books what that takes.
+type DecodeWithin = fn(&[u8], &mut Room<'_>) -> Result<Box<dyn Block>>;
 
 impl fmt::Debug for ListType {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -173,8 +177,10 @@ impl<K: Key, E: State> Of<K, E> {
         is_plain: K::NO_HEAP && E::NO_HEAP,
         expansion: expansion::<K, E>(),
         cut_expansion: cut_expansion::<K, E>(),
+        long_expansion: long_expansion::<K, E>(),
         id: TypeId::of::<(K, E)>,
         decode: decode::<K, E>,
+        decode_within: decode_within::<K, E>,
         empty: || Box::new(Entries::<K, E>(Vec::new())),
         encode: encode::<K, E>,
         encode_key: |key, to| codec::encode_one(to, key.native::<K>()),
@@ -235,16 +241,42 @@ impl ListType {
         (self.decode)(payload)
     }
 
+    /// Decodes a block of elements that own heap one by one, and books what they take before: an element that takes more
+    /// than is booked is booked before the next one. Of others all is booked before.
+    ///
+    /// # Errors
+    /// Of bytes that are none of these types; those of booking.
+    pub fn decode_within(&self, payload: &[u8], room: &mut Room<'_>) -> Result<Box<dyn Block>> {
+        if self.is_plain {
+            room.has(self.one_decoded_bytes_max(payload.len() as u64, 0))?;
+            return self.decode(payload);
+        }
+        (self.decode_within)(payload, room)
+    }
+
     /// The most that a block of so many bytes takes once it is decoded: lists of one short element take more than twice
     /// their bytes. Blocks of keys or elements that own heap take no more than they are cut at, of so many bytes in
     /// memory, and an element that is longer: short strings take seven times their bytes.
-    pub fn decoded_bytes_max(&self, block_bytes: u64, cut_bytes: usize) -> u64 {
+    pub fn one_decoded_bytes_max(&self, block_bytes: u64, cut_bytes: usize) -> u64 {
         if !self.is_plain {
-            let cut = (cut_bytes as u64 * self.cut_expansion).div_ceil(EXPANSION_UNIT);
-            return block_bytes + cut.max(block_bytes) + DECODED_BYTES;
+            let cut = cut_bytes as u64 * self.cut_expansion;
+            return block_bytes + cut.div_ceil(EXPANSION_UNIT) + DECODED_BYTES;
         }
-        let bytes = (block_bytes * self.expansion).div_ceil(EXPANSION_UNIT);
-        bytes.max(2 * block_bytes) + DECODED_BYTES
+        (block_bytes * self.expansion).div_ceil(EXPANSION_UNIT) + DECODED_BYTES
+    }
+
+    /// The same, with room for the next one beside it if it does not expand.
+    pub fn decoded_bytes_max(&self, block_bytes: u64, cut_bytes: usize) -> u64 {
+        let one = self.one_decoded_bytes_max(block_bytes, cut_bytes);
+        if self.is_plain { one.max(2 * block_bytes + DECODED_BYTES) } else { one }
+    }
+
+    /// The most that a packed record of so many bytes takes once it is decoded: a block of one entry.
+    pub fn record_decoded_bytes_max(&self, record_bytes: u64, cut_bytes: usize) -> u64 {
+        if !self.is_plain {
+            return self.one_decoded_bytes_max(record_bytes, cut_bytes);
+        }
+        (record_bytes * self.long_expansion).div_ceil(EXPANSION_UNIT) + 2 * DECODED_BYTES
     }
 
     /// A block without entries.
@@ -299,6 +331,24 @@ const fn cut_expansion<K: Key, E: State>() -> u64 {
         count = if count < 8 { count + 1 } else { 2 * count };
     }
     most
+}
+
+/// How many times their bytes on storage many elements of an entry take, and no less than once, in parts of
+/// [`EXPANSION_UNIT`].
+const fn long_expansion<K: Key, E: State>() -> u64 {
+    let (few, many) = (block::entry_bytes::<K, E>(1 << 10), block::entry_bytes::<K, E>(1 << 20));
+    let (native, archived) = ((many.0 - few.0) as u64, (many.1 - few.1) as u64);
+    let times = if archived == 0 { 0 } else { (native * EXPANSION_UNIT).div_ceil(archived) };
+    if times < EXPANSION_UNIT { EXPANSION_UNIT } else { times }
+}
+
+fn decode_within<K: Key, E: State>(payload: &[u8], room: &mut Room<'_>) -> Result<Box<dyn Block>> {
+    let own = DECODED_BYTES;
+    let mut inner = Room {
+        bytes: room.bytes.saturating_sub(own),
+        more: &mut |bytes| Ok((room.more)(bytes + own)?.saturating_sub(own)),
+    };
+    Ok(Box::new(Entries::<K, E>(block::decode_within(payload, &mut inner)?)))
 }
 
 fn decode<K: Key, E: State>(payload: &[u8]) -> Result<Box<dyn Block>> {

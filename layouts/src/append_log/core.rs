@@ -133,7 +133,7 @@ impl ListsCore {
             let (chunk, segment) = (sizes.chunk_bytes, sizes.segment_bytes);
             writer = Some(SegmentWriter::new(store.clone(), state, chunk, segment));
         }
-        let store = context.segments.clone();
+        let (store, cut_bytes) = (context.segments.clone(), sizes.block_bytes);
         let pieces = ArenaKind {
             elements: list_type.elements,
             piece_bytes_max: sizes.piece_bytes,
@@ -143,7 +143,7 @@ impl ListsCore {
             store.as_ref().map(|store| PatientReads::new(store, sizes.patience, account.clone()));
         let has_packed = restored.as_ref().is_some_and(|(image, _)| image.runs().next().is_some());
         let packed = reads.as_ref().and_then(|reads| {
-            Packed::new((&context, reads.store()), &sizes, has_packed).map(Box::new)
+            Packed::new((&context, reads.store()), list_type, &sizes, has_packed).map(Box::new)
         });
         let mut lists = ListsCore {
             list_type,
@@ -157,7 +157,7 @@ impl ListsCore {
             epoch: 0,
             elements: 0,
             jobs: ListJobs::new(context.helper.clone(), store.clone(), writer),
-            source: store.map(|store| Source { store, state, range, list_type }),
+            source: store.map(|store| Source { store, state, range, list_type, cut_bytes }),
             reads,
             files: Files::booked(context.account.clone(), FILE_BYTES),
             resume: None,

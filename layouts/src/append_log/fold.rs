@@ -17,7 +17,7 @@ use super::gather::{Gathered, Stop};
 use super::key_unsafe::{KeyRef, OwnedKey, has};
 use super::notes::{View, resolve, views};
 use super::packed::is_paged;
-use super::run::{Mark, Run, RunCursor, Source, StoredRun};
+use super::run::{Mark, Run, RunCursor, Source, StoredRun, window_bytes_min};
 use crate::contract::lists::span;
 use crate::contract::table::Cursor;
 
@@ -211,10 +211,9 @@ impl ListsCore {
                 cached.used = true;
             }
         }
-        // A cursor takes what its run needs at least, whatever its share is.
-        let share = self.account.available() / 2 / names.len() as u64;
-        let window = share.min(WINDOW_BYTES_MAX);
+        // A cursor takes what its run needs at least, and a share of what is free beside that.
         let spare = self.account.available().saturating_sub(needed);
+        let share = spare / 2 / names.len() as u64;
         let are_paged =
             |(time, number): &&(Time, u64)| self.run(*time, *number).is_some_and(is_paged);
         let paged = names.iter().filter(are_paged).count();
@@ -228,6 +227,7 @@ impl ListsCore {
             let cached = run.cached.as_ref().map(|cached| cached.blocks.clone());
             let (account, stored) = (self.account.clone(), stored(run));
             // Of one key, the blocks of its list and no more; the cursor takes a window of one block at least.
+            let window = (window_bytes_min(&stored) + share).min(WINDOW_BYTES_MAX);
             let wanted = of_key.map_or(window, |hash| stored.window_of(source.range, hash));
             RunCursor::new(source.clone(), account, name, stored, cached, wanted.min(window))
         };

@@ -2,12 +2,12 @@
 //! storage; and reading them block by block, forwards.
 //!
 //! A run's blocks are in memory as their places only. A cursor keeps one block, decoded, and the
-//! window that it reads through; both are booked while it lives.
+//! window that it reads through. Both are booked before they are there, until it rests or goes.
 
 use std::rc::Rc;
 use std::sync::Arc;
 
-use alluvium_pagestore::block::AlignedVec;
+use alluvium_pagestore::block::{AlignedVec, Room};
 use alluvium_pagestore::io::BLOCK_BYTES;
 use alluvium_pagestore::{
     Account, Error, ErrorKind, FooterEntry, MemoryKind, RECORD_HEADER_BYTES, Result, SegmentInfo,
@@ -75,7 +75,7 @@ impl StoredRun {
     /// one with [long](is_long) blocks, beside what [one of several](StoredRun::reading_bytes_once) takes while it reads.
     pub fn reading_bytes_min(&self, list_type: &ListType, cut_bytes: usize) -> u64 {
         match is_long(self) {
-            true => self.longest(),
+            true => list_type.one_decoded_bytes_max(self.longest(), cut_bytes),
             false => {
                 window_bytes_min(self) + list_type.decoded_bytes_max(self.longest(), cut_bytes)
             }
@@ -140,6 +140,8 @@ pub struct Source {
     pub state: u64,
     pub range: HashRange,
     pub list_type: &'static ListType,
+    /// Bytes in memory at which blocks are cut.
+    pub cut_bytes: usize,
 }
 
 /// Who books what a cursor takes.
@@ -201,7 +203,12 @@ pub struct RunCursor<B: Booking = Rc<Account>> {
     place: Option<u64>,
     window_bytes: u64,
     is_long: bool,
-    decoded_bytes: u64,
+    /// What a block takes at most once it is decoded, but for an element of it that expands.
+    decoded_most: u64,
+    /// What is booked for decoded blocks: from the first one on, for the longest.
+    decoded_room: u64,
+    /// What a block takes that is there beside the one that is decoded next.
+    beside_bytes: u64,
     /// Blocks that were decoded, and bytes of those read from storage.
     blocks_read: u64,
     bytes_read: u64,
@@ -213,8 +220,7 @@ pub struct RunCursor<B: Booking = Rc<Account>> {
 #[derive(Debug)]
 struct Ahead {
     block: usize,
-    entries: Option<Box<dyn Block>>,
-    bytes: u64,
+    entries: Box<dyn Block>,
 }
 
 /// A place of a cursor to come back to.
@@ -243,6 +249,11 @@ impl<B: Booking> RunCursor<B> {
             false if is_long => least,
             false => window_bytes.min(all).max(least),
         };
+        let (list_type, longest) = (source.list_type, run.longest());
+        let decoded_most = match is_long {
+            true => list_type.one_decoded_bytes_max(longest, source.cut_bytes),
+            false => list_type.decoded_bytes_max(longest, source.cut_bytes),
+        };
         Self {
             bucket,
             number,
@@ -262,7 +273,9 @@ impl<B: Booking> RunCursor<B> {
             place: None,
             window_bytes,
             is_long,
-            decoded_bytes: 0,
+            decoded_most,
+            decoded_room: 0,
+            beside_bytes: 0,
             blocks_read: 0,
             bytes_read: 0,
             entries_read: 0,
@@ -273,6 +286,7 @@ impl<B: Booking> RunCursor<B> {
     pub fn paged(source: Source, booking: B, name: (Time, u64), slice: Arc<PagedSlice>) -> Self {
         let none = Arc::new(StoredRun { files: Vec::new(), blocks: Vec::new() });
         let mut cursor = Self::new(source, booking, name, none, None, 0);
+        cursor.decoded_most = slice.decoded_bytes();
         cursor.paged = Some(slice);
         cursor
     }
@@ -446,25 +460,45 @@ impl<B: Booking> RunCursor<B> {
             (self.at, self.place) = (mark.at, None);
             return Ok(());
         }
-        let here = (std::mem::take(&mut self.entries), std::mem::take(&mut self.decoded_bytes));
-        let after = self.next_block;
-        let loaded = self.load(after);
-        let goes_on = loaded.and_then(|()| self.may_go_on(place, out));
-        let ahead = (std::mem::take(&mut self.entries), std::mem::take(&mut self.decoded_bytes));
-        (self.entries, self.decoded_bytes) = here;
-        (self.next_block, self.at, self.place) = (mark.block, mark.at, None);
-        let goes_on = goes_on?;
-        self.ahead = Some(Ahead { block: after, entries: ahead.0, bytes: ahead.1 });
-        if !goes_on {
-            return Ok(());
+        let mut block = self.next_block;
+        if self.has_room_beside() {
+            let here = self.entries.take();
+            self.beside_bytes = here.as_ref().map_or(0, |here| here.bytes());
+            let loaded = self.load(block);
+            let goes_on = loaded.and_then(|()| self.may_go_on(place, out));
+            let ahead = std::mem::replace(&mut self.entries, here);
+            (self.next_block, self.at, self.place) = (mark.block, mark.at, None);
+            self.beside_bytes = ahead.as_ref().map_or(0, |ahead| ahead.bytes());
+            self.ahead = ahead.map(|entries| Ahead { block, entries });
+            if !goes_on? {
+                return Ok(());
+            }
+            block += 1;
         }
-        let mut block = after + 1;
         self.load(block)?;
         while self.may_go_on(place, out)? {
             block += 1;
             self.load(block)?;
         }
         self.rewind(mark)
+    }
+
+    /// Books what the next block takes beside the one that is there, and says whether there is as much.
+    fn has_room_beside(&mut self) -> bool {
+        let here = self.entries.as_ref().map_or(0, |here| here.bytes());
+        let next = self.ahead.as_ref().map_or(self.decoded_most, |ahead| ahead.entries.bytes());
+        let needed = self.decoded_room.max(here + next);
+        self.book_decoded(needed).is_ok()
+    }
+
+    /// Books so much for decoded blocks.
+    fn book_decoded(&mut self, bytes: u64) -> Result<()> {
+        match bytes.checked_sub(self.decoded_room) {
+            Some(more) => self.booking.reserve(more)?,
+            None => self.booking.adjust(self.decoded_room, bytes),
+        }
+        self.decoded_room = bytes;
+        Ok(())
     }
 
     /// Adds the keys that stand at a place in the block, from where it stands on; says whether the next
@@ -487,21 +521,24 @@ impl<B: Booking> RunCursor<B> {
     fn load(&mut self, block: usize) -> Result<()> {
         self.forget();
         if let Some(ahead) = self.ahead.take() {
+            self.beside_bytes = 0;
             if ahead.block == block {
-                (self.entries, self.decoded_bytes) = (ahead.entries, ahead.bytes);
+                self.entries = Some(ahead.entries);
                 self.next_block = block + 1;
                 return Ok(());
             }
-            self.booking.adjust(ahead.bytes, 0);
         }
+        self.book_decoded(self.beside_bytes + self.decoded_most)?;
         if self.paged.is_some() {
             return self.load_of_part(block);
         }
         let BlockAt { file, record } = self.run.blocks[block];
         let info = self.run.files.get(file as usize);
         let blocks = self.source.list_type;
+        let mut more = booking_more(&self.booking, &mut self.decoded_room, self.beside_bytes);
+        let mut room = Room { bytes: self.decoded_most, more: &mut more };
         let entries = match &self.cached {
-            Some(cached) => blocks.decode(&cached[block]),
+            Some(cached) => blocks.decode_within(&cached[block], &mut room),
             None => {
                 self.bytes_read += u64::from(record.len);
                 let reader = match &mut self.reader {
@@ -514,13 +551,14 @@ impl<B: Booking> RunCursor<B> {
                     }
                 };
                 let info = info.expect("a block on storage is in a file");
-                blocks.decode(reader.record(info, &record)?.payload)
+                blocks.decode_within(reader.record(info, &record)?.payload, &mut room)
             }
         }
         .map_err(|e| match info {
             Some(info) => e.with("file", info.file.name()).with("offset", record.offset()),
             None => e,
         })?;
+        drop(more);
         if self.is_long && self.reader.take().is_some() {
             // Others have long blocks too, and read one after the other.
             self.booking.adjust(self.window_bytes, 0);
@@ -536,17 +574,18 @@ impl<B: Booking> RunCursor<B> {
         let Some((_, record)) = record else {
             return Err(Error::new(ErrorKind::Corrupt, "a packed slice has lost a record"));
         };
-        let entries = self.source.list_type.decode(record)?;
-        self.has_decoded(block, entries);
+        let mut more = booking_more(&self.booking, &mut self.decoded_room, self.beside_bytes);
+        let mut room = Room { bytes: self.decoded_most, more: &mut more };
+        let decoded = self.source.list_type.decode_within(record, &mut room);
+        drop(more);
+        self.has_decoded(block, decoded?);
         Ok(())
     }
 
     fn has_decoded(&mut self, block: usize, entries: Box<dyn Block>) {
         self.blocks_read += 1;
         self.entries_read += entries.len() as u64;
-        self.decoded_bytes = entries.bytes();
         self.entries = Some(entries);
-        self.booking.adjust(0, self.decoded_bytes);
         self.next_block = block + 1;
     }
 
@@ -556,8 +595,9 @@ impl<B: Booking> RunCursor<B> {
             self.next_block -= 1;
         }
         self.forget();
-        let ahead = self.ahead.take().map_or(0, |ahead| ahead.bytes);
-        self.booking.adjust(ahead, 0);
+        self.ahead = None;
+        self.beside_bytes = 0;
+        self.booking.adjust(std::mem::take(&mut self.decoded_room), 0);
         self.forget_part();
         if self.reader.take().is_some() {
             self.booking.adjust(self.window_bytes, 0);
@@ -567,7 +607,19 @@ impl<B: Booking> RunCursor<B> {
     fn forget(&mut self) {
         self.entries = None;
         (self.at, self.place) = (0, None);
-        self.booking.adjust(std::mem::take(&mut self.decoded_bytes), 0);
+    }
+}
+
+/// Books what a block takes beside so much, of whom so much is booked.
+fn booking_more<'b>(
+    booking: &'b impl Booking,
+    booked: &'b mut u64,
+    beside: u64,
+) -> impl FnMut(u64) -> Result<u64> + 'b {
+    move |bytes| {
+        booking.reserve((beside + bytes).saturating_sub(*booked))?;
+        *booked = (*booked).max(beside + bytes);
+        Ok(bytes)
     }
 }
 
@@ -585,8 +637,7 @@ pub fn window_bytes_min(run: &StoredRun) -> u64 {
 impl<B: Booking> Drop for RunCursor<B> {
     fn drop(&mut self) {
         let window = if self.reader.is_some() { self.window_bytes } else { 0 };
-        let ahead = self.ahead.as_ref().map_or(0, |ahead| ahead.bytes);
         let part = self.part.as_ref().map_or(0, Part::bytes);
-        self.booking.adjust(window + self.decoded_bytes + ahead + part, 0);
+        self.booking.adjust(window + self.decoded_room + part, 0);
     }
 }

@@ -16,6 +16,7 @@ mod keys_of_one_hash_are_visited_in_few_looks;
 mod levels_of_packed_slices_are_merged_by_the_helper;
 mod many_slices;
 mod packing_takes_nothing_where_nothing_is_packed;
+mod reads_stay_in_their_memory;
 #[path = "../common/retained.rs"]
 mod retained;
 mod slices_with_runs_of_their_own;

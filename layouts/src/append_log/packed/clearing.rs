@@ -26,7 +26,7 @@ impl ListsCore {
             return Ok(Share::Some);
         }
         // As they are decoded one after the other.
-        let decoded = slice.bytes + slice.elements * self.pieces.elements.layout().size() as u64;
+        let decoded = packed.map_or(0, |packed| packed.decoded_bytes());
         let read = match self.read_packed(&[(time, slice)], decoded, Some(self.range.place(hash))) {
             // There may be for less than all of it.
             Err(error) if error.kind() == ErrorKind::OverBudget => return Ok(Share::Some),

@@ -171,7 +171,9 @@ impl Packed {
         if most > least {
             // They may have longer records than are written now.
             let chunk = self.longest_chunk.max(self.runs.payload_bytes_max as u64 + KIB);
-            let whole = whole_bytes(self.account.limit(), least, chunk.next_multiple_of(4 * KIB));
+            let chunk = chunk.next_multiple_of(4 * KIB);
+            let record = (chunk, self.decoded_bytes_of(chunk));
+            let whole = whole_bytes(self.account.limit(), least, record);
             self.directory = SliceDirectory::loaded_up_to(whole);
         }
         // Merges have to write what is there, whatever the sizes were.

@@ -36,6 +36,7 @@ use std::time::Duration;
 
 use alluvium_pagestore::{Account, KIB, MIB, MemoryKind, RunInfo, SegmentStore, Time, fingerprint};
 
+use super::block::ListType;
 use super::bucket::{BUCKET_BYTES, Bucket};
 use super::config::Sizes;
 use super::frozen::LIVE;
@@ -158,13 +159,17 @@ pub struct Packed {
     going: VecDeque<Going>,
     /// Bytes of the longest chunk of any level.
     longest_chunk: u64,
+    list_type: &'static ListType,
+    /// A record has no more bytes in memory, if its key or elements own heap.
+    cut_bytes: usize,
     /// What slices that are read together take once they are loaded, at most.
     loaded_most: u64,
 }
 
-/// Larger slices are read part by part: they take no more than this while they are.
-fn whole_bytes(memory: u64, part_bytes: u64, chunk_bytes: u64) -> u64 {
-    (memory / SLICE_SHARE).max(part_bytes + 2 * chunk_bytes + paged::KNOWN_BYTES)
+/// Larger slices are read part by part: they take no more than this while they are, with records that take so much at most
+/// as they are and decoded.
+fn whole_bytes(memory: u64, part_bytes: u64, (record, decoded): (u64, u64)) -> u64 {
+    (memory / SLICE_SHARE).max(part_bytes + record + decoded + paged::KNOWN_BYTES)
 }
 
 /// The hash that a slice has in runs.
@@ -206,6 +211,7 @@ impl Packed {
     /// checkpoint that has something packed.
     pub fn new(
         (context, store): (&StateContext, &SegmentStore),
+        list_type: &'static ListType,
         sizes: &Sizes,
         is_restored: bool,
     ) -> Option<Self> {
@@ -221,7 +227,11 @@ impl Packed {
         let chunk_bytes = (payload_bytes_max as u64 + KIB).next_multiple_of(4 * KIB);
         let (whole_bytes, part_bytes, part_most) = match sizes.reads_in_parts {
             true => (192, 192, 192),
-            false => (whole_bytes(memory, part_bytes, chunk_bytes), part_bytes, u64::MAX),
+            false => {
+                let decoded = list_type.record_decoded_bytes_max(chunk_bytes, sizes.block_bytes);
+                let whole = whole_bytes(memory, part_bytes, (chunk_bytes, decoded));
+                (whole, part_bytes, u64::MAX)
+            }
         };
         let levels = Levels::new(store.clone(), account.clone(), state);
         let levels = levels.merged_in_parts_of(merged_part_bytes);
@@ -268,6 +278,8 @@ impl Packed {
             refused: BTreeSet::new(),
             going: VecDeque::new(),
             longest_chunk: 4 * KIB,
+            list_type,
+            cut_bytes: sizes.block_bytes,
             loaded_most: memory / LOADED_SHARE,
             store: store.clone(),
             account,
@@ -393,6 +405,15 @@ impl Packed {
         let group = MergeSizes::group_bytes_each() + RunSizes::directory_bytes_max();
         let read = (read_bytes as u64).max(self.longest_chunk) + (2 << 10);
         self.levels.len().max(MERGED_MAX) as u64 * (read + self.longest_chunk + group)
+    }
+
+    /// What a record takes at most once it is decoded.
+    fn decoded_bytes(&self) -> u64 {
+        self.decoded_bytes_of(self.longest_chunk)
+    }
+
+    fn decoded_bytes_of(&self, record_bytes: u64) -> u64 {
+        self.list_type.record_decoded_bytes_max(record_bytes, self.cut_bytes)
     }
 
     /// Levels have these runs.

@@ -62,6 +62,7 @@ pub struct PagedSlice {
     read_bytes: usize,
     part_bytes: u64,
     longest_chunk: u64,
+    decoded_bytes: u64,
 }
 
 /// Some records of a slice.
@@ -135,6 +136,11 @@ impl PagedSlice {
         scan + self.part_bytes + self.longest_chunk + loaded_bytes(0)
     }
 
+    /// What a record takes at most once it is decoded, but for an element that expands.
+    pub fn decoded_bytes(&self) -> u64 {
+        self.decoded_bytes
+    }
+
     /// Reads a part, which has one record at least if there is one: from where another one ended, if it comes after that.
     ///
     /// # Errors
@@ -195,7 +201,7 @@ impl ListsCore {
 impl Packed {
     /// What a slice takes while it is read part by part, beside what reading a part takes for a moment.
     pub fn paged_bytes(&self) -> u64 {
-        self.part_bytes.0 + 2 * self.longest_chunk + KNOWN_BYTES
+        self.part_bytes.0 + self.longest_chunk + self.decoded_bytes() + KNOWN_BYTES
     }
 
     /// What reading a part takes for a moment, of several slices only one at a time.
@@ -224,6 +230,7 @@ impl Packed {
             read_bytes: self.read_bytes,
             part_bytes,
             longest_chunk: self.longest_chunk,
+            decoded_bytes: self.decoded_bytes(),
         }))
     }
 }
