@@ -38,7 +38,7 @@ pub use contract::upkeep::{HasUpkeep, Upkeep};
 pub use heap::lists::HeapLists;
 pub use heap::panes::TablePanes;
 pub use heap::place::Place;
-pub use heap::{Heap, HeapTable, SplitHeap, SplitHeapTable, Stored, Volatile, VolatileHeap};
+pub use heap::{Heap, HeapTable, Stored, Volatile, VolatileHeap};
 pub use hybrid_log::{
     CHECKPOINT_PACE, COLD_RUNS_MEMORY_MIN, COOLING_PERCENT, FRAMES_MIN, GENERATIONS, HybridLog,
     HybridLogTable, PAGE_BYTES_MAX, PAGE_BYTES_MIN, PATIENCE, QUEUE_DEPTH,

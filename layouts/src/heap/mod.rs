@@ -84,21 +84,11 @@ impl Heap {
         self
     }
 
-    /// Returns this layout for state whose key groups move. A layout chosen at run time, such as
-    /// `AnyLayout`, does this by itself.
-    pub fn in_order(self) -> SplitHeap {
-        SplitHeap(self)
-    }
-
     /// Returns a layout for values that cannot be stored. Checkpoints fail.
     pub fn volatile() -> VolatileHeap {
         VolatileHeap
     }
 }
-
-/// [`Heap`] for state whose key groups [move](StateContext::movable). Uses the same table.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct SplitHeap(Heap);
 
 /// [`Heap`] for values that need not be [`State`]. It is never written, and checkpoints fail. The
 /// budget counts the table and the heap of keys, but not the heap of values.
@@ -160,15 +150,12 @@ impl<K: Key, V: 'static> Kind<K, V> for Volatile {
     }
 }
 
-/// An open [`Heap`], [`SplitHeap`] or [`VolatileHeap`].
+/// An open [`Heap`] or [`VolatileHeap`].
 #[derive(Debug)]
 pub struct HeapTable<K, V, M = Stored> {
     core: Typed<K, V>,
     kind: PhantomData<M>,
 }
-
-/// The table that [`SplitHeap`] opens.
-pub type SplitHeapTable<K, V> = HeapTable<K, V, Stored>;
 
 impl<K: Key, V: State> Layout<K, V> for Heap {
     type Table = HeapTable<K, V, Stored>;
@@ -194,30 +181,6 @@ impl<K: Key, V: State> Layout<K, V> for Heap {
         let keeps_free = size_of::<K>() > 0 || !V::NO_HEAP;
         let core = HeapCore::open(context, RecordType::of::<K, V>(), keeps_free)?;
         Ok(HeapTable { core: Typed::new(core), kind: PhantomData })
-    }
-}
-
-impl<K: Key, V: State> Layout<K, V> for SplitHeap {
-    type Table = SplitHeapTable<K, V>;
-
-    fn name(&self) -> &'static str {
-        "heap"
-    }
-
-    fn value_description(&self) -> String {
-        description_of::<V>()
-    }
-
-    fn codec(&self) -> Option<EntryCodec<K, V>> {
-        Some(EntryCodec::new())
-    }
-
-    fn memory_limit(&self) -> Option<u64> {
-        Layout::<K, V>::memory_limit(&self.0)
-    }
-
-    fn open(&self, context: StateContext) -> Result<Self::Table> {
-        self.0.open(context)
     }
 }
 

@@ -17,7 +17,7 @@ fn tiny() -> HybridLog {
 fn groups_are_scanned_and_removed_while_others_change() {
     for seed in 0..6 {
         let account = Account::root(8 * MIB);
-        let heap = Heap::new().in_order().open(context(&account, seed)).unwrap();
+        let heap = Heap::new().open(context(&account, seed)).unwrap();
         history(heap, seed, 3000, 400);
         assert_eq!(account.used(), 0);
         let account = Account::root(320 * KIB);
@@ -69,7 +69,7 @@ fn looked_at<T: Table<u64, u64>>(mut table: T) -> f64 {
 #[test]
 fn a_group_of_64_costs_a_64th() {
     let account = Account::root(64 * MIB);
-    let heap = Heap::new().in_order().open(context(&account, 1)).unwrap();
+    let heap = Heap::new().open(context(&account, 1)).unwrap();
     let log = Layout::<u64, u64>::open(&HybridLog::new(), context(&account, 1)).unwrap();
     for share in [looked_at(heap), looked_at(log)] {
         // The share of a group, and a part of the table at both ends.
@@ -104,7 +104,7 @@ fn one_group<T: Table<u64, u64>>(mut table: T, group: u16, groups: u16, keys: us
 fn a_table_of_one_group_only_is_split_all_the_same() {
     let account = Account::root(64 * MIB);
     let open = || StateContext { key_groups: 256, owned: 0..256, ..context(&account, 1) };
-    one_group(Heap::new().in_order().open(open()).unwrap(), 77, 256, 20_000);
+    one_group(Heap::new().open(open()).unwrap(), 77, 256, 20_000);
     one_group(Layout::<u64, u64>::open(&HybridLog::new(), open()).unwrap(), 77, 256, 20_000);
 }
 

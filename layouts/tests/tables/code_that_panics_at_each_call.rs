@@ -12,7 +12,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use alluvium_layouts::{
-    CheckpointOutcome, Heap, HybridLog, Layout, Pace, SplitHeap, StateContext, Table, Upkeep,
+    CheckpointOutcome, Heap, HybridLog, Layout, Pace, StateContext, Table, Upkeep,
 };
 use alluvium_pagestore::io::{CrashPolicy, Faults, Simulated};
 use alluvium_pagestore::{
@@ -494,7 +494,6 @@ fn without_words() {
 fn of_values_on_the_heap() {
     without_words();
     at_each_call::<_, Owned>(&Heap::new(), &ALL[..6]);
-    at_each_call::<_, Owned>(&SplitHeap::default(), &ALL[..6]);
 }
 
 #[test]

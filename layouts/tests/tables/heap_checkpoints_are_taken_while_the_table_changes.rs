@@ -8,9 +8,7 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use alluvium_layouts::{
-    CheckpointOutcome, Cursor, Heap, Layout, SplitHeap, StateContext, Table, Upkeep,
-};
+use alluvium_layouts::{CheckpointOutcome, Cursor, Heap, Layout, StateContext, Table, Upkeep};
 use alluvium_pagestore::io::{Device, Faults, Simulated};
 use alluvium_pagestore::{
     Account, BlobReader, BlobWriter, ErrorKind, Helper, KeyHash, SegmentStore, StateImage,
@@ -21,7 +19,6 @@ use alluvium_pagestore::{
 trait Kind: Layout<u64, String> + Default {}
 
 impl Kind for Heap {}
-impl Kind for SplitHeap {}
 
 type Model = BTreeMap<u64, String>;
 
@@ -114,7 +111,6 @@ fn entries(table: &mut impl Table<u64, String>) -> Model {
 #[test]
 fn changes_between_its_steps_are_not_in_it() {
     changed_between_its_steps::<Heap>();
-    changed_between_its_steps::<SplitHeap>();
 }
 
 fn changed_between_its_steps<L: Kind>() {
@@ -157,7 +153,6 @@ fn changed_between_its_steps<L: Kind>() {
 #[test]
 fn one_that_is_abandoned_or_finds_the_disk_full_at_any_step_leaves_nothing() {
     abandoned_at_any_step::<Heap>();
-    abandoned_at_any_step::<SplitHeap>();
 }
 
 fn abandoned_at_any_step<L: Kind>() {
@@ -207,7 +202,6 @@ fn abandoned_at_any_step<L: Kind>() {
 #[test]
 fn the_barrier_does_nothing_per_key() {
     barrier::<Heap>();
-    barrier::<SplitHeap>();
 }
 
 fn barrier<L: Kind>() {
@@ -230,7 +224,7 @@ fn barrier<L: Kind>() {
 fn key_groups_that_are_removed_between_its_steps_are_in_it() {
     for removed_at in 0..4 {
         let mut ground = Ground::new(20 + removed_at, 64 << 20);
-        let (mut table, mut model) = (ground.open::<SplitHeap>(None), Model::new());
+        let (mut table, mut model) = (ground.open::<Heap>(None), Model::new());
         for _ in 0..30_000 {
             ground.change(&mut table, &mut model, 12_000);
         }
@@ -258,7 +252,7 @@ fn key_groups_that_are_removed_between_its_steps_are_in_it() {
         assert_eq!(entries(&mut table), model, "removed at step {removed_at}");
         drop(table);
         assert_eq!(ground.account.used(), 0, "removed at step {removed_at}");
-        let mut table = ground.open::<SplitHeap>(Some(image));
+        let mut table = ground.open::<Heap>(Some(image));
         assert_eq!(entries(&mut table), then, "removed at step {removed_at}");
     }
 }

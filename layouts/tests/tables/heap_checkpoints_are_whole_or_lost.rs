@@ -8,7 +8,7 @@ use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use alluvium_layouts::{CheckpointOutcome, Cursor, Heap, Layout, SplitHeap, Table, Upkeep};
+use alluvium_layouts::{CheckpointOutcome, Cursor, Heap, Layout, Table, Upkeep};
 use alluvium_pagestore::{BlobWriter, ErrorKind, KeyHash, MemoryKind, hash_word};
 
 use crate::heap_checkpoints_write_what_has_changed::{Ground, Word};
@@ -36,7 +36,6 @@ fn assert_lost(table: &mut impl Upkeep, blobs: &mut BlobWriter) {
 #[test]
 fn places_that_are_lost_while_the_rest_is_read_lose_the_checkpoint() {
     places_lost::<Heap>();
-    places_lost::<SplitHeap>();
 }
 
 fn places_lost<L: Layout<u64, String> + Default>() {
@@ -90,8 +89,6 @@ fn a_panic_in_a_share_loses_the_checkpoint() {
     for is_cleared in [false, true] {
         panics_in_a_share::<Heap, String>(is_cleared);
         panics_in_a_share::<Heap, u64>(is_cleared);
-        panics_in_a_share::<SplitHeap, String>(is_cleared);
-        panics_in_a_share::<SplitHeap, u64>(is_cleared);
     }
 }
 
@@ -153,9 +150,9 @@ impl Drop for Fragile {
 /// Values that panic when they are dropped as their key groups leave are gone for the next checkpoint, too.
 #[test]
 fn a_value_that_panics_as_it_is_removed_is_dead() {
-    let mut ground = Ground::<SplitHeap, String>::new(5, 64 << 20);
+    let mut ground = Ground::<Heap, String>::new(5, 64 << 20);
     let account = ground.account.clone();
-    let layout = SplitHeap::default();
+    let layout = Heap::default();
     let mut table = Layout::<u64, Fragile>::open(&layout, ground.context(&account, None)).unwrap();
     for key in 0..KEYS {
         table.put(key, Fragile(String::of(key))).unwrap();
@@ -181,9 +178,9 @@ fn a_value_that_panics_as_it_is_removed_is_dead() {
 /// A visitor that panics gives the memory of its step back.
 #[test]
 fn a_visitor_that_panics_keeps_no_memory() {
-    let ground = Ground::<SplitHeap, u64>::new(5, 64 << 20);
+    let ground = Ground::<Heap, u64>::new(5, 64 << 20);
     let account = ground.account.clone();
-    let layout = SplitHeap::default();
+    let layout = Heap::default();
     let mut table = Layout::<u64, u64>::open(&layout, ground.context(&account, None)).unwrap();
     (0..KEYS).for_each(|key| assert!(!table.put(key, key).unwrap()));
     let (used, mut cursor) = (account.used(), Cursor::default());

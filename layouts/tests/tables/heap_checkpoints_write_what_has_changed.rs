@@ -11,7 +11,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use alluvium_layouts::{
-    CheckpointOutcome, Cursor, Heap, Layout, Pace, SplitHeap, StateContext, Table, Upkeep,
+    CheckpointOutcome, Cursor, Heap, Layout, Pace, StateContext, Table, Upkeep,
 };
 use alluvium_pagestore::io::{Device, Faults, Simulated};
 use alluvium_pagestore::{
@@ -193,8 +193,6 @@ fn every_retained_checkpoint_of_a_random_history_is_of_its_barrier() {
         let memory = if seed % 6 == 4 { 600 << 10 } else { 64 << 20 };
         history::<Heap, String>(seed, memory);
         history::<Heap, u64>(seed, memory);
-        history::<SplitHeap, String>(seed, memory);
-        history::<SplitHeap, u64>(seed, memory);
     }
 }
 
@@ -328,7 +326,6 @@ fn checkpoint<L: Layout<u64, V> + Default, V: Word>(
 #[test]
 fn a_checkpoint_without_the_notes_that_its_sets_need_is_lost() {
     lost_without_notes::<Heap>();
-    lost_without_notes::<SplitHeap>();
 }
 
 fn lost_without_notes<L: Layout<u64, String> + Default>() {
@@ -372,7 +369,6 @@ fn lost_without_notes<L: Layout<u64, String> + Default>() {
 #[test]
 fn short_entries_that_change_before_they_are_read_are_copied_at_once() {
     copied_at_once::<Heap>();
-    copied_at_once::<SplitHeap>();
 }
 
 fn copied_at_once<L: Layout<u64, u64> + Default>() {
@@ -450,7 +446,6 @@ const RECORD: u64 = 64;
 #[test]
 fn a_checkpoint_writes_in_proportion_to_what_has_changed() {
     in_proportion::<Heap>();
-    in_proportion::<SplitHeap>();
 }
 
 fn in_proportion<L: Layout<u64, String> + Default>() {
@@ -471,7 +466,6 @@ fn in_proportion<L: Layout<u64, String> + Default>() {
 #[test]
 fn a_checkpoint_of_16_times_the_state_writes_the_same() {
     the_same::<Heap>();
-    the_same::<SplitHeap>();
 }
 
 fn the_same<L: Layout<u64, String> + Default>() {
@@ -499,10 +493,9 @@ impl KeyHash for Alike {
 /// Entries that cannot be told apart by their hashes are remembered as others are: what has changed is written.
 #[test]
 fn entries_of_one_hash_are_written_when_they_have_changed() {
-    let mut ground = Ground::<SplitHeap, u64>::new(5, 64 << 20);
+    let mut ground = Ground::<Heap, u64>::new(5, 64 << 20);
     let account = ground.account.clone();
-    let open =
-        |ground: &Ground<_, _>, image| SplitHeap::default().open(ground.context(&account, image));
+    let open = |ground: &Ground<_, _>, image| Heap::default().open(ground.context(&account, image));
     let mut table = open(&ground, None).unwrap();
     let (mut values, mut written, mut changed) = (Vec::new(), Vec::new(), BTreeSet::new());
     for more in [50, 50, 200, 10, 300, 0] {
@@ -574,16 +567,14 @@ fn a_table_that_is_full_of_keys_that_are_near_each_other_is_checkpointed_and_ope
 
 #[test]
 fn a_table_that_has_not_changed_writes_nothing() {
-    for bytes in [written::<Heap>(2_000, 0, true), written::<SplitHeap>(2_000, 0, true)] {
-        assert!(bytes[1..].iter().all(|bytes| *bytes == 0), "{bytes:?}");
-    }
+    let bytes = written::<Heap>(2_000, 0, true);
+    assert!(bytes[1..].iter().all(|bytes| *bytes == 0), "{bytes:?}");
 }
 
 /// Marks are given up for entries: a table takes as many keys as one that has had no checkpoint.
 #[test]
 fn what_is_remembered_of_a_checkpoint_makes_room_for_entries() {
     makes_room::<Heap>();
-    makes_room::<SplitHeap>();
 }
 
 fn makes_room<L: Layout<u64, String> + Default>() {

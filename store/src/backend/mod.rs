@@ -22,8 +22,8 @@ pub(crate) mod any_windows;
 pub use alluvium_layouts::{
     BatchError, ByHash, CheckpointOutcome, Cursor, Elements, EntryWriter, ExpiryPass, Fetch,
     HasUpkeep, Images, Layout, Lists, ListsLayout, Merge, Pace, PaneRun, Panes, PanesLayout, Peek,
-    RunStats, SplitHeap, SplitHeapTable, StateContext, Table, TablePanes, TableStats, Ticket,
-    Touched, Upkeep, VisitRun, VolatileHeap, read_entries, write_entries,
+    RunStats, StateContext, Table, TablePanes, TableStats, Ticket, Touched, Upkeep, VisitRun,
+    VolatileHeap, read_entries, write_entries,
 };
 pub use alluvium_pagestore::{
     Account, AccountStats, BlobReader, BlobWriter, Encoded, EntryCodec, Error, ErrorKind, Key,

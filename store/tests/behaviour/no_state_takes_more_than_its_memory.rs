@@ -190,7 +190,6 @@ fn try_sizes(name: &str, from: u64, calls: u64, open: &dyn Fn(&Store) -> Result<
 #[test]
 fn tables_on_the_heap_stay_within_the_budget() {
     try_sizes("heap", 200 * KIB, 700, &|store| map(store, Heap::new(), true));
-    try_sizes("heap in order", 200 * KIB, 700, &|store| map(store, Heap::new().in_order(), true));
 }
 
 #[test]

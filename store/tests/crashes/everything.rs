@@ -4,7 +4,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use alluvium::backend::SplitHeap;
 use alluvium::config::Helpers;
 use alluvium::io::Simulated;
 use alluvium::time::nanos;
@@ -71,8 +70,8 @@ pub struct Everything {
     pub store: Store,
     pub trouble: Trouble,
     heap: Map<u64, u64>,
-    /// The same in the order of hashes.
-    ordered: Map<u64, u64, SplitHeap>,
+    /// The same with a layout of a type of its own.
+    ordered: Map<u64, u64, Heap>,
     plain: Map<u64, u64>,
     /// The same in two generations.
     aged: Map<u64, u64>,
@@ -125,7 +124,7 @@ impl Everything {
         let windows = Windows::tumbling(nanos(LENGTH));
         Ok(Self {
             heap: store.map("heap").layout(Heap::new().into()).open()?,
-            ordered: store.map("ordered").layout(Heap::new().in_order()).open()?,
+            ordered: store.map("ordered").layout(Heap::new()).open()?,
             plain: store.map("plain").layout(log(112 * KIB).into()).open()?,
             aged: store.map("aged").layout(log(124 * KIB).generations(2).into()).open()?,
             owning: store.map("owning").layout(log(144 * KIB).into()).open()?,

@@ -6,7 +6,6 @@
 use std::fmt::Debug;
 use std::sync::Arc;
 
-use alluvium::backend::SplitHeap;
 use alluvium::config::Helpers;
 use alluvium::time::nanos;
 use alluvium::types::Serde;
@@ -146,7 +145,7 @@ const KEYS: u64 = 40;
 pub struct States {
     pub store: Store,
     maps: Vec<(&'static str, Map<u64, u64>)>,
-    ordered: Map<u64, u64, SplitHeap>,
+    ordered: Map<u64, u64, Heap>,
     bids: Vec<(&'static str, Map<Item, Bid>)>,
     uploads: Map<String, Upload>,
     pairs: Map<(u16, String), Serde<Vec<String>>>,
@@ -235,7 +234,7 @@ impl States {
                 map("map-aged", layout(self::log(188 * KIB).generations(2).into()))?,
                 map("map-colliding", layout(self::log(176 * KIB).hash_bits(3).into()))?,
             ],
-            ordered: store.map("map-ordered").layout(Heap::new().in_order()).open()?,
+            ordered: store.map("map-ordered").layout(Heap::new()).open()?,
             bids: vec![bids("bids-heap", heap())?, bids("bids-log", log(160 * KIB))?],
             uploads: store.map("uploads").layout(log(160 * KIB)).open()?,
             pairs: store.map("pairs").layout(log(160 * KIB)).open()?,

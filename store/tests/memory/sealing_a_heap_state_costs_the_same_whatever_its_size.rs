@@ -6,7 +6,6 @@
 
 use std::sync::Arc;
 
-use alluvium::backend::SplitHeap;
 use alluvium::config::Helpers;
 use alluvium::io::{Faults, Simulated};
 use alluvium::{Heap, List, MIB, Map, State, Store, Time, Timers};
@@ -26,8 +25,6 @@ struct Sealed {
 /// A state on the heap.
 enum Kept {
     Map(Map<u64, u64>),
-    /// In the order of hashes.
-    Ordered(Map<u64, u64, SplitHeap>),
     List(List<u64, u64>),
     Timers(Timers<u64>, Store),
 }
@@ -37,7 +34,6 @@ impl Kept {
     fn change(&mut self, key: u64) {
         match self {
             Self::Map(map) => map.update(&key, || key, |value| *value += 1).unwrap(),
-            Self::Ordered(map) => map.update(&key, || key, |value| *value += 1).unwrap(),
             Self::List(list) => list.append(&key, key).map_err(|rejected| rejected.error).unwrap(),
             Self::Timers(timers, _) => {
                 // One that is there goes, and comes again.
@@ -50,7 +46,6 @@ impl Kept {
     fn codec_calls(&self) -> u64 {
         let stats = match self {
             Self::Map(map) => map.stats(),
-            Self::Ordered(map) => map.stats(),
             Self::List(list) => list.stats(),
             Self::Timers(_, store) => Ok(store.stats().unwrap().total()),
         };
@@ -105,11 +100,8 @@ fn seals(open: Open, keys: u64) -> Vec<Sealed> {
 #[test]
 fn sealing_a_heap_state_costs_the_same_whatever_its_size() {
     let _alone = alone();
-    let states: [(&str, Open); 4] = [
+    let states: [(&str, Open); 3] = [
         ("map", |store| Kept::Map(store.map("m").layout(Heap::new().into()).open().unwrap())),
-        ("ordered map", |store| {
-            Kept::Ordered(store.map("m").layout(Heap::new().in_order()).open().unwrap())
-        }),
         ("list", |store| Kept::List(store.list("m").layout(Heap::new().into()).open().unwrap())),
         ("timers", |store| Kept::Timers(store.timers("t").unwrap(), store.clone())),
     ];

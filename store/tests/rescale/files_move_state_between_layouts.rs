@@ -116,8 +116,6 @@ fn what_stands_in_order_is_exported_in_parts_with_the_same_bytes() {
         (bytes, stats.io.bytes_written - before)
     }
     let (sorted, _) = filled(64 * MIB, Heap::new());
-    let (split, _) = filled(64 * MIB, Heap::new().in_order());
-    assert!(split == sorted);
     let (log, written) = filled(64 * MIB, HybridLog::new());
     assert!(log == sorted);
     // Nothing was collected in files, but for the entries that are longer than a part.
