@@ -5,11 +5,9 @@
 //! - A block is booked until it is freed.
 //! - A table that is being taken apart has an empty directory: nobody reads or fills it.
 
-use std::any::Any;
-use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
-
 use super::group_unsafe::{Block, SLOTS, Shape};
-use super::raw_table_unsafe::{RawTable, slots_of};
+use super::raw_table_unsafe::RawTable;
+use crate::support::first_panic::FirstPanic;
 
 // SAFETY: in all of these, a block was made by this table, with its shape, and `groups()` groups; groups are taken below
 // that number, slots below `SLOTS`. No two references to one head are there at once.
@@ -27,23 +25,13 @@ impl RawTable {
             leaving.pop();
         }
         self.blocks -= 1;
-        let mut next = Some(first);
-        while let Some(block) = next {
-            // SAFETY: as said above.
-            let head = unsafe { block.head() };
-            (next, self.len) = (head.next, self.len - u64::from(head.len));
-        }
+        self.len -= self.chain_len(first) as u64;
         Some(first)
     }
 
     /// Frees blocks that were taken out, without dropping entries.
     pub(super) fn free_chain(&mut self, first: Block) {
-        let mut next = Some(first);
-        while let Some(block) = next {
-            // SAFETY: as said above.
-            next = unsafe { block.head() }.next;
-            self.free_block(block, self.block_slots());
-        }
+        self.chain(first).for_each(|block| self.free_block(block, self.block_slots()));
         if self.leaving.as_ref().is_some_and(|leaving| leaving.is_empty()) {
             self.leaving = None;
             self.marked = 0;
@@ -52,72 +40,50 @@ impl RawTable {
     }
 
     /// Drops the entries of one prefix of a table that is not used any more, and frees its blocks. Returns whether there
-    /// was one. Keeps the first panic of a drop.
-    pub fn drop_step(&mut self, panicked: &mut Option<Box<dyn Any + Send>>) -> bool {
+    /// was one.
+    pub fn drop_step(&mut self, panic: &mut FirstPanic) -> bool {
         let Some(first) = self.pop_chain() else { return false };
-        let mut next = Some(first);
-        while let Some(block) = next {
-            // SAFETY: as said above.
-            next = unsafe { block.head() }.next;
-            self.drop_entries(block, panicked);
-        }
+        self.chain(first).for_each(|block| self.drop_entries(block, panic));
         self.free_chain(first);
         true
     }
 
     /// Does so, and returns how many entries there were, and the heap that they owned, but for those that panic while they
     /// are measured.
-    pub fn drop_measured(
-        &mut self,
-        panicked: &mut Option<Box<dyn Any + Send>>,
-    ) -> Option<(usize, u64)> {
+    pub fn drop_measured(&mut self, panic: &mut FirstPanic) -> Option<(usize, u64)> {
         let first = self.pop_chain()?;
-        let (mut next, mut count, mut heap) = (Some(first), 0, 0);
-        while let Some(block) = next {
-            // SAFETY: as said above.
-            let head = unsafe { block.head() };
-            (next, count) = (head.next, count + usize::from(head.len));
+        let (count, mut heap) = (self.chain_len(first), 0);
+        for block in self.chain(first) {
             if !self.record_type.is_plain() {
-                heap += self.heap_of(block, panicked);
+                heap += self.heap_of(block, panic);
             }
-            self.drop_entries(block, panicked);
+            self.drop_entries(block, panic);
         }
         self.free_chain(first);
         Some((count, heap))
     }
 
     /// Returns the heap that the entries of a block own, as far as it can be measured.
-    fn heap_of(&self, block: Block, panicked: &mut Option<Box<dyn Any + Send>>) -> u64 {
+    fn heap_of(&self, block: Block, panic: &mut FirstPanic) -> u64 {
         let mut heap = 0;
-        for group in 0..=self.mask() {
-            // SAFETY: as said above.
-            for slot in slots_of(unsafe { block.occupied(group) }) {
-                // SAFETY: as said above; a slot with a tag has an entry, which nobody changes meanwhile.
-                let record = unsafe { self.record((block, group * SLOTS + slot)) };
-                match catch_unwind(AssertUnwindSafe(|| record.heap_bytes())) {
-                    Ok(bytes) => heap += bytes,
-                    Err(payload) => _ = panicked.get_or_insert(payload),
-                }
-            }
+        for slot in self.slots_in(block) {
+            // SAFETY: as said above; a slot with a tag has an entry, which nobody changes meanwhile.
+            let record = unsafe { self.record((block, slot)) };
+            panic.catch(|| heap += record.heap_bytes());
         }
         heap
     }
 
-    fn drop_entries(&mut self, block: Block, panicked: &mut Option<Box<dyn Any + Send>>) {
+    fn drop_entries(&mut self, block: Block, panic: &mut FirstPanic) {
         if !self.record_type.needs_drop() {
             return;
         }
-        for group in 0..=self.mask() {
-            // SAFETY: as said above; the block goes, and its tags are not looked at again.
-            for slot in slots_of(unsafe { block.occupied(group) }) {
-                // SAFETY: as said above.
-                let entry = unsafe { block.entry(self.shape, group * SLOTS + slot) };
-                // SAFETY: the entry is dropped once.
-                let drop_it = || unsafe { self.record_type.drop_entry(entry.as_ptr()) };
-                if let Err(payload) = catch_unwind(AssertUnwindSafe(drop_it)) {
-                    panicked.get_or_insert(payload);
-                }
-            }
+        // The block goes, and its tags are not looked at again.
+        for slot in self.slots_in(block) {
+            // SAFETY: as said above.
+            let entry = unsafe { block.entry(self.shape, slot) };
+            // SAFETY: the entry is dropped once.
+            panic.catch(|| unsafe { self.record_type.drop_entry(entry.as_ptr()) });
         }
     }
 
@@ -134,10 +100,8 @@ impl RawTable {
 
 impl Drop for RawTable {
     fn drop(&mut self) {
-        let mut panicked = None;
-        while self.drop_step(&mut panicked) {}
-        if let Some(payload) = panicked.filter(|_| !std::thread::panicking()) {
-            resume_unwind(payload);
-        }
+        let mut panic = FirstPanic::default();
+        while self.drop_step(&mut panic) {}
+        panic.resume();
     }
 }

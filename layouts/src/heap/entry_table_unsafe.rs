@@ -21,7 +21,6 @@ use alluvium_pagestore::{Account, Key, Result};
 use super::entry_part_unsafe::{IterMut, Part, TakenPart};
 use super::group_unsafe::{Block, entries_max};
 use super::hash_range::HashRange;
-use super::least_hashes::LeastHashes;
 use super::raw_table_unsafe::RawTable;
 use crate::support::record_type_unsafe::{Entry, RecordType};
 
@@ -56,6 +55,16 @@ pub(crate) struct EntryTable<T> {
 impl<T> fmt::Debug for EntryTable<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "EntryTable({} entries)", self.len())
+    }
+}
+
+/// What does not depend on the types.
+impl<T> Deref for EntryTable<T> {
+    type Target = RawTable;
+
+    #[inline(always)]
+    fn deref(&self) -> &RawTable {
+        &self.table
     }
 }
 
@@ -134,21 +143,6 @@ impl<T> EntryTable<T> {
     #[cfg(test)]
     pub fn expect_in_order(&mut self, entries: u64) {
         expect_parts_in_order(&mut self.table, entries);
-    }
-
-    /// Returns the number of entries.
-    pub fn len(&self) -> u64 {
-        self.table.len()
-    }
-
-    /// Returns whether there is no entry.
-    pub fn is_empty(&self) -> bool {
-        self.len() == 0
-    }
-
-    /// Returns the bytes booked for the table itself.
-    pub fn memory_bytes(&self) -> u64 {
-        self.table.memory_bytes()
     }
 
     /// Finds the entry with this hash that `is` it.
@@ -248,12 +242,6 @@ impl<T> EntryTable<T> {
         }
     }
 
-    /// Returns the memory that an insert of this hash takes. It takes more only if a split leaves all entries in one
-    /// half.
-    pub fn growth_bytes(&self, hash: u64) -> u64 {
-        self.table.growth_bytes(hash)
-    }
-
     /// Removes the entry with this hash that `is` it.
     pub fn remove(&mut self, hash: u64, mut is: impl FnMut(&T) -> bool) -> Option<T> {
         // SAFETY: as said above; the entry is read at once, and is the table's no more.
@@ -270,35 +258,12 @@ impl<T> EntryTable<T> {
     }
 
     /// Does so from a window on, whose number was told with an entry. It has the same entries as long as none
-    /// [moves](Self::moves) and those with this hash stay. Cost: also a hop per block before it.
+    /// [moves](RawTable::moves) and those with this hash stay. Cost: also a hop per block before it.
     pub fn of_hash_from(&self, hash: u64, window: usize) -> impl Iterator<Item = (usize, &T)> {
         let alike = self.table.alike_from(hash, window);
         let alike = alike.filter(move |(_, record)| record.hash() == hash);
         // SAFETY: as said above; the entry stays while `self` is borrowed.
         alike.map(|(window, record)| (window, unsafe { &*record.as_ptr().cast() }))
-    }
-
-    /// Returns a number that is another one once an entry has moved.
-    pub fn moves(&self) -> u64 {
-        self.table.moves()
-    }
-
-    /// Returns the hashes of entries from `place` to `last`, those of the part at `place`, sorted; and where the next
-    /// part begins, if that is not after `last`. The caller books what they take: see
-    /// [`hashes_bytes`](Self::hashes_bytes).
-    pub fn hashes_at(&self, place: u64, last: u64) -> (Vec<u64>, Option<u64>) {
-        self.table.hashes_at(place, last)
-    }
-
-    /// Finds the least hashes of the part at `place`, each once, from there to `last`. Returns the place to go on at, if
-    /// that is not after `last`.
-    pub fn least_hashes(&self, place: u64, last: u64, found: &mut LeastHashes) -> Option<u64> {
-        self.table.least_hashes(place, last, found)
-    }
-
-    /// Returns the bytes of the hashes of the part at `place`.
-    pub fn hashes_bytes(&self, place: u64) -> u64 {
-        self.table.hashes_bytes(place)
     }
 
     /// Returns the part at `place`, and where the next one begins: `None` after the last. A walk begins at 0.
@@ -351,7 +316,7 @@ impl<T> EntryTable<T> {
     }
 
     /// Takes all entries out, as a table that is only read and may go to another thread. Its memory stays booked, and is
-    /// the caller's to release: see [`memory_bytes`](Self::memory_bytes). Cost: O(1).
+    /// the caller's to release: see [`memory_bytes`](RawTable::memory_bytes). Cost: O(1).
     pub fn freeze(&mut self) -> FrozenTable<T> {
         FrozenTable(Self { table: self.table.detach(), entries: PhantomData })
     }
@@ -409,7 +374,7 @@ impl<T> PartMut<'_, T> {
 }
 
 /// A table that is only read, and may go to other threads. What was booked for it
-/// [stays booked](EntryTable::memory_bytes): its owner gives it back.
+/// [stays booked](RawTable::memory_bytes): its owner gives it back.
 #[derive(Debug)]
 pub(crate) struct FrozenTable<T>(EntryTable<T>);
 

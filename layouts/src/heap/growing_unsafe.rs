@@ -186,43 +186,30 @@ impl RawTable {
         Ok(())
     }
 
-    fn occupied_in(&self, block: Block, group: usize) -> u16 {
-        // SAFETY: as said above.
-        unsafe { block.occupied(group) }
-    }
-
     /// Returns the hashes of a block's entries.
     fn hashes_of(&self, block: Block) -> Hashes {
         let mut hashes = [0; GROUPS_MAX * SLOTS];
-        for group in 0..=self.mask() {
-            for slot in slots_of(self.occupied_in(block, group)).map(|slot| group * SLOTS + slot) {
-                // SAFETY: as said above; a slot with a tag has an entry.
-                hashes[slot] = unsafe { self.record((block, slot)) }.hash();
-            }
+        for slot in self.slots_in(block) {
+            // SAFETY: as said above; a slot with a tag has an entry.
+            hashes[slot] = unsafe { self.record((block, slot)) }.hash();
         }
         hashes
-    }
-
-    /// Iterates over a chain of blocks.
-    pub(super) fn hanging(&self, first: Block) -> impl Iterator<Item = Block> + Clone + use<> {
-        // SAFETY: as said above.
-        std::iter::successors(Some(first), |block| unsafe { block.head() }.next)
     }
 
     /// Returns whether any block of a chain notes places.
     fn hanging_places(&self, first: Block) -> bool {
         // SAFETY: as said above.
-        self.hanging(first).any(|block| unsafe { block.has_places() })
+        self.chain(first).any(|block| unsafe { block.has_places() })
     }
 
     /// Returns the hashes of the later blocks of a chain, and their booking. Usually there are none.
     fn hashes_behind(&self, first: Block) -> Result<(Vec<Hashes>, Booked)> {
-        let count = self.hanging(first).count() - 1;
+        let count = self.chain(first).count() - 1;
         let bytes = rounded(count * size_of::<Hashes>()) as u64;
         let account = self.account().clone();
         let booked = Booked::reserve(account, MemoryKind::Buffers, bytes, "a hash table")?;
         let mut hashes = Vec::with_capacity(count);
-        hashes.extend(self.hanging(first).skip(1).map(|block| self.hashes_of(block)));
+        hashes.extend(self.chain(first).skip(1).map(|block| self.hashes_of(block)));
         Ok((hashes, booked))
     }
 
@@ -252,7 +239,7 @@ impl RawTable {
         let (range, lower) = (self.range, self.directory[self.index_of(hash)]);
         let is_upper = |hash: u64| range.place(hash) << (depth - 1) >> 63 == 1;
         let (first, (behind, _booked)) = (self.hashes_of(lower), self.hashes_behind(lower)?);
-        let hashed = self.hanging(lower).zip(std::iter::once(&first).chain(&behind));
+        let hashed = self.chain(lower).zip(std::iter::once(&first).chain(&behind));
         let count = |(block, hashes)| self.moving_of(block, hashes, &is_upper).count();
         let upper_len: usize = hashed.clone().map(count).sum();
         let blocks = upper_len.div_ceil(self.entries_max()).max(1);
@@ -334,12 +321,9 @@ impl RawTable {
 
     /// Adds a block to the chain at an index.
     fn hang(&mut self, index: usize) -> Result<()> {
-        let mut last = self.directory[index];
+        let last = self.chain(self.directory[index]).last().expect("one at least");
         // SAFETY: as said above.
         unsafe {
-            while let Some(next) = last.head().next {
-                last = next;
-            }
             self.ensure_blocks(1, last.has_places(), 0)?;
             let block = self.new_blocks(1, last.head().depth.into(), last.has_places());
             last.head_mut().next = Some(block);

@@ -238,13 +238,9 @@ impl RawTable {
     /// Returns the groups at an index that may have a bit set. A bit stands for the groups of this number in all blocks
     /// of the chain.
     pub fn dirty(&self, index: usize) -> u64 {
-        let (mut next, mut dirty) = (Some(self.directory[index]), 0);
-        while let Some(block) = next {
-            // SAFETY: as said above.
-            let head = unsafe { block.head() };
-            (next, dirty) = (head.next, dirty | head.dirty);
-        }
-        dirty
+        let blocks = self.chain(self.directory[index]);
+        // SAFETY: as said above.
+        blocks.fold(0, |dirty, block| dirty | unsafe { block.head() }.dirty)
     }
 
     /// Returns whether `dirty` has a group.
@@ -311,15 +307,13 @@ impl RawTable {
             if last.replace(first) == Some(first) {
                 continue;
             }
-            let mut next = Some(first);
-            while let Some(block) = next {
+            for block in self.chain(first) {
                 // SAFETY: as said above.
                 unsafe {
                     if block.has_places() {
                         freed += Shape::places_bytes(self.groups());
                         block.drop_places();
                     }
-                    next = block.head().next;
                 }
             }
         }

@@ -147,7 +147,7 @@ impl RawTable {
     ) -> impl Iterator<Item = (usize, RecordRef<'_>)> {
         let (tag, begin) = (tag_of(hash), hash as usize & self.last());
         let first = self.directory.get(self.index_of(hash));
-        let mut block = first.and_then(|first| self.hanging(*first).nth(number / self.groups()));
+        let mut block = first.and_then(|first| self.chain(*first).nth(number / self.groups()));
         let (mut windows, mut found) = (number & self.mask(), None);
         let mut window = (begin + windows * SLOTS) & self.last();
         std::iter::from_fn(move || {

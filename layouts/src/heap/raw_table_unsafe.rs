@@ -168,6 +168,11 @@ impl RawTable {
         self.len
     }
 
+    /// Returns whether there is no entry.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
     pub fn range(&self) -> HashRange {
         self.range
     }
@@ -401,25 +406,39 @@ impl RawTable {
         (Some(index), end)
     }
 
+    /// Iterates over a chain of blocks. The block that was returned may be freed.
+    pub(super) fn chain(&self, first: Block) -> impl Iterator<Item = Block> + Clone + use<> {
+        let mut next = Some(first);
+        std::iter::from_fn(move || {
+            let block = next?;
+            // SAFETY: as said above.
+            next = unsafe { block.head() }.next;
+            Some(block)
+        })
+    }
+
+    /// Counts the entries of a chain of blocks.
+    pub(super) fn chain_len(&self, first: Block) -> usize {
+        // SAFETY: as said above.
+        self.chain(first).map(|block| usize::from(unsafe { block.head() }.len)).sum()
+    }
+
+    /// Iterates over the slots of a block that have an entry.
+    pub(super) fn slots_in(&self, block: Block) -> impl Iterator<Item = usize> + use<> {
+        (0..=self.mask()).flat_map(move |group| {
+            // SAFETY: as said above; the tags are read here.
+            slots_of(unsafe { block.occupied(group) }).map(move |slot| group * SLOTS + slot)
+        })
+    }
+
     /// Counts the groups at an index of the directory.
     pub fn groups_at(&self, index: usize) -> usize {
-        let (mut block, mut groups) = (self.directory[index], self.groups());
-        // SAFETY: as said above.
-        while let Some(next) = unsafe { block.head() }.next {
-            (block, groups) = (next, groups + self.groups());
-        }
-        groups
+        self.chain(self.directory[index]).count() * self.groups()
     }
 
     /// Counts the entries at an index of the directory.
     pub fn len_at(&self, index: usize) -> usize {
-        let (mut next, mut len) = (Some(self.directory[index]), 0);
-        while let Some(block) = next {
-            // SAFETY: as said above.
-            let head = unsafe { block.head() };
-            (next, len) = (head.next, len + usize::from(head.len));
-        }
-        len
+        self.chain_len(self.directory[index])
     }
 
     /// Iterates over the entries of a group at an index.
@@ -453,7 +472,8 @@ impl RawTable {
     }
 
     /// Returns the hashes of entries from `place` to `last`, those of the part at `place`, sorted; and the place of the
-    /// next part, if that is not after `last`.
+    /// next part, if that is not after `last`. The caller books what they take: see
+    /// [`hashes_bytes`](Self::hashes_bytes).
     pub fn hashes_at(&self, place: u64, last: u64) -> (Vec<u64>, Option<u64>) {
         let (index, next) = self.part_at(place);
         let mut hashes = Vec::with_capacity(index.map_or(0, |index| self.len_at(index)));

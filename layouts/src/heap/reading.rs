@@ -185,7 +185,7 @@ impl Reading {
             return true;
         }
         let Some(Left { table, .. }) = &mut self.left else { return false };
-        if !table.drop_step(&mut None) {
+        if !table.drop_step(&mut FirstPanic::default()) {
             self.drop_left();
         }
         true

@@ -32,6 +32,16 @@ impl std::fmt::Debug for RecordTable {
     }
 }
 
+/// What is not of records.
+impl Deref for RecordTable {
+    type Target = RawTable;
+
+    #[inline(always)]
+    fn deref(&self) -> &RawTable {
+        &self.table
+    }
+}
+
 impl RecordTable {
     /// Makes an empty table, which takes no memory.
     ///
@@ -41,11 +51,6 @@ impl RecordTable {
         assert!(record_type.is_sendable(), "records that never leave their thread");
         let table = RawTable::new(record_type, account, range);
         Self { table: table.with_groups_max(GROUPS_MAX) }
-    }
-
-    /// Returns the type of the records.
-    pub fn record_type(&self) -> &'static RecordType {
-        self.table.record_type()
     }
 
     /// Returns the table of native records.
@@ -102,36 +107,6 @@ impl RecordTable {
     /// [`ErrorKind::OverBudget`](alluvium_pagestore::ErrorKind::OverBudget) if the table cannot grow.
     pub fn make_room(&mut self, hash: u64) -> Result<()> {
         self.table.make_room(hash)
-    }
-
-    /// Returns whether there is room for a record with this hash.
-    pub fn has_room(&self, hash: u64) -> bool {
-        self.table.has_room(hash)
-    }
-
-    /// Returns the number of records.
-    pub fn len(&self) -> u64 {
-        self.table.len()
-    }
-
-    /// Returns whether there is no record.
-    pub fn is_empty(&self) -> bool {
-        self.len() == 0
-    }
-
-    /// Returns the bytes booked for the table itself.
-    pub fn memory_bytes(&self) -> u64 {
-        self.table.memory_bytes()
-    }
-
-    /// As [`EntryTable::hashes_at`].
-    pub fn hashes_at(&self, place: u64, last: u64) -> (Vec<u64>, Option<u64>) {
-        self.table.hashes_at(place, last)
-    }
-
-    /// As [`EntryTable::hashes_bytes`].
-    pub fn hashes_bytes(&self, place: u64) -> u64 {
-        self.table.hashes_bytes(place)
     }
 
     /// Finds the record with this hash that `is` it.
@@ -209,9 +184,8 @@ impl RecordTable {
     /// # Panics
     /// If a record does while it is measured or dropped, with the first panic, after all are dropped and `gone` was called.
     pub fn drop_part(&mut self, gone: impl FnOnce(usize, u64)) -> bool {
-        let (mut panicked, mut panic) = (None, FirstPanic::default());
-        let dropped = self.table.drop_measured(&mut panicked);
-        panic.keep(panicked);
+        let mut panic = FirstPanic::default();
+        let dropped = self.table.drop_measured(&mut panic);
         if let Some((count, heap)) = dropped {
             gone(count, heap);
         }
@@ -220,14 +194,14 @@ impl RecordTable {
     }
 
     /// Takes all records out, as a table that is only read and may go to another thread. Its memory stays booked, and is
-    /// the caller's to release: see [`memory_bytes`](Self::memory_bytes). Cost: O(1).
+    /// the caller's to release: see [`memory_bytes`](RawTable::memory_bytes). Cost: O(1).
     pub fn freeze(&mut self) -> FrozenRecords {
         FrozenRecords(Self { table: self.table.detach() })
     }
 }
 
 /// A table that is only read, and may go to other threads. What was booked for it
-/// [stays booked](RecordTable::memory_bytes): its owner gives it back.
+/// [stays booked](RawTable::memory_bytes): its owner gives it back.
 #[derive(Debug)]
 pub(crate) struct FrozenRecords(RecordTable);
 

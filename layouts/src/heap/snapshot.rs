@@ -85,7 +85,8 @@ impl<K: KeyHash + HeapSize + Eq + 'static, T: Entry<K> + 'static> Snapshot<K, T>
     }
 
     /// Takes out what was kept, as a table for another thread to drop. What is booked is the caller's to release: for the
-    /// table [as it says](crate::heap::entry_table_unsafe::EntryTable::memory_bytes), and as buffers so many bytes for what the entries own. Cost: O(1).
+    /// table [as it says](crate::heap::raw_table_unsafe::RawTable::memory_bytes), and as buffers so many bytes for what the
+    /// entries own. Cost: O(1).
     pub fn take_all_kept(&mut self) -> (FrozenTable<Kept<K, T>>, u64) {
         (self.kept.freeze(), std::mem::take(&mut self.kept_bytes))
     }

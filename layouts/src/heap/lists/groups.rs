@@ -20,7 +20,7 @@ use crate::heap::lists::{HeapLists, List};
 pub(crate) struct Visited {
     bucket: Time,
     hash: u64,
-    /// What the table said of its [moves](crate::heap::entry_table_unsafe::EntryTable::moves).
+    /// What the table said of its [moves](crate::heap::raw_table_unsafe::RawTable::moves).
     moves: u64,
     /// The number of a window, and the elements of lists with this hash in those before.
     window: usize,
