@@ -1,43 +1,20 @@
 //! Where a layout's records go during a checkpoint: into the batch being filled, or beside the
 //! writer. Also reports the records that stay, have changed or have died.
 
-use std::rc::Rc;
-
-use alluvium_pagestore::{Account, Key, MemoryKind, PlacedAt, Result, State};
+use alluvium_pagestore::{Error, ErrorKind, Key, PlacedAt, Result, State};
 
 use super::ledger::HeapFiles;
 use super::naming::Naming;
 use super::writer::BatchWriter;
 use crate::heap::place::Place;
-use crate::support::booked::Booked;
 use crate::support::record_type_unsafe::RecordRef;
-
-/// What a checkpoint writes.
-#[derive(Debug)]
-pub(super) struct Recorded {
-    pub booked: Booked,
-    pub naming: Naming,
-    /// Records that were given to be written.
-    pub encoded: u64,
-}
-
-impl Recorded {
-    pub fn new(account: Rc<Account>) -> Self {
-        let booked = Booked::none(account.clone(), MemoryKind::Buffers);
-        Self { naming: Naming::first(account), booked, encoded: 0 }
-    }
-
-    pub fn is_due(&self, place: Place) -> bool {
-        place == Place::NONE || self.naming.is_anew(place)
-    }
-}
 
 /// Takes the records of a checkpoint.
 #[derive(Debug)]
 pub struct Recording<'a> {
     /// The batch being filled; none beside the writer.
     pub(super) own: Option<&'a mut BatchWriter>,
-    pub(super) recorded: &'a mut Recorded,
+    pub(super) naming: &'a mut Naming,
     pub(super) files: &'a mut HeapFiles,
     pub(super) epoch: u32,
     pub(super) changed: &'a mut u64,
@@ -59,8 +36,8 @@ impl Recording<'_> {
 
     /// The same without the batch: entries are read beside the writer.
     pub(crate) fn without_batch(&mut self) -> Recording<'_> {
-        let Self { recorded, files, epoch, changed, .. } = self;
-        Recording { own: None, recorded, files, epoch: *epoch, changed }
+        let Self { naming, files, epoch, changed, .. } = self;
+        Recording { own: None, naming, files, epoch: *epoch, changed }
     }
 
     /// Whether there is a batch.
@@ -79,29 +56,34 @@ impl Recording<'_> {
 
     /// A record is on its way to the batches.
     pub(crate) fn count_encoded(&mut self) {
-        self.recorded.encoded += 1;
+        self.naming.encoded += 1;
     }
 
     /// The place of a record that was written; none if there is no slot for its segment.
     pub(crate) fn place_of(&mut self, at: PlacedAt) -> Place {
-        self.recorded.naming.place_of(at, self.files)
+        let slots = &mut self.naming.slots;
+        while slots.len() <= at.segment as usize {
+            let Some(slot) = self.files.new_slot() else { return Place::NONE };
+            slots.push(slot);
+        }
+        Place::of(slots[at.segment as usize], at.grain)
     }
 
     /// Whether a record is in a segment that is written anew.
     #[inline]
     pub(crate) fn is_anew(&self, place: Place) -> bool {
-        self.recorded.naming.is_anew(place)
+        self.naming.is_anew(place)
     }
 
     /// Whether nothing is remembered of a checkpoint before.
     pub(crate) fn is_first(&self) -> bool {
-        self.recorded.naming.is_first
+        self.naming.is_first
     }
 
     /// Returns whether the checkpoint must [write](Recording::write) an entry at this place.
     /// Otherwise the entry [stays](Recording::keep).
     pub fn is_due(&self, place: Place) -> bool {
-        self.recorded.is_due(place)
+        self.naming.is_due(place)
     }
 
     /// Writes an entry whose last record is at `before`. Returns its new place, or [`Place::NONE`]
@@ -111,15 +93,14 @@ impl Recording<'_> {
     /// Those of encoding and of writing.
     pub fn write<K: Key, V: State>(&mut self, key: &K, value: &V, before: Place) -> Result<Place> {
         let at = self.batch().place(key.key_hash(), key, value)?;
-        let Self { recorded, files, .. } = self;
-        recorded.encoded += 1;
-        recorded.naming.outdate(before, files)?;
-        Ok(recorded.naming.place_of(at, files))
+        self.count_encoded();
+        self.outdate(before)?;
+        Ok(self.place_of(at))
     }
 
     /// Notes that an entry present at the barrier stays at this place.
     pub fn keep(&mut self, place: Place) {
-        self.recorded.naming.sets.insert_at(place);
+        self.naming.sets.insert_at(place);
     }
 
     /// Notes that the entry [written](Recording::write) at this place was removed since the
@@ -132,14 +113,20 @@ impl Recording<'_> {
     /// the barrier.
     ///
     /// # Errors
-    /// [`ErrorKind::Overtaken`] if there is no room to note it.
+    /// [`ErrorKind::Overtaken`] if there is no room to note it: the checkpoint is lost, and the next one is full.
+    #[inline]
     pub(crate) fn outdate(&mut self, place: Place) -> Result<()> {
-        self.recorded.naming.outdate(place, self.files)
+        if self.files.outdate(place, &mut self.naming.dead) {
+            return Ok(());
+        }
+        let message =
+            "no memory is left to note which records are dead; begin the checkpoint again";
+        Err(Error::new(ErrorKind::Overtaken, message))
     }
 
     /// By slot, whether what is live in a segment is written anew. Empty if no segment is.
     pub(crate) fn anew(&self) -> &[bool] {
-        &self.recorded.naming.anew
+        &self.naming.anew
     }
 
     /// Whether places of this epoch count.

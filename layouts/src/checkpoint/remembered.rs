@@ -25,9 +25,9 @@ use alluvium_pagestore::{
 
 pub(crate) use self::deciding::LeftSets;
 use self::deciding::Undecided;
-use super::ledger::{ADDED, HeapFiles};
-use super::naming::Begun;
-use super::recording::{Recorded, Recording};
+use super::ledger::{ADDED, HeapFiles, Plan};
+use super::naming::Naming;
+use super::recording::Recording;
 use super::steps::{Given, Stepped};
 use super::telling::{Lent, Telling};
 use super::writer::WriterSizes;
@@ -78,7 +78,7 @@ struct Taking {
     sizes: WriterSizes,
     /// Whether it is decided what is written: no record has died since the barrier before that.
     is_planned: bool,
-    recorded: Recorded,
+    naming: Naming,
     /// All is written.
     telling: Option<Telling>,
 }
@@ -188,15 +188,14 @@ impl Remembered {
     /// Returns whether the running checkpoint must write the entry at this place, which it has not
     /// read. Valid once the checkpoint is [planned](Remembered::plan).
     pub fn is_due(&self, place: Place) -> bool {
-        self.taking.as_ref().is_some_and(|taking| taking.recorded.is_due(place))
+        self.taking.as_ref().is_some_and(|taking| taking.naming.is_due(place))
     }
 
     /// Notes the removal of an entry that the running checkpoint has yet to write. The state keeps
     /// the entry until then.
     pub fn outdate(&mut self, place: Place) {
-        let Some(taking) = &mut self.taking else { return };
-        if taking.recorded.naming.outdate(place, &mut self.files).is_err() {
-            taking.stepped.lose();
+        if self.beside().is_some_and(|mut to| to.outdate(place).is_err()) {
+            self.lose();
         }
     }
 
@@ -214,7 +213,7 @@ impl Remembered {
     /// By slot, whether the checkpoint being taken writes anew what is live in a segment. Empty if
     /// none is taken.
     pub(crate) fn anew(&self) -> &[bool] {
-        self.taking.as_ref().map_or(&[], |taking| &taking.recorded.naming.anew)
+        self.taking.as_ref().map_or(&[], |taking| &taking.naming.anew)
     }
 
     /// Whether the checkpoint being taken cannot be ended.
@@ -251,7 +250,7 @@ impl Remembered {
             stepped,
             sizes,
             is_planned: false,
-            recorded: Recorded::new(self.context.account.clone()),
+            naming: Naming::first(self.context.account.clone()),
             telling: None,
         }));
         Ok(())
@@ -286,29 +285,28 @@ impl Remembered {
             self.is_on = true;
         }
         let taking = self.taking.as_mut()?;
-        let Taking { entries, changed, sizes, recorded, .. } = &mut **taking;
+        let Taking { entries, changed, sizes, naming, .. } = &mut **taking;
         let mut records = None;
         if !is_first {
-            let (account, live, segment_bytes) =
-                (&self.context.account, self.files.live_records(), sizes.segment_bytes);
-            let begun = match (*entries, marked) {
-                (Some(entries), Some(Marked { changed, left_bytes })) => {
-                    let counts = (entries, changed);
-                    Begun::of(&mut self.files, account, counts, segment_bytes, left_bytes)
-                }
-                (Some(entries), None) => {
-                    // What was written by one that was given up counts as well.
-                    let counts = (entries, entries.saturating_sub(live));
-                    let reading = reading_bytes(&self.context, segment_bytes);
-                    Begun::of_new(&mut self.files, account, counts, segment_bytes, reading)
-                }
-                (None, _) => {
-                    let counts = (live + *changed, *changed);
-                    Begun::of(&mut self.files, account, counts, segment_bytes, 0)
-                }
+            let (files, account) = (&mut self.files, &self.context.account);
+            let (live, segment_bytes) = (files.live_records(), sizes.segment_bytes);
+            let is_new = entries.is_some() && marked.is_none();
+            let (entries, changed) = match (*entries, &marked) {
+                (Some(entries), Some(marked)) => (entries, marked.changed),
+                // What was written by one that was given up counts as well.
+                (Some(entries), None) => (entries, entries.saturating_sub(live)),
+                (None, _) => (live + *changed, *changed),
             };
-            recorded.booked.charge(begun.bytes);
-            (recorded.naming, records) = (begun.naming, Some(begun.records));
+            let mut plan = files.plan(entries, changed, segment_bytes);
+            let mut room = (0, marked.as_ref().map_or(0, |marked| marked.left_bytes));
+            if is_new {
+                // What has changed is new: no record dies as a newer one is written.
+                plan = Plan { outdated: 0, ..plan };
+                let reading = reading_bytes(&self.context, segment_bytes);
+                room.0 = reading + files.reading_bytes(&plan);
+            }
+            let planned = Naming::planned(files, account, entries, plan, room);
+            (*naming, records) = (planned.0, Some(planned.1));
         }
         taking.is_planned = true;
         records
@@ -368,9 +366,9 @@ impl Remembered {
             return self.tell_step(blobs);
         }
         let Self { context, taking, files, epoch, changed, .. } = self;
-        let Taking { stepped, sizes, recorded, .. } = &mut **taking.as_mut().expect("it is taken");
+        let Taking { stepped, sizes, naming, .. } = &mut **taking.as_mut().expect("it is taken");
         let sealed = stepped.step(context, *sizes, |own| {
-            give(&mut Recording { own: Some(own), recorded, files, epoch: *epoch, changed })
+            give(&mut Recording { own: Some(own), naming, files, epoch: *epoch, changed })
         })?;
         self.go_on(sealed, blobs)
     }
@@ -406,8 +404,8 @@ impl Remembered {
     ) -> Result<Option<R>> {
         let Self { taking, files, epoch, changed, .. } = self;
         let Some(taking) = taking else { return Ok(None) };
-        let Taking { stepped, recorded, .. } = &mut **taking;
-        let to = &mut Recording { own: None, recorded, files, epoch: *epoch, changed };
+        let Taking { stepped, naming, .. } = &mut **taking;
+        let to = &mut Recording { own: None, naming, files, epoch: *epoch, changed };
         stepped.read_beside(|| read(to)).map(Some)
     }
 
@@ -415,8 +413,8 @@ impl Remembered {
     /// failure is for the caller to [tell](Remembered::lose).
     pub(crate) fn beside(&mut self) -> Option<Recording<'_>> {
         let Self { taking, files, epoch, changed, .. } = self;
-        let recorded = &mut taking.as_mut()?.recorded;
-        Some(Recording { own: None, recorded, files, epoch: *epoch, changed })
+        let naming = &mut taking.as_mut()?.naming;
+        Some(Recording { own: None, naming, files, epoch: *epoch, changed })
     }
 
     /// The checkpoint being taken cannot be ended: something could not be noted.
@@ -426,24 +424,24 @@ impl Remembered {
 
     /// Whether a checkpoint is being taken whose plan is to write a part of the entries.
     pub(crate) fn is_in_part(&self) -> bool {
-        let is_it = |taking: &Taking| taking.is_planned && !taking.recorded.naming.is_first;
+        let is_it = |taking: &Taking| taking.is_planned && !taking.naming.is_first;
         self.taking.as_ref().is_some_and(|taking| is_it(taking))
     }
 
     /// Whether the checkpoint being taken makes sets of what is live.
     pub(crate) fn makes_sets(&self) -> bool {
-        self.taking.as_ref().is_some_and(|taking| !taking.recorded.naming.sets.is_empty())
+        self.taking.as_ref().is_some_and(|taking| !taking.naming.sets.is_empty())
     }
 
     /// Whether a record is in a segment that the checkpoint being taken writes anew.
     #[inline]
     pub(crate) fn is_anew(&self, place: Place) -> bool {
-        self.taking.as_ref().is_some_and(|taking| taking.recorded.naming.is_anew(place))
+        self.taking.as_ref().is_some_and(|taking| taking.naming.is_anew(place))
     }
 
     /// Records that the checkpoint being taken has given to be written.
     pub(crate) fn encoded(&self) -> u64 {
-        self.taking.as_ref().map_or(0, |taking| taking.recorded.encoded)
+        self.taking.as_ref().map_or(0, |taking| taking.naming.encoded)
     }
 
     /// Whether places of this epoch are those of the last checkpoint.
@@ -456,11 +454,11 @@ impl Remembered {
     pub fn read_rest(&mut self, mut read: impl FnMut(&mut Recording<'_>) -> Result<bool>) {
         self.plan();
         let Some(taking) = &mut self.taking else { return };
-        let Taking { stepped, sizes, recorded, .. } = &mut **taking;
+        let Taking { stepped, sizes, naming, .. } = &mut **taking;
         let Self { files, epoch, changed, .. } = self;
         stepped.read_rest(&self.context, *sizes, |own| {
-            let (recorded, files, changed) = (&mut *recorded, &mut *files, &mut *changed);
-            read(&mut Recording { own: Some(own), recorded, files, epoch: *epoch, changed })
+            let (naming, files, changed) = (&mut *naming, &mut *files, &mut *changed);
+            read(&mut Recording { own: Some(own), naming, files, epoch: *epoch, changed })
         });
     }
 
@@ -472,7 +470,7 @@ impl Remembered {
     /// All is written.
     fn begin_telling(&mut self, sealed: Vec<SegmentInfo>) {
         let taking = self.taking.as_mut().expect("it is written");
-        let Taking { entries, recorded: Recorded { naming, .. }, .. } = &mut **taking;
+        let Taking { entries, naming, .. } = &mut **taking;
         let count = || self.files.count_live(&sealed);
         let entries = entries.unwrap_or_else(count);
         let named = self.files.name(entries, &sealed, &naming.slots);
@@ -482,7 +480,7 @@ impl Remembered {
     /// Goes on telling which records of segments of before are live; the image, if all is told.
     fn tell_step(&mut self, blobs: &BlobWriter) -> Result<Option<StateImage>> {
         let taking = self.taking.as_mut().expect("it is told of");
-        let Taking { stepped, recorded: Recorded { naming, .. }, telling, .. } = &mut **taking;
+        let Taking { stepped, naming, telling, .. } = &mut **taking;
         let telling = telling.as_mut().expect("it is told of");
         self.looks += if telling.is_adding(naming) { ADDED as u64 } else { 0 };
         let told = telling.share((&self.context, &self.files), naming, blobs);

@@ -41,13 +41,6 @@ pub(crate) struct Stepped {
     is_lost: bool,
 }
 
-/// Its writer, and how far it is.
-struct Writer<'a> {
-    own: &'a mut BatchWriter,
-    is_ending: &'a mut bool,
-    is_lost: &'a mut bool,
-}
-
 impl Stepped {
     /// Nothing is read yet, of a state that has booked so many bytes for it.
     ///
@@ -70,7 +63,9 @@ impl Stepped {
         give: impl FnOnce(&mut BatchWriter) -> Result<Given>,
     ) -> Result<Option<Vec<SegmentInfo>>> {
         self.check()?;
-        let Writer { own, is_ending, is_lost } = self.writer(context, sizes)?;
+        self.make_writer(context, sizes)?;
+        let Self { own, is_ending, is_lost, .. } = self;
+        let own = own.as_mut().expect("made above");
         if !own.is_ready()? {
             return Ok(None);
         }
@@ -108,7 +103,8 @@ impl Stepped {
     ) {
         let was_lost = std::mem::replace(&mut self.is_lost, true);
         let mut all = || -> Result<()> {
-            let Writer { own, .. } = self.writer(context, sizes)?;
+            self.make_writer(context, sizes)?;
+            let own = self.own.as_mut().expect("made above");
             own.wait()?;
             while read(own)? {}
             Ok(())
@@ -144,16 +140,16 @@ impl Stepped {
         self.own.iter_mut().for_each(BatchWriter::pause);
     }
 
-    fn writer(&mut self, context: &StateContext, sizes: WriterSizes) -> Result<Writer<'_>> {
-        if self.own.is_none() {
-            let (bytes, store) = (sizes.memory_bytes(), context.segment_store()?.clone());
-            self.booked.reserve_more(bytes.saturating_sub(self.kept), "a checkpoint's buffer")?;
-            let state = fingerprint(&context.name);
-            let who = (context.helper.clone(), context.account.clone());
-            self.own = Some(BatchWriter::new(who, store, state, sizes));
+    fn make_writer(&mut self, context: &StateContext, sizes: WriterSizes) -> Result<()> {
+        if self.own.is_some() {
+            return Ok(());
         }
-        let Self { own, is_ending, is_lost, .. } = self;
-        Ok(Writer { own: own.as_mut().expect("made above"), is_ending, is_lost })
+        let (bytes, store) = (sizes.memory_bytes(), context.segment_store()?.clone());
+        self.booked.reserve_more(bytes.saturating_sub(self.kept), "a checkpoint's buffer")?;
+        let state = fingerprint(&context.name);
+        let who = (context.helper.clone(), context.account.clone());
+        self.own = Some(BatchWriter::new(who, store, state, sizes));
+        Ok(())
     }
 }
 

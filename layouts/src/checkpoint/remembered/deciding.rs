@@ -8,7 +8,6 @@ use alluvium_pagestore::StateImage;
 use super::super::dead::DeadPlaces;
 use super::super::ledger::Named;
 use super::super::live_sets::LiveSets;
-use super::super::recording::Recorded;
 use super::{Remembered, Taking};
 use crate::contract::table::CheckpointOutcome;
 use crate::support::booked::Booked;
@@ -49,7 +48,7 @@ impl Taking {
     /// What counts again if it is given up.
     fn again(&self) -> Again {
         // A state that counts changes counts those that were written, too.
-        let written = self.entries.map_or(0, |_| self.recorded.encoded);
+        let written = self.entries.map_or(0, |_| self.naming.encoded);
         Again { written, changed: self.changed }
     }
 }
@@ -59,13 +58,13 @@ impl Remembered {
     pub(super) fn end(&mut self) -> StateImage {
         let mut taking = *self.taking.take().expect("it was taken");
         let (again, telling) = (taking.again(), taking.telling.take());
-        let recorded = &mut taking.recorded;
+        let naming = &mut taking.naming;
         let named = telling.expect("it is told of").into_named();
-        self.codec_calls += recorded.encoded;
+        self.codec_calls += naming.encoded;
         let image = named.image();
         self.images.taken(&image);
-        let is_first = recorded.naming.is_first;
-        let dead = recorded.naming.take_dead(&self.context.account);
+        let is_first = naming.is_first;
+        let dead = naming.take_dead(&self.context.account);
         self.undecided = Some(Box::new(Undecided { named, dead, is_first, again }));
         image
     }
@@ -82,11 +81,10 @@ impl Remembered {
         if let Some(telling) = taking.telling.take() {
             self.lent = telling.give_up(&self.context);
         }
-        let naming = &mut taking.recorded.naming;
+        let mut naming = taking.naming;
         let dead = naming.take_dead(&self.context.account);
         self.go_back(naming.is_first, dead, again);
-        let Recorded { booked, naming, .. } = taking.recorded;
-        Some(LeftSets { sets: naming.sets, _booked: booked })
+        Some(LeftSets { sets: naming.sets, _booked: naming.booked })
     }
 
     /// What a checkpoint has written is of no use.
