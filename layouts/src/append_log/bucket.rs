@@ -12,7 +12,7 @@ use super::chain_unsafe::{Chain, Drain};
 use super::frozen::{Booked, Early, Frozen, LIVE, Piece, sooner};
 use super::heads_unsafe::Heads;
 use super::key_unsafe::{KeyRef, OwnedKey};
-use super::notes::{Import, Note};
+use super::notes::{Import, KeptNote, Note};
 use super::run::Run;
 use crate::heap::entry_table_unsafe::{EntryTable, FrozenTable, Keyed};
 use crate::heap::hash_range::HashRange;
@@ -27,8 +27,6 @@ const NODE_BYTES: u64 = 56;
 /// What the first node of that tree takes more.
 pub const FIRST_BYTES: u64 = tree_bytes::<Time, Box<Bucket>>(1) - NODE_BYTES;
 const _: () = assert!(are_enough(FIRST_BYTES, BUCKET_BYTES));
-/// Less than a note that could not be kept takes.
-const KEPT_BYTES: u64 = 4 << 10;
 
 /// Less than that on storage is not worth a merge, however much of it is cut off.
 const CUT_BYTES_MIN: u64 = 64 << 10;
@@ -69,7 +67,7 @@ pub struct Bucket {
     /// Ranges of hashes whose keys have nothing any more in runs before some.
     pub gaps: Gaps,
     /// The notes at the barrier of a checkpoint that is being taken.
-    noted: Option<Box<Snapshot<OwnedKey, Note>>>,
+    noted: Option<Box<Snapshot<KeptNote>>>,
     /// How many imports there are from each other bucket.
     pub sources: BTreeMap<Time, u64>,
     /// By number.
@@ -427,7 +425,7 @@ impl Bucket {
     }
 
     /// The notes that are still to be taken, for whoever drops the bucket, or nobody.
-    pub fn take_snapshot(&mut self) -> Option<Box<Snapshot<OwnedKey, Note>>> {
+    pub fn take_snapshot(&mut self) -> Option<Box<Snapshot<KeptNote>>> {
         self.noted.take()
     }
 
@@ -435,18 +433,7 @@ impl Bucket {
     /// are more.
     pub fn take_notes(&mut self, mut take: impl FnMut(&Note) -> Result<()>) -> Result<bool> {
         let Some(noted) = &mut self.noted else { return Ok(false) };
-        if noted.is_lost() {
-            let what = "what a checkpoint keeps of notes that change";
-            return Err(self.account.over_budget(KEPT_BYTES, what));
-        }
-        let more = match noted.next() {
-            Some(place) => {
-                let (part, end) = self.notes.part_at(place);
-                noted.take(part, end, take)?;
-                true
-            }
-            None => noted.take_kept(&mut take)?,
-        };
+        let more = noted.take_some(&self.notes, &self.account, &mut take)?;
         if !more {
             self.noted = None;
         }
@@ -457,12 +444,12 @@ impl Bucket {
     /// there is no room, the checkpoint is told.
     fn keep_note(&mut self, hash: u64, key: KeyRef<'_>) {
         let Some(noted) = &mut self.noted else { return };
-        let key = key.to_owned();
-        if !noted.wants(hash, &key) {
+        if !noted.wants(hash, |kept| kept.key.get() == key) {
             return;
         }
-        let known = self.notes.find(hash, |note| note.key == key);
-        if !noted.keep(hash, &key, known) {
+        let (key, before) = (key.to_owned(), self.notes.find(hash, |note| note.key.get() == key));
+        let bytes = key.heap_bytes() as u64 + before.map_or(0, Note::heap_bytes);
+        if !noted.keep(hash, bytes, || KeptNote { key, before: before.cloned() }) {
             noted.lose();
         }
     }

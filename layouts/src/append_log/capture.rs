@@ -27,8 +27,7 @@ use super::config::{MERGE_CHUNK_BYTES, PAGE_BLOCKS};
 use super::core::ListsCore;
 use super::frozen::{Booked, Frozen};
 use super::jobs::RunName;
-use super::key_unsafe::OwnedKey;
-use super::notes::Note;
+use super::notes::{KeptNote, Note};
 use super::packed::{PackedAtBarrier, is_plain};
 use super::run::{RUN_BYTES, StoredRun};
 use crate::checkpoint::{
@@ -114,7 +113,7 @@ struct NotesLeft {
     time: Time,
     notes: FrozenTable<Note>,
     booked: Booked,
-    snapshot: Box<Snapshot<OwnedKey, Note>>,
+    snapshot: Box<Snapshot<KeptNote>>,
 }
 
 impl Capture {
@@ -332,7 +331,7 @@ impl ListsCore {
     pub(super) fn adopt_notes(
         &mut self,
         time: Time,
-        snapshot: Option<Box<Snapshot<OwnedKey, Note>>>,
+        snapshot: Option<Box<Snapshot<KeptNote>>>,
         (notes, booked): (FrozenTable<Note>, Booked),
     ) -> Option<(FrozenTable<Note>, Booked)> {
         match (&mut self.capture, snapshot) {
@@ -455,18 +454,8 @@ impl ListsCore {
         };
         if let Some(left) = capture.notes_left.last_mut() {
             let (snapshot, time) = (&mut left.snapshot, left.time);
-            if snapshot.is_lost() {
-                let what = "what a checkpoint keeps of notes that change";
-                return Err(self.account.over_budget(NAMED_BYTES, what));
-            }
-            let more = match snapshot.next() {
-                Some(place) => {
-                    let (part, end) = left.notes.part_at(place);
-                    snapshot.take(part, end, |note| push(time, note))?;
-                    true
-                }
-                None => snapshot.take_kept(|note| push(time, note))?,
-            };
+            let take = &mut |note: &Note| push(time, note);
+            let more = snapshot.take_some(&left.notes, &self.account, take)?;
             if !more {
                 let left = capture.notes_left.pop().expect("looked at above");
                 self.reap(left.notes, left.booked);
@@ -529,9 +518,8 @@ impl ListsCore {
     }
 
     /// Has dropped what was kept of notes.
-    fn reap_kept(&mut self, mut snapshot: Snapshot<OwnedKey, Note>) {
+    fn reap_kept(&mut self, mut snapshot: Snapshot<KeptNote>) {
         let (kept, bytes) = snapshot.take_all_kept();
-        self.account.release(MemoryKind::Buffers, bytes);
         if kept.is_empty() && kept.memory_bytes() == 0 {
             return;
         }

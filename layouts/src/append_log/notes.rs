@@ -5,12 +5,16 @@
 //! keys between two hashes; an *import* shows those of another bucket, with their ranks shifted, so that they
 //! stand before what the key had here.
 
-use alluvium_pagestore::{HeapSize, Time, rounded};
+use alluvium_pagestore::{Account, HeapSize, KeyHash, Result, Time, rounded};
 
 use super::bucket::Bucket;
 use super::frozen::LIVE;
 use super::key_unsafe::{KeyRef, OwnedKey};
-use crate::heap::snapshot::Entry;
+use crate::heap::entry_table_unsafe::{EntryTable, Keyed};
+use crate::heap::snapshot::Snapshot;
+
+/// Less than a note that could not be kept takes.
+const KEPT_BYTES: u64 = 4 << 10;
 
 /// Elements in runs of another bucket that belong to a key here.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,13 +44,42 @@ impl Note {
     }
 }
 
-impl Entry<OwnedKey> for Note {
-    fn key(&self) -> &OwnedKey {
-        &self.key
-    }
+/// What was noted of a key at a barrier, of which something else is noted since.
+#[derive(Debug)]
+pub struct KeptNote {
+    pub key: OwnedKey,
+    pub before: Option<Note>,
+}
 
-    fn owned_bytes(&self) -> u64 {
-        self.heap_bytes()
+impl Keyed for KeptNote {
+    fn hash_of_key(&self) -> u64 {
+        self.key.key_hash()
+    }
+}
+
+impl Snapshot<KeptNote> {
+    /// Gives some of the notes of the barrier that were not taken yet to `take`; says whether there are more. They are in
+    /// this table now, unless they have changed.
+    ///
+    /// # Errors
+    /// Those of `take`; [`ErrorKind::OverBudget`](alluvium_pagestore::ErrorKind::OverBudget) if one could not be kept.
+    pub fn take_some(
+        &mut self,
+        notes: &EntryTable<Note>,
+        account: &Account,
+        take: &mut dyn FnMut(&Note) -> Result<()>,
+    ) -> Result<bool> {
+        if self.is_lost() {
+            let what = "what a checkpoint keeps of notes that change";
+            return Err(account.over_budget(KEPT_BYTES, what));
+        }
+        let Some(place) = self.next() else {
+            return self.take_kept(|kept| kept.before.iter().try_for_each(&mut *take));
+        };
+        let (part, end) = notes.part_at(place);
+        let notes = part.iter().map(|note| (note.key.key_hash(), note));
+        self.take(notes, end, |kept, note| kept.key == note.key, take)?;
+        Ok(true)
     }
 }
 

@@ -7,73 +7,50 @@
 
 use std::rc::Rc;
 
-use alluvium_pagestore::{Account, HeapSize, KeyHash, Lookup, MemoryKind, Result};
+use alluvium_pagestore::{Account, Result};
 
 use crate::heap::entry_table_unsafe::{EntryTable, FrozenTable, Keyed};
 use crate::heap::hash_range::HashRange;
+use crate::support::booked::Booked;
 
 /// Bytes that are left free beside what is kept.
 const KEPT_BYTES_MAX: u64 = 4 << 10;
 
-/// An entry of a table, by a key.
-pub trait Entry<K>: Clone {
-    /// What it is found by.
-    fn key(&self) -> &K;
-    /// Heap bytes that a copy of it owns.
-    fn owned_bytes(&self) -> u64;
-}
-
-/// The entries of a table at a barrier.
+/// The entries of a table at a barrier. Of a key whose entry has changed since, a `T` says what it had.
 #[derive(Debug)]
-pub struct Snapshot<K, T> {
-    account: Rc<Account>,
+pub(crate) struct Snapshot<T> {
     range: HashRange,
     /// The first place that was not taken; `None` if all were.
     next: Option<u64>,
-    kept: EntryTable<Kept<K, T>>,
-    kept_bytes: u64,
+    kept: EntryTable<T>,
+    /// For what kept entries own.
+    booked: Booked,
     /// Whether something changed that could not be kept.
     is_lost: bool,
 }
 
-/// A key whose entry has changed since the barrier, and what it had then.
-#[derive(Debug)]
-pub struct Kept<K, T> {
-    key: K,
-    before: Option<T>,
-}
-
-impl<K: KeyHash + 'static, T: 'static> Keyed for Kept<K, T> {
-    fn hash_of_key(&self) -> u64 {
-        self.key.key_hash()
-    }
-}
-
-impl<K: KeyHash + HeapSize + Eq + 'static, T: Entry<K> + 'static> Snapshot<K, T> {
+impl<T: Keyed> Snapshot<T> {
     /// Everything is to be taken. Cost: O(1).
     pub fn new(account: &Rc<Account>, range: HashRange) -> Self {
         let kept = EntryTable::new(account.clone(), range);
-        Self { account: account.clone(), range, next: Some(0), kept, kept_bytes: 0, is_lost: false }
+        let booked = Booked::buffers(account.clone(), 0);
+        Self { range, next: Some(0), kept, booked, is_lost: false }
     }
 
-    /// Whether a key's entry has to be [kept](Snapshot::keep) before it changes.
-    pub fn wants<Q: Lookup<K> + ?Sized>(&self, hash: u64, key: &Q) -> bool {
+    /// Whether the entry of a key has to be [kept](Snapshot::keep) before it changes. `is` finds what was kept of it.
+    pub fn wants(&self, hash: u64, is: impl FnMut(&T) -> bool) -> bool {
         self.next.is_some_and(|next| self.range.place(hash) >= next)
-            && self.kept.find(hash, |kept| key.is(&kept.key)).is_none()
+            && self.kept.find(hash, is).is_none()
     }
 
-    /// Keeps what a key has, which is about to change; `None` if it has nothing. Says whether there
-    /// was room for it: if not, and it changes, the snapshot is [lost](Snapshot::lose).
-    pub fn keep<Q: Lookup<K> + ?Sized>(&mut self, hash: u64, key: &Q, before: Option<&T>) -> bool {
-        let key = key.to_owned();
-        let bytes = key.heap_bytes() as u64 + before.map_or(0, T::owned_bytes);
-        if self.account.available() < bytes + KEPT_BYTES_MAX {
+    /// Keeps what a key has, which is about to change, and which owns so much heap. Says whether there was room for it: if
+    /// not, and it changes, the snapshot is [lost](Snapshot::lose).
+    pub fn keep(&mut self, hash: u64, bytes: u64, make: impl FnOnce() -> T) -> bool {
+        if self.booked.account().available() < bytes + KEPT_BYTES_MAX {
             return false;
         }
         // Booked before the table grows into it.
-        self.account.charge(MemoryKind::Buffers, bytes);
-        self.kept_bytes += bytes;
-        let make = || Kept { key, before: before.cloned() };
+        self.booked.charge(bytes);
         self.kept.insert(hash, make).is_ok()
     }
 
@@ -84,11 +61,13 @@ impl<K: KeyHash + HeapSize + Eq + 'static, T: Entry<K> + 'static> Snapshot<K, T>
         while self.kept.take_part().is_some() {}
     }
 
-    /// Takes out what was kept, as a table for another thread to drop. What is booked is the caller's to release: for the
-    /// table [as it says](crate::heap::raw_table_unsafe::RawTable::memory_bytes), and as buffers so many bytes for what the
-    /// entries own. Cost: O(1).
-    pub fn take_all_kept(&mut self) -> (FrozenTable<Kept<K, T>>, u64) {
-        (self.kept.freeze(), std::mem::take(&mut self.kept_bytes))
+    /// Takes out what was kept, as a table for another thread to drop, and says how much the entries own, which is not
+    /// booked any more. What is booked for the table is the caller's to release,
+    /// [as it says](crate::heap::raw_table_unsafe::RawTable::memory_bytes). Cost: O(1).
+    pub fn take_all_kept(&mut self) -> (FrozenTable<T>, u64) {
+        let bytes = self.booked.bytes();
+        self.booked.give_back();
+        (self.kept.freeze(), bytes)
     }
 
     /// Whether it was given up.
@@ -101,22 +80,19 @@ impl<K: KeyHash + HeapSize + Eq + 'static, T: Entry<K> + 'static> Snapshot<K, T>
         self.next
     }
 
-    /// Takes a part, which begins at [`next`](Snapshot::next) and ends before `end`: gives those of
-    /// its entries that have not changed to `take`.
-    pub fn take<'a>(
+    /// Takes a part, which begins at [`next`](Snapshot::next) and ends before `end`: gives those of its entries, which come
+    /// with their hashes, that have not changed to `take`. `is` finds what was kept of one.
+    pub fn take<R>(
         &mut self,
-        part: impl IntoIterator<Item = &'a T>,
+        part: impl Iterator<Item = (u64, R)>,
         end: Option<u64>,
-        mut take: impl FnMut(&T) -> Result<()>,
-    ) -> Result<()>
-    where
-        T: 'a,
-    {
+        is: impl Fn(&T, &R) -> bool,
+        mut take: impl FnMut(R) -> Result<()>,
+    ) -> Result<()> {
         let Some(next) = self.next else { return Ok(()) };
-        for entry in part {
-            let hash = entry.key().key_hash();
+        for (hash, entry) in part {
             let is_new = self.range.place(hash) >= next;
-            if is_new && self.kept.find(hash, |kept| kept.key == *entry.key()).is_none() {
+            if is_new && self.kept.find(hash, |kept| is(kept, &entry)).is_none() {
                 take(entry)?;
             }
         }
@@ -127,19 +103,11 @@ impl<K: KeyHash + HeapSize + Eq + 'static, T: Entry<K> + 'static> Snapshot<K, T>
     /// Takes some of what was kept, once all parts were taken; says whether there is more.
     pub fn take_kept(&mut self, mut take: impl FnMut(&T) -> Result<()>) -> Result<bool> {
         assert!(self.next.is_none(), "parts are taken first");
-        let Some(part) = self.kept.take_part() else {
-            self.account.release(MemoryKind::Buffers, std::mem::take(&mut self.kept_bytes));
+        let Some(mut part) = self.kept.take_part() else {
+            self.booked.give_back();
             return Ok(false);
         };
-        for kept in part {
-            kept.before.iter().try_for_each(&mut take)?;
-        }
+        part.try_for_each(|kept| take(&kept))?;
         Ok(true)
-    }
-}
-
-impl<K, T> Drop for Snapshot<K, T> {
-    fn drop(&mut self) {
-        self.account.release(MemoryKind::Buffers, self.kept_bytes);
     }
 }

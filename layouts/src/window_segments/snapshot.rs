@@ -1,33 +1,20 @@
-//! The records of a table as they were at a barrier, read part by part while the table goes on changing.
-//!
-//! At the barrier nothing is copied. Parts are taken in the order of their places; who changes a record that was not
-//! taken yet keeps what it was before, once. It is what [`heap::snapshot`](crate::heap::snapshot) is for entries whose
-//! types are known.
-//!
-//! What it keeps true: taken and kept records together are those of the barrier, each once.
+//! The records of a table of window segments at a barrier: a [`Snapshot`] of records whose types are erased.
 
 use std::rc::Rc;
 
-use alluvium_pagestore::{Account, KeyHash, MemoryKind, Result};
+use alluvium_pagestore::{Account, KeyHash, Result};
 
 use super::pane_type_unsafe::PaneType;
-use crate::heap::entry_table_unsafe::{EntryTable, Keyed};
+use crate::heap::entry_table_unsafe::Keyed;
 use crate::heap::hash_range::HashRange;
+use crate::heap::snapshot::Snapshot;
 use crate::support::key_unsafe::{KeyRef, OwnedKey};
 use crate::support::record_type_unsafe::RecordRef;
-
-/// Bytes that are left free beside what is kept.
-const KEPT_BYTES_MAX: u64 = 4 << 10;
 
 /// The records of a table at a barrier.
 pub struct RecordSnapshot {
     types: &'static PaneType,
-    account: Rc<Account>,
-    range: HashRange,
-    /// The first place that was not taken; `None` if all were.
-    next: Option<u64>,
-    kept: EntryTable<Kept>,
-    kept_bytes: u64,
+    of: Snapshot<Kept>,
 }
 
 /// What a key had at the barrier whose record has changed since: the record, or only the key if it had none.
@@ -52,81 +39,46 @@ impl Keyed for Kept {
 }
 
 impl RecordSnapshot {
-    /// Everything is to be taken. Cost: O(1).
+    /// As [`Snapshot::new`].
     pub fn new(types: &'static PaneType, account: &Rc<Account>, range: HashRange) -> Self {
-        let kept = EntryTable::new(account.clone(), range);
-        Self { types, account: account.clone(), range, next: Some(0), kept, kept_bytes: 0 }
-    }
-
-    fn has_kept(&self, hash: u64, is: &mut dyn FnMut(KeyRef<'_>) -> bool) -> bool {
-        self.kept.find(hash, |kept| is(kept.key(self.types))).is_some()
+        Self { types, of: Snapshot::new(account, range) }
     }
 
     /// Returns whether the record of the key that `is` has to be [kept](RecordSnapshot::keep) before it changes.
     pub fn wants(&self, hash: u64, is: &mut dyn FnMut(KeyRef<'_>) -> bool) -> bool {
-        self.next.is_some_and(|next| self.range.place(hash) >= next) && !self.has_kept(hash, is)
+        self.of.wants(hash, |kept| is(kept.key(self.types)))
     }
 
     /// Keeps the record of a key, which is about to change; `None` if it has none. Returns whether
     /// there was room for it.
     pub fn keep(&mut self, hash: u64, key: KeyRef<'_>, before: Option<RecordRef<'_>>) -> bool {
         let (owned, is_record) = (before.map_or(key, KeyRef::whole), before.is_some());
-        let bytes = owned.owned_bytes();
-        if self.account.available() < bytes + KEPT_BYTES_MAX {
-            return false;
-        }
-        // Booked before the table grows into it.
-        self.account.charge(MemoryKind::Buffers, bytes);
-        self.kept_bytes += bytes;
-        let owned = owned.to_owned();
-        self.kept.insert(hash, || Kept { owned, is_record }).is_ok()
+        self.of.keep(hash, owned.owned_bytes(), || Kept { owned: owned.to_owned(), is_record })
     }
 
-    /// Returns where the part begins that is to be taken next; `None` if all were.
+    /// As [`Snapshot::next`].
     pub fn next(&self) -> Option<u64> {
-        self.next
+        self.of.next()
     }
 
-    /// Takes a part, which begins at [`next`](RecordSnapshot::next) and ends before `end`: gives those
-    /// of its records that have not changed to `take`.
+    /// As [`Snapshot::take`].
     pub fn take<'a>(
         &mut self,
-        part: impl Iterator<Item = RecordRef<'a>>,
+        part: &mut dyn Iterator<Item = RecordRef<'a>>,
         end: Option<u64>,
         take: &mut dyn FnMut(RecordRef<'_>) -> Result<()>,
     ) -> Result<()> {
-        let Some(next) = self.next else { return Ok(()) };
-        for record in part {
-            let hash = record.hash();
-            let is_new = self.range.place(hash) >= next;
-            let key = self.types.key_of(record);
-            if is_new && !self.has_kept(hash, &mut |kept| kept == key) {
-                take(record)?;
-            }
-        }
-        self.next = end;
-        Ok(())
+        let types = self.types;
+        let is = |kept: &Kept, record: &RecordRef<'_>| kept.key(types) == types.key_of(*record);
+        self.of.take(part.map(|record| (record.hash(), record)), end, is, take)
     }
 
-    /// Takes some of what was kept, once all parts were taken; returns whether there is more.
+    /// As [`Snapshot::take_kept`].
     pub fn take_kept(&mut self, take: &mut dyn FnMut(RecordRef<'_>) -> Result<()>) -> Result<bool> {
-        assert!(self.next.is_none(), "parts are taken first");
-        let Some(part) = self.kept.take_part() else {
-            self.account.release(MemoryKind::Buffers, std::mem::take(&mut self.kept_bytes));
-            return Ok(false);
-        };
-        for kept in part {
-            if kept.is_record {
-                take(kept.owned.get().record())?;
-            }
-        }
-        Ok(true)
-    }
-}
-
-impl Drop for RecordSnapshot {
-    fn drop(&mut self) {
-        self.account.release(MemoryKind::Buffers, self.kept_bytes);
+        self.of.take_kept(|kept| match kept.is_record {
+            true => take(kept.owned.get().record()),
+            false => Ok(()),
+        })
     }
 }
 
