@@ -12,10 +12,11 @@ use std::collections::VecDeque;
 use std::rc::Rc;
 
 use alluvium_pagestore::mailbox::{Mailbox, mailbox};
-use alluvium_pagestore::{Account, Error, ErrorKind, MemoryKind, Result};
+use alluvium_pagestore::{Account, Error, ErrorKind, Result};
 
 use super::records_unsafe::Records;
 use crate::checkpoint::{BatchWriter, FREE_BYTES, Sink};
+use crate::support::booked::Booked;
 use crate::support::record_type_unsafe::{RecordRef, RecordType};
 
 /// A chunk has such a part of the memory, between so many entries. Each has to wake the helper.
@@ -31,7 +32,6 @@ const FREE_SHARE: u64 = 16;
 #[derive(Debug)]
 pub(super) struct Copies {
     record_type: &'static RecordType,
-    account: Rc<Account>,
     /// Entries of a chunk.
     chunk: usize,
     filling: Option<Records>,
@@ -40,13 +40,14 @@ pub(super) struct Copies {
     spare: Vec<Records>,
     /// The one that the helper has, if it has one to write.
     answer: Option<Mailbox<Option<Records>>>,
-    /// What is booked for chunks, and of that for those that the helper drops.
-    booked: u64,
+    /// What is booked for chunks that the helper drops.
     leaving: u64,
     /// Whether memory had no room for another one when it was last asked for.
     is_full: bool,
     /// What is left to the writer, which has not booked its own yet.
     pub leaves: u64,
+    /// For all chunks.
+    booked: Booked,
 }
 
 /// Entries of a chunk, of so many entries.
@@ -71,16 +72,15 @@ impl Copies {
         let chunk = chunk_of(record_type, &account, all);
         Self {
             record_type,
-            account,
             chunk,
             filling: None,
             full: VecDeque::new(),
             spare: Vec::new(),
             answer: None,
-            booked: 0,
             leaving: 0,
             is_full: false,
             leaves: FREE_BYTES,
+            booked: Booked::buffers(account, 0),
         }
     }
 
@@ -105,7 +105,8 @@ impl Copies {
     pub fn has_room_left(&mut self) -> bool {
         let chunk = self.bytes_of(self.chunk);
         self.has_chunk_for(1) || {
-            let may = !self.spare.is_empty() || self.account.available() >= chunk + self.leaves;
+            let may =
+                !self.spare.is_empty() || self.booked.account().available() >= chunk + self.leaves;
             may && matches!(self.has_room(1), Ok(true))
         }
     }
@@ -125,18 +126,17 @@ impl Copies {
         if let Some(spare) = self.spare.pop() {
             return Ok(Some(spare));
         }
-        let (bytes, account) = (self.bytes_of(self.chunk), &self.account);
-        if self.booked == 0 {
-            account.reserve(MemoryKind::Buffers, bytes, "copies for a checkpoint")?;
+        let bytes = self.bytes_of(self.chunk);
+        if self.booked.bytes() == 0 {
+            self.booked.reserve_more(bytes, "copies for a checkpoint")?;
         } else {
-            let limit = account.limit();
-            let may = self.booked + bytes <= limit / MEMORY_SHARE
+            let (account, limit) = (self.booked.account(), self.booked.account().limit());
+            let may = self.booked.bytes() + bytes <= limit / MEMORY_SHARE
                 && account.available() >= self.leaves.max(limit / FREE_SHARE) + bytes;
-            if !may || !account.try_reserve(MemoryKind::Buffers, bytes) {
+            if !may || !self.booked.try_reserve_more(bytes) {
                 return Ok(None);
             }
         }
-        self.booked += bytes;
         Ok(Some(Records::with_capacity(self.record_type, self.chunk)))
     }
 
@@ -148,8 +148,7 @@ impl Copies {
             let before = filling.capacity();
             let more = Records::memory_bytes(self.record_type, before + self.chunk)
                 - Records::memory_bytes(self.record_type, before);
-            self.account.charge(MemoryKind::Buffers, more as u64);
-            self.booked += more as u64;
+            self.booked.charge(more as u64);
             filling.grow(self.chunk);
         }
         filling.push(hash, record);
@@ -194,9 +193,7 @@ impl Copies {
         let Some(answer) = self.answer.take() else { return Ok(None) };
         let lost = |_| Error::new(ErrorKind::Io, "the helper lost a part of a checkpoint");
         let written = answer.try_recv().map_err(lost)?;
-        let left = std::mem::take(&mut self.leaving);
-        self.booked -= left;
-        self.account.release(MemoryKind::Buffers, left);
+        self.booked.give_some_back(std::mem::take(&mut self.leaving));
         Ok(written)
     }
 
@@ -250,13 +247,5 @@ pub(crate) fn name_large(error: Error, record: RecordRef<'_>) -> Error {
     match error.kind() {
         ErrorKind::ValueTooLarge | ErrorKind::OverBudget => error.with("key", record.key_text()),
         _ => error,
-    }
-}
-
-impl Drop for Copies {
-    fn drop(&mut self) {
-        (self.filling, self.answer) = (None, None);
-        (self.full, self.spare) = (VecDeque::new(), Vec::new());
-        self.account.release(MemoryKind::Buffers, self.booked);
     }
 }

@@ -18,6 +18,7 @@ use super::records_unsafe::Records;
 use super::walk::{GroupSpan, Walk};
 use crate::checkpoint::{LeftSets, Recording, Remembered, overtaken};
 use crate::heap::place::Place;
+use crate::support::booked::Booked;
 use crate::support::first_panic::FirstPanic;
 use crate::support::record_type_unsafe::{RecordRef, RecordType};
 
@@ -34,7 +35,6 @@ const COPIES_AHEAD: usize = 16;
 /// What is to be read still.
 #[derive(Debug)]
 pub(super) struct Reading {
-    account: Rc<Account>,
     record_type: &'static RecordType,
     walk: Walk,
     /// The table is read.
@@ -46,14 +46,14 @@ pub(super) struct Reading {
     pub copies: Copies,
     /// The table, once it was cleared.
     pub left: Option<Left>,
-    /// Booked as buffers.
-    booked: u64,
     /// Entries that are to be written, at most.
     pub records: u64,
     /// Whether each entry has to be looked at, and not only those with a bit: some are written anew, or sets are made.
     pub looks_at_each: bool,
     /// Of a checkpoint that was given up.
     pub sets: Option<LeftSets>,
+    /// For what was kept.
+    booked: Booked,
 }
 
 /// A table that was cleared, and what is booked for its values.
@@ -75,11 +75,10 @@ impl Reading {
             kept: VecDeque::new(),
             copies: Copies::new(record_type, account.clone(), records),
             left: None,
-            booked: 0,
             records,
             looks_at_each: false,
             sets: None,
-            account,
+            booked: Booked::buffers(account, 0),
         }
     }
 
@@ -133,16 +132,6 @@ impl Reading {
         }
     }
 
-    pub fn book(&mut self, bytes: u64) {
-        self.account.charge(MemoryKind::Buffers, bytes);
-        self.booked += bytes;
-    }
-
-    fn unbook(&mut self, bytes: u64) {
-        self.account.release(MemoryKind::Buffers, bytes);
-        self.booked -= bytes;
-    }
-
     /// Keeps an entry that is due and about to change; says whether there was room.
     pub fn keep(&mut self, table: &RawTable, spot: Spot) -> bool {
         let Some(record) = table.entry(spot) else { return true };
@@ -151,10 +140,10 @@ impl Reading {
         let chunk = Records::memory_bytes(self.record_type, capacity) as u64 + 64;
         let more = if is_full { chunk } else { 0 };
         let bytes = more + record.heap_bytes();
-        if self.account.available() < bytes + self.copies.leaves {
+        if self.booked.account().available() < bytes + self.copies.leaves {
             return false;
         }
-        self.book(bytes);
+        self.booked.charge(bytes);
         if is_full {
             self.kept.push_back(Records::with_capacity(self.record_type, capacity));
         }
@@ -169,7 +158,7 @@ impl Reading {
         let heap: u64 = (0..kept.len()).map(|nth| kept.get(nth).1.heap_bytes()).sum();
         let chunk = Records::memory_bytes(self.record_type, kept.capacity()) as u64 + 64;
         // A clone that panicked was booked, and is not there.
-        Some((kept, (heap + chunk).min(self.booked)))
+        Some((kept, (heap + chunk).min(self.booked.bytes())))
     }
 
     /// Of a checkpoint that was given up: drops a bounded part of what it has kept; says whether there was something. Values
@@ -181,7 +170,7 @@ impl Reading {
         }
         if let Some((kept, bytes)) = self.take_kept() {
             drop(catch_unwind(AssertUnwindSafe(|| drop(kept))));
-            self.unbook(bytes);
+            self.booked.give_some_back(bytes);
             return true;
         }
         let Some(Left { table, .. }) = &mut self.left else { return false };
@@ -195,7 +184,7 @@ impl Reading {
     pub fn drop_left(&mut self) {
         if let Some(Left { table, values }) = self.left.take() {
             // The drop may panic.
-            self.account.release(MemoryKind::Values, values);
+            self.booked.account().release(MemoryKind::Values, values);
             drop(table);
         }
     }
@@ -308,7 +297,7 @@ impl Reading {
             arrive(note.hash, record, place, table, to);
         }
         drop(kept);
-        self.unbook(bytes);
+        self.booked.give_some_back(bytes);
         Ok(true)
     }
 
@@ -372,7 +361,6 @@ impl Drop for Reading {
         while let Some(kept) = self.kept.pop_front() {
             panic.catch(|| drop(kept));
         }
-        self.account.release(MemoryKind::Buffers, self.booked);
         panic.resume();
     }
 }

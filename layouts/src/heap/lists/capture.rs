@@ -19,6 +19,7 @@ use crate::heap::lists::records::{Due, Records};
 use crate::heap::lists::{Bucket, HeapLists};
 use crate::heap::segment_bytes;
 use crate::restore::full_image::{kept_free, sizes};
+use crate::support::booked::Booked;
 use crate::support::by_time_unsafe::ByTime;
 use crate::support::out_of_line_unsafe::OutOfLine;
 
@@ -45,14 +46,14 @@ impl<K: Key, E: State> HeapLists<K, E> {
         let values = self.buckets.values().map(|bucket| bucket.values).sum();
         let sizes = WriterSizes { segment_bytes: segment_bytes(values), ..self.sizes() };
         // A record is copied before it is encoded.
-        let booked = self.buckets.len() as u64 * BUCKET_BYTES + sizes.value_bytes;
-        account.reserve(MemoryKind::Buffers, booked, "a checkpoint's buckets")?;
+        let bytes = self.buckets.len() as u64 * BUCKET_BYTES + sizes.value_bytes;
+        let (kind, what) = (MemoryKind::Buffers, "a checkpoint's buckets");
+        let booked = Booked::reserve(account.clone(), kind, bytes, what)?;
         let range = self.range;
         self.buckets.for_each_mut(&mut |bucket| {
             bucket.captured = Some(Box::new(Captured::new(&account, range)));
         });
         self.reading = Some(OutOfLine::new(Box::new(Reading {
-            account,
             range: self.range,
             times: self.buckets.times(),
             next: 0,
@@ -160,7 +161,7 @@ impl<K: Key, E: State> HeapLists<K, E> {
             // What was booked for it in the bucket was given back when it was taken out.
             let bytes = list.heap_bytes() as u64;
             note.left = Some((0, list));
-            captured.book(bytes);
+            captured.booked.charge(bytes);
         }
     }
 
@@ -178,13 +179,13 @@ impl<K: Key, E: State> HeapLists<K, E> {
         let due = &list.elements[note.from..note.until];
         let owned: usize = if E::NO_HEAP { 0 } else { due.iter().map(E::heap_bytes).sum() };
         let most = (rounded(size_of_val(due)) + owned) as u64;
-        if captured.account.available() < most + FREE_BYTES {
+        if captured.booked.account().available() < most + FREE_BYTES {
             return self.read_rest();
         }
         let copy = due.to_vec();
         let bytes = copy.heap_bytes() as u64;
         note.left = Some((note.from, copy));
-        captured.book(bytes);
+        captured.booked.charge(bytes);
     }
 
     /// A bucket is gone: gives it to the checkpoint that has not read it, or back.

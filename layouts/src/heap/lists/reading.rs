@@ -25,6 +25,7 @@ use crate::heap::lists::records::{Due, Record, Records};
 use crate::heap::lists::{Bucket, List, add_record, drop_part};
 use crate::heap::place::Place;
 use crate::restore::full_image::name_large;
+use crate::support::booked::Booked;
 use crate::support::by_time_unsafe::ByTime;
 
 /// Most elements of a list in one record.
@@ -33,7 +34,6 @@ pub(crate) const RECORD_ELEMENTS: usize = 1024;
 /// What is to be read still.
 #[derive(Debug)]
 pub(crate) struct Reading<K, E> {
-    pub account: Rc<Account>,
     pub range: HashRange,
     /// The buckets of the barrier.
     pub times: Vec<Time>,
@@ -47,7 +47,7 @@ pub(crate) struct Reading<K, E> {
     pub record_bytes: usize,
     /// What is left is read in one call: nothing is noted for later.
     pub at_once: bool,
-    pub booked: u64,
+    pub booked: Booked,
 }
 
 /// What is read.
@@ -60,15 +60,14 @@ pub(crate) struct Source<'a, K, E> {
 /// What is to be read of a bucket still.
 #[derive(Debug)]
 pub struct Captured<K, E> {
-    pub account: Rc<Account>,
     pub range: HashRange,
     /// The first place whose part was not read.
     pub next: Option<u64>,
     /// Notes of the parts before this place are written.
     pub written: u64,
     pub notes: EntryTable<Note<K, E>>,
-    /// Booked for what notes own.
-    pub booked: u64,
+    /// For what notes own.
+    pub(crate) booked: Booked,
 }
 
 /// Elements of a list that are to be written: of the list itself, if it is where it was.
@@ -93,22 +92,11 @@ impl<K: Key, E: 'static> Keyed for Note<K, E> {
     }
 }
 
-impl<K, E> Captured<K, E> {
-    pub fn book(&mut self, bytes: u64) {
-        self.account.charge(MemoryKind::Buffers, bytes);
-        self.booked += bytes;
-    }
-
-    fn give_back(&mut self, bytes: u64) {
-        self.account.release(MemoryKind::Buffers, bytes);
-        self.booked -= bytes;
-    }
-}
-
 impl<K: Key, E: State> Captured<K, E> {
     pub fn new(account: &Rc<Account>, range: HashRange) -> Self {
         let notes = EntryTable::new(account.clone(), range);
-        Self { account: account.clone(), range, next: Some(0), written: 0, notes, booked: 0 }
+        let booked = Booked::buffers(account.clone(), 0);
+        Self { range, next: Some(0), written: 0, notes, booked }
     }
 
     /// Whether a list has to be noted before it changes.
@@ -120,17 +108,17 @@ impl<K: Key, E: State> Captured<K, E> {
     /// Notes what is to be written of a list of `len` elements; says whether there was room.
     pub fn note(&mut self, hash: u64, key: K, len: usize, due: Due) -> bool {
         let bytes = key.heap_bytes() as u64;
-        if self.account.available() < bytes + FREE_BYTES {
+        if self.booked.account().available() < bytes + FREE_BYTES {
             return false;
         }
         // Booked before the table grows into it.
-        self.book(bytes);
+        self.booked.charge(bytes);
         let Due { from, keeps } = due;
         let (has_begun, is_gone) = (false, false);
         let make = || Note { key, from, until: len, keeps, left: None, has_begun, is_gone };
         let is_made = self.notes.insert(hash, make).is_ok();
         if !is_made {
-            self.give_back(bytes);
+            self.booked.give_some_back(bytes);
         }
         is_made
     }
@@ -155,19 +143,17 @@ impl<K: Key, E: State> Captured<K, E> {
         let Some(note) = self.notes.remove(hash, |note| note.key == *key) else { return };
         let bytes = note.heap_bytes();
         drop(note);
-        self.give_back(bytes);
+        self.booked.give_some_back(bytes);
     }
 
     /// Of a checkpoint that was given up: drops a part of the notes; says whether there was one. What panics when it is
     /// dropped does so for nobody.
     pub fn drop_step(&mut self) -> bool {
-        let Self { notes, account, booked, .. } = self;
-        let Some(part) = notes.take_part() else { return false };
+        let Some(part) = self.notes.take_part() else { return false };
         for note in part {
             let bytes = note.heap_bytes();
             let _panic = catch_unwind(AssertUnwindSafe(|| drop(note)));
-            account.release(MemoryKind::Buffers, bytes);
-            *booked -= bytes;
+            self.booked.give_some_back(bytes);
         }
         true
     }
@@ -177,12 +163,6 @@ impl<K: Key, E: State> Note<K, E> {
     fn heap_bytes(&self) -> u64 {
         let left = self.left.as_ref().map_or(0, |(_, left)| left.heap_bytes());
         (self.key.heap_bytes() + left) as u64
-    }
-}
-
-impl<K, E> Drop for Captured<K, E> {
-    fn drop(&mut self) {
-        self.account.release(MemoryKind::Buffers, self.booked);
     }
 }
 
@@ -202,7 +182,7 @@ impl<K: Key, E: State> Reading<K, E> {
         let before = records.memory_bytes();
         let outdated = records.split_off(to.epoch(), keeps);
         let after = records.memory_bytes();
-        self.account.adjust(MemoryKind::Values, before, after);
+        self.booked.account().adjust(MemoryKind::Values, before, after);
         *values = *values + after - before;
         outdated.iter().try_for_each(|record| to.outdate(record.place))
     }
@@ -224,7 +204,7 @@ impl<K: Key, E: State> Reading<K, E> {
         to: &mut Recording<'_>,
     ) {
         let is_known = record.place != Place::NONE
-            && add_record(&self.account, values, records, (to.epoch(), record));
+            && add_record(self.booked.account(), values, records, (to.epoch(), record));
         if !is_known {
             to.break_off();
         }
@@ -257,9 +237,9 @@ impl<K: Key, E: State> Reading<K, E> {
 
     /// Drops a part of what was purged before the barrier: its records are not live in this checkpoint.
     fn drop_some_purged(&mut self, to: &mut Recording<'_>) -> Result<()> {
-        let Self { purged, account, .. } = self;
+        let Self { purged, booked, .. } = self;
         let mut noted = Ok(());
-        drop_part(purged, account, to.epoch(), &mut |place| {
+        drop_part(purged, booked.account(), to.epoch(), &mut |place| {
             let this = to.outdate(place);
             if noted.is_ok() {
                 noted = this;
@@ -362,8 +342,7 @@ impl<K, E> Reading<K, E> {
 
 impl<K, E> Drop for Reading<K, E> {
     fn drop(&mut self) {
-        self.take_gone().for_each(|bucket| bucket.release(&self.account));
-        self.account.release(MemoryKind::Buffers, self.booked);
+        self.take_gone().for_each(|bucket| bucket.release(self.booked.account()));
     }
 }
 
