@@ -82,10 +82,7 @@ impl ListsCore {
             removed += 1;
             drop(there);
             self.account.release(MemoryKind::Buffers, memory);
-            match next {
-                Some(place) => cursor.position = place,
-                None => cursor.done = true,
-            }
+            cursor.go_on(next);
         }
         self.drop_if_vacant(bucket);
         Ok(removed)

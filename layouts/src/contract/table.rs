@@ -95,6 +95,17 @@ pub struct Cursor {
     pub done: bool,
 }
 
+impl Cursor {
+    /// Continues at a position; `None` after the last.
+    #[inline]
+    pub(crate) fn go_on(&mut self, position: Option<u64>) {
+        match position {
+            Some(position) => self.position = position,
+            None => self.done = true,
+        }
+    }
+}
+
 /// One keyed state in one physical layout.
 ///
 /// A call takes effect in full or changes nothing, unless its documentation says otherwise. A

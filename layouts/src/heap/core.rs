@@ -369,10 +369,7 @@ impl HeapCore {
                 visited += 1;
             }
             visited += 1;
-            match after {
-                Some(place) => cursor.position = place,
-                None => cursor.done = true,
-            }
+            cursor.go_on(after);
         }
         Ok(())
     }

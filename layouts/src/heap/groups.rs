@@ -70,10 +70,7 @@ impl HeapCore {
             visited += found.len().max(1);
             drop((found, booked));
             scanned?;
-            match next {
-                Some(place) => at.position = place,
-                None => at.done = true,
-            }
+            at.go_on(next);
         }
         *cursor = at;
         Ok(())
@@ -97,10 +94,7 @@ impl HeapCore {
             }
             removed += found.len().max(1);
             drop((found, booked));
-            match next {
-                Some(place) => cursor.position = place,
-                None => cursor.done = true,
-            }
+            cursor.go_on(next);
         }
         Ok(removed)
     }

@@ -406,6 +406,11 @@ impl RawTable {
         (Some(index), end)
     }
 
+    /// Iterates over the places where parts begin, in order.
+    pub fn places(&self) -> impl Iterator<Item = u64> {
+        std::iter::successors(Some(0), |place| self.part_at(*place).1)
+    }
+
     /// Iterates over a chain of blocks. The block that was returned may be freed.
     pub(super) fn chain(&self, first: Block) -> impl Iterator<Item = Block> + Clone + use<> {
         let mut next = Some(first);

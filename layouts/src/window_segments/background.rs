@@ -15,6 +15,7 @@ use super::run::Run;
 use super::writing::{Removed, Written, give_up, panicked, write_merged, write_table};
 use crate::checkpoint::Jobs;
 use crate::heap::record_table_unsafe::FrozenRecords;
+use crate::support::record_type_unsafe::RecordRef;
 use crate::trace_span;
 
 /// A table of a slice that is only read.
@@ -127,11 +128,5 @@ fn heap_of(table: &FrozenRecords) -> u64 {
     if table.record_type().is_plain() {
         return 0;
     }
-    let (mut place, mut bytes) = (Some(0), 0);
-    while let Some(at) = place {
-        let (part, next) = table.part_at(at);
-        bytes += part.iter().map(|record| record.heap_bytes()).sum::<u64>();
-        place = next;
-    }
-    bytes
+    table.places().flat_map(|place| table.part_at(place).0.iter()).map(RecordRef::heap_bytes).sum()
 }

@@ -48,6 +48,13 @@ impl Cuts {
         self.0.as_ref()?.table.find(hash, is)
     }
 
+    /// Iterates over all cuts, part by part.
+    pub fn iter(&self) -> impl Iterator<Item = RecordRef<'_>> {
+        let tables = self.0.iter().map(|cuts| &cuts.table);
+        let parts = tables.flat_map(|table| table.places().map(|place| table.part_at(place).0));
+        parts.flat_map(|part| part.iter())
+    }
+
     /// Returns the cuts of the part at `place`, in no order, and where the next part begins.
     pub fn part_at(&self, place: u64) -> (impl Iterator<Item = RecordRef<'_>>, Option<u64>) {
         let (part, next) = match &self.0 {
@@ -141,12 +148,7 @@ mod tests {
             cuts.find(key.key_hash(), &mut |cut| types.key_of(cut) == KeyRef::of(&key))
         };
         assert!((0..1000).all(|n| find(n).is_some_and(|cut| types.before(cut) == n)));
-        let (mut place, mut seen) = (Some(0), 0);
-        while let Some(at) = place {
-            let (part, next) = cuts.part_at(at);
-            (seen, place) = (seen + part.count(), next);
-        }
-        assert_eq!((seen, cuts.len()), (1000, 1000));
+        assert_eq!((cuts.iter().count(), cuts.len()), (1000, 1000));
         let counts: Vec<usize> = std::iter::from_fn(|| cuts.drop_part(&account)).collect();
         assert!(counts.len() > 5 && counts.iter().sum::<usize>() == 1000);
         assert_eq!((account.used(), cuts.len()), (0, 0));

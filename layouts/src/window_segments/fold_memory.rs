@@ -118,10 +118,7 @@ impl<K: Key, A: State> SegmentPanes<K, A> {
                 error
             })?;
             spent += part.len().max(1);
-            match next {
-                Some(place) => cursor.position = place,
-                None => cursor.done = true,
-            }
+            cursor.go_on(next);
         }
         Ok(())
     }
@@ -178,10 +175,7 @@ impl<K: Key, A: State> SegmentPanes<K, A> {
                 }
                 return Err(error);
             }
-            match places.last.checked_add(1) {
-                Some(place) => cursor.position = place,
-                None => cursor.done = true,
-            }
+            cursor.go_on(places.last.checked_add(1));
         }
         Ok(true)
     }

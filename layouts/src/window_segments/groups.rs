@@ -97,10 +97,7 @@ impl SegmentsCore {
             removed += count.max(1);
             drop(found);
             self.account.release(MemoryKind::Buffers, memory);
-            match next {
-                Some(place) => cursor.position = place,
-                None => cursor.done = true,
-            }
+            cursor.go_on(next);
         }
         self.end_if_empty(slice);
         Ok(removed)

@@ -59,18 +59,14 @@ impl SegmentsCore {
     /// memory for, and says whether that was begun. `lent` is of what is kept for folds.
     fn begin_merge(&mut self, slot: usize, from: usize, lent: u64) -> bool {
         let found = self.slots[slot].as_ref().expect("a slice in use");
-        let (mut cuts, mut place, mut bytes) = (Vec::new(), Some(0), 0);
+        let (mut cuts, mut bytes) = (Vec::new(), 0);
         let room = self.account.available() + lent;
-        while let Some(at) = place {
-            let (part, next) = found.cuts.part_at(at);
-            for cut in part {
-                bytes += Cut::bytes_of(cut);
-                if room < bytes {
-                    return false;
-                }
-                cuts.push(Cut::of(cut));
+        for cut in found.cuts.iter() {
+            bytes += Cut::bytes_of(cut);
+            if room < bytes {
+                return false;
             }
-            place = next;
+            cuts.push(Cut::of(cut));
         }
         cuts.sort_unstable_by_key(|cut: &Cut| cut.hash);
         let gaps = found.gaps.clone();

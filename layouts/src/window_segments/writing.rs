@@ -151,11 +151,9 @@ pub fn write_table(
     table: &FrozenRecords,
 ) -> Result<Written> {
     write_run(writer, store, sizes, &mut |run| {
-        let mut place = Some(0);
         let mut part = Vec::new();
-        while let Some(at) = place {
-            let (entries, next) = table.part_at(at);
-            part.extend(entries.iter().map(|record| (record.hash(), record)));
+        for place in table.places() {
+            part.extend(table.part_at(place).0.iter().map(|record| (record.hash(), record)));
             part.sort_unstable_by_key(|(hash, _)| *hash);
             for (hash, record) in part.drain(..) {
                 let bytes = record.encode(run.writer)?;
@@ -166,7 +164,6 @@ pub fn write_table(
                 })?;
                 run.added()?;
             }
-            place = next;
         }
         Ok(())
     })

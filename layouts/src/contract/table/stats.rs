@@ -2,6 +2,13 @@
 
 use serde::{Deserialize, Serialize};
 
+/// Adds fields of one value to those of another.
+macro_rules! add_each {
+    ($to:ident, $from:ident: $($field:ident),*) => {
+        $($to.$field += $from.$field;)*
+    };
+}
+
 /// What a hybrid log has in [sorted runs](crate::HybridLog::cold_runs), and has done for them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
@@ -63,33 +70,18 @@ pub struct RunTimes {
 
 impl RunTimes {
     fn add(&mut self, other: &RunTimes) {
-        self.gathering += other.gathering;
-        self.writing += other.writing;
-        self.leaving += other.leaving;
-        self.merging += other.merging;
-        self.waiting += other.waiting;
-        self.helper_merging += other.helper_merging;
-        self.building += other.building;
+        add_each!(self, other:
+            gathering, writing, leaving, merging, waiting, helper_merging, building
+        );
     }
 }
 
 impl RunStats {
     fn add(&mut self, other: &RunStats) {
-        self.keys += other.keys;
-        self.records += other.records;
-        self.runs += other.runs;
-        self.levels += other.levels;
-        self.bytes += other.bytes;
-        self.guide_bytes += other.guide_bytes;
-        self.fence_bytes += other.fence_bytes;
-        self.directory_bytes += other.directory_bytes;
-        self.moved += other.moved;
-        self.moved_bytes += other.moved_bytes;
-        self.merged_bytes += other.merged_bytes;
-        self.reads += other.reads;
-        self.false_reads += other.false_reads;
-        self.guide_reads += other.guide_reads;
-        self.failed += other.failed;
+        add_each!(self, other:
+            keys, records, runs, levels, bytes, guide_bytes, fence_bytes, directory_bytes, moved,
+            moved_bytes, merged_bytes, reads, false_reads, guide_reads, failed
+        );
         self.times.add(&other.times);
     }
 
@@ -176,32 +168,12 @@ pub struct TableStats {
 impl TableStats {
     /// Adds the numbers of another table.
     pub fn add(&mut self, other: &TableStats) {
-        self.live_keys += other.live_keys;
-        self.live_bytes += other.live_bytes;
-        self.disk_bytes += other.disk_bytes;
-        self.live_disk_bytes += other.live_disk_bytes;
-        self.unstored_bytes += other.unstored_bytes;
-        self.calls += other.calls;
-        self.codec_calls += other.codec_calls;
-        self.cold_reads += other.cold_reads;
-        self.fetches += other.fetches;
-        self.false_cold_reads += other.false_cold_reads;
-        self.pages_flushed += other.pages_flushed;
-        self.flushed_bytes += other.flushed_bytes;
-        self.pages_begun += other.pages_begun;
-        self.splits += other.splits;
-        self.joins += other.joins;
-        self.moves += other.moves;
-        self.clones += other.clones;
-        self.rewritten += other.rewritten;
-        self.expired += other.expired;
-        self.expiry_looks += other.expiry_looks;
-        self.sought += other.sought;
-        self.checkpoint_looks += other.checkpoint_looks;
-        self.oversized += other.oversized;
-        self.stalls += other.stalls;
-        self.prefetched_bytes += other.prefetched_bytes;
-        self.prefetch_wasted_bytes += other.prefetch_wasted_bytes;
+        add_each!(self, other:
+            live_keys, live_bytes, disk_bytes, live_disk_bytes, unstored_bytes, calls, codec_calls,
+            cold_reads, fetches, false_cold_reads, pages_flushed, flushed_bytes, pages_begun,
+            splits, joins, moves, clones, rewritten, expired, expiry_looks, sought,
+            checkpoint_looks, oversized, stalls, prefetched_bytes, prefetch_wasted_bytes
+        );
         self.runs.add(&other.runs);
     }
 

@@ -35,13 +35,8 @@ pub(crate) struct Bucket<K, E> {
 impl<K, E> Bucket<K, E> {
     /// Shows the records of its lists.
     pub(crate) fn for_each_record(&self, epoch: u32, see: &mut dyn FnMut(Place)) {
-        let mut next = Some(0);
-        while let Some(place) = next {
-            let (part, after) = self.lists.part_at(place);
-            part.iter().for_each(|list| {
-                list.records.of(epoch).iter().for_each(|record| see(record.place))
-            });
-            next = after;
+        for list in self.lists.places().flat_map(|place| self.lists.part_at(place).0) {
+            list.records.of(epoch).iter().for_each(|record| see(record.place));
         }
     }
 

@@ -47,10 +47,7 @@ impl<K: Key, A: State, T: Table<(Time, K), A>> ByHash<K, A, Time> for TablePanes
                     }
                 }
             }
-            match next.filter(|next| *next <= last) {
-                Some(place) => cursor.position = place,
-                None => cursor.done = true,
-            }
+            cursor.go_on(next.filter(|next| *next <= last));
         }
         cursor.done |= !self.keys.slices.has(slice);
         Ok(())
@@ -76,10 +73,7 @@ impl<K: Key, A: State, T: Table<(Time, K), A>> ByHash<K, A, Time> for TablePanes
                 removed += 1;
                 self.remove(slice, &entry.1)?;
             }
-            match next.filter(|next| *next <= last) {
-                Some(place) => cursor.position = place,
-                None => cursor.done = true,
-            }
+            cursor.go_on(next.filter(|next| *next <= last));
         }
         cursor.done |= !self.keys.slices.has(slice);
         Ok(removed)
