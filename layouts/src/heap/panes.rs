@@ -144,12 +144,8 @@ impl<K: Key, A: State, T: Table<(Time, K), A>> Panes<K, A> for TablePanes<K, A, 
         init: impl FnOnce() -> A,
         change: impl FnOnce(&mut A) -> R,
     ) -> Result<R> {
-        if !self.keys.are_buried() {
-            // A slice that begins anew must not be taken for what is left of the old one.
-            self.bury(Some(slice), usize::MAX)?;
-        }
-        let entry = (slice, key.to_owned());
-        let new = self.keys.add(slice, entry.1.clone(), self.table.innermost_mut())?;
+        let (hash, entry) = (key.key_hash(), (slice, key.to_owned()));
+        let new = self.add_new_key(slice, (hash, &entry.1))?;
         let done = self.table.update(&entry, init, change);
         if done.is_err() && new {
             self.keys.remove(slice, &entry.1);

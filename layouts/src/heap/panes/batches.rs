@@ -14,11 +14,13 @@ use crate::contract::panes::Panes;
 use crate::contract::table::{BatchError, Cursor, Table};
 use crate::heap::GROUP;
 
-/// A key of the table, and the number of its item in the group.
-pub(super) type Item<K> = ((Time, K), usize);
-
-fn entry_of<K>(item: &Item<K>) -> &(Time, K) {
-    &item.0
+/// A key of the table.
+pub(super) struct Item<K> {
+    entry: (Time, K),
+    /// Of the key alone.
+    hash: u64,
+    /// The number of its item in the group.
+    nth: usize,
 }
 
 impl<K: Key, A: State, T: Table<(Time, K), A>> TablePanes<K, A, T> {
@@ -39,7 +41,7 @@ impl<K: Key, A: State, T: Table<(Time, K), A>> TablePanes<K, A, T> {
         entries.reserve_exact(GROUP);
         let owned = |(nth, item)| {
             let (slice, key): (Time, &Q) = place(item);
-            ((slice, key.to_owned()), nth)
+            Item { hash: key.key_hash(), entry: (slice, key.to_owned()), nth }
         };
         entries.extend(items.iter().enumerate().map(owned));
         let updated =
@@ -76,11 +78,11 @@ impl<K: Key, A: State, T: Table<(Time, K), A>> TablePanes<K, A, T> {
         init: &mut dyn FnMut(usize) -> A,
         change: &mut dyn FnMut(usize, &mut A),
     ) -> std::result::Result<(), BatchError> {
-        self.keys.look_ahead(entries.iter().map(|(entry, _)| entry));
+        self.keys.look_ahead(entries.iter().map(|item| (item.entry.0, item.hash)));
         // Bits of those whose keys are new in their sets.
         let (mut new, mut known, mut failed) = (0u64, 0, Ok(()));
-        for ((slice, key), nth) in entries {
-            match self.add_new_key(*slice, key) {
+        for Item { entry: (slice, key), hash, nth } in entries {
+            match self.add_new_key(*slice, (*hash, key)) {
                 Ok(is_new) => new |= u64::from(is_new) << nth,
                 Err(error) => {
                     failed = Err(BatchError { applied: *nth, error });
@@ -93,30 +95,29 @@ impl<K: Key, A: State, T: Table<(Time, K), A>> TablePanes<K, A, T> {
         let update = || {
             self.table.update_batch(
                 &entries[..known],
-                entry_of,
-                |entry| init(entry.1),
-                |entry, acc| {
-                    change(entry.1, acc);
-                    applied = entry.1 + 1;
+                |item| &item.entry,
+                |item| init(item.nth),
+                |item, acc| {
+                    change(item.nth, acc);
+                    applied = item.nth + 1;
                 },
             )
         };
         let updated = catch_unwind(AssertUnwindSafe(update));
-        for ((slice, key), _) in
-            entries[..known].iter().skip(applied).filter(|e| new >> e.1 & 1 == 1)
-        {
+        let unused = entries[..known].iter().skip(applied);
+        for Item { entry: (slice, key), .. } in unused.filter(|item| new >> item.nth & 1 == 1) {
             self.keys.remove(*slice, key);
         }
         updated.unwrap_or_else(|panic| resume_unwind(panic)).and(failed)
     }
 
     /// [Adds](super::keys::PaneKeys::add) a key to a slice that may have been purged.
-    fn add_new_key(&mut self, slice: Time, key: &K) -> Result<bool> {
+    pub(super) fn add_new_key(&mut self, slice: Time, key: (u64, &K)) -> Result<bool> {
         if !self.keys.are_buried() {
             // A slice that begins anew must not be taken for what is left of the old one.
             self.bury(Some(slice), usize::MAX)?;
         }
-        self.keys.add(slice, key.clone(), self.table.innermost_mut())
+        self.keys.add(slice, key, self.table.innermost_mut())
     }
 
     /// Visits keys that have something in one slice only, about `fuel` of them, and says how many. The

@@ -13,13 +13,13 @@ impl<K: Key, A: State, T: Table<(Time, K), A>> TablePanes<K, A, T> {
         let mut found = Vec::new();
         while !cursor.done {
             let visit = &mut |(slice, key): &(Time, K), _: &A| {
-                found.push((*slice, key.clone()));
+                found.push((*slice, key.key_hash(), key.clone()));
                 Ok(())
             };
             self.table.scan(&mut cursor, GROUP, visit)?;
-            self.keys.look_ahead(found.iter());
-            for (slice, key) in found.drain(..) {
-                self.keys.add(slice, key, self.table.innermost_mut())?;
+            self.keys.look_ahead(found.iter().map(|(slice, hash, _)| (*slice, *hash)));
+            for (slice, hash, key) in found.drain(..) {
+                self.keys.add(slice, (hash, &key), self.table.innermost_mut())?;
             }
         }
         Ok(())

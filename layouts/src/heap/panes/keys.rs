@@ -61,17 +61,24 @@ impl<K: Key> PaneKeys<K> {
         Self { account, range, slices, dying, key_bytes: 0, group, group_bytes: 0 }
     }
 
-    /// Puts a key into the set of its slice and says whether it was new there.
-    pub fn add(&mut self, slice: Time, key: K, table: &mut dyn Upkeep) -> Result<bool> {
-        let (hash, heap) = (key.key_hash(), key.heap_bytes() as u64);
-        if let Some(keys) = self.slices.get_mut(slice) {
-            if keys.find(hash, |known| known.0 == key).is_some() {
-                return Ok(false);
-            }
-            if heap == 0 && keys.growth_bytes(hash) == 0 {
-                // Takes nothing.
-                return keys.insert(hash, || (key, ())).map(|_| true);
-            }
+    /// Puts a key, which is cloned, into the set of its slice, if it is new there; says whether it was.
+    pub fn add(
+        &mut self,
+        slice: Time,
+        (hash, key): (u64, &K),
+        table: &mut dyn Upkeep,
+    ) -> Result<bool> {
+        let keys = self.slices.get_mut(slice);
+        if keys.as_ref().is_some_and(|keys| keys.find(hash, |known| known.0 == *key).is_some()) {
+            return Ok(false);
+        }
+        // What is in the set is measured: a clone may own less.
+        let mut key = Some(key.clone());
+        let heap = key.as_ref().map_or(0, |key| key.heap_bytes()) as u64;
+        let mut make = || (key.take().expect("it is inserted once"), ());
+        if let Some(keys) = keys.filter(|keys| heap == 0 && keys.growth_bytes(hash) == 0) {
+            // Takes nothing.
+            return keys.insert(hash, make).map(|_| true);
         }
         self.make_room(heap + SLICE_BYTES, table)?;
         let keys = self.slices.get_or_insert(slice, || {
@@ -80,12 +87,12 @@ impl<K: Key> PaneKeys<K> {
         })?;
         // Booked before the set grows into it.
         self.account.charge(MemoryKind::Values, heap);
-        let mut inserted = keys.insert(hash, || (key.clone(), ())).map(drop);
+        let mut inserted = keys.insert(hash, &mut make).map(drop);
         if inserted.is_err() {
             // This state's own table may give up what other states are not asked for.
             inserted = table.reclaim(64 << 10).and_then(|_| {
                 let keys = self.slices.get_mut(slice).expect("made above");
-                keys.insert(hash, || (key, ())).map(drop)
+                keys.insert(hash, make).map(drop)
             });
         }
         match inserted {
@@ -211,15 +218,12 @@ impl<K: Key> PaneKeys<K> {
         self.dying.iter().map(|dying| dying.keys.len() + dying.part.len() as u64).sum()
     }
 
-    /// Brings near what the sets of keys have for these.
-    pub fn look_ahead<'a>(&self, keys: impl Iterator<Item = &'a (Time, K)>)
-    where
-        K: 'a,
-    {
-        for (slice, key) in keys {
-            let known = self.slices.get(*slice);
+    /// Brings near what the sets of keys have for these hashes.
+    pub fn look_ahead(&self, hashes: impl Iterator<Item = (Time, u64)>) {
+        for (slice, hash) in hashes {
+            let known = self.slices.get(slice);
             if let Some(known) = known.filter(|known| known.memory_bytes() > NEAR_BYTES) {
-                known.look_ahead(key.key_hash());
+                known.look_ahead(hash);
             }
         }
     }
