@@ -1,21 +1,16 @@
-//! A list of copies of records whose types are erased, in pages of its own, which the system has back as soon as the list
-//! goes. It pays: of many lists that come one after the other an allocator keeps the pages, and gives all of them back
-//! with whatever goes last, which took 10 to 29 ms of a call while a checkpoint of 10 M entries on the heap was taken.
+//! A list of copies of records whose types are erased, in [pages](crate::support::pages_unsafe) of its own. It pays: an
+//! allocator gave all pages of many lists back with whatever went last, which took 10 to 29 ms of a call while a checkpoint
+//! of 10 M entries on the heap was taken.
 
-use std::alloc::{Layout, alloc, dealloc, handle_alloc_error};
+use std::alloc::Layout;
 use std::fmt;
 use std::ptr::NonNull;
 
 use alluvium_pagestore::PlacedAt;
 
 use crate::support::first_panic::FirstPanic;
+use crate::support::pages_unsafe::Pages;
 use crate::support::record_type_unsafe::{RecordRef, RecordType};
-use crate::support::system_page::page_bytes;
-
-/// Shorter lists are the allocator's.
-const MAPPED_MIN: usize = 64 << 10;
-/// No system has smaller pages.
-const PAGE_MIN: usize = 4096;
 
 /// What is known of a copy beside itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -27,15 +22,13 @@ pub(crate) struct Note {
 
 /// A list of so many copies at most.
 ///
-/// What it keeps true: the first `len` items at `start` are there, each a note and an entry of the record type, and
-/// `capacity` have room.
+/// What it keeps true: the first `len` items are there, each a note and an entry of the record type, and `capacity` have
+/// room.
 pub(crate) struct Records {
     record_type: &'static RecordType,
-    start: NonNull<u8>,
+    pages: Pages,
     len: usize,
     capacity: usize,
-    /// Whether they are of the allocator: few, or no pages were to be had.
-    is_allocated: bool,
 }
 
 // SAFETY: it owns its records, whose types are `Send`, as no others can be cloned; nobody else has a pointer to them.
@@ -44,28 +37,13 @@ unsafe impl Send for Records {}
 impl Records {
     /// An empty one.
     pub fn with_capacity(record_type: &'static RecordType, capacity: usize) -> Self {
-        let layout = layout_of(record_type, capacity);
-        let is_mapped = layout.size() >= MAPPED_MIN && layout.align() <= PAGE_MIN;
-        let pages = if is_mapped { map(layout.size()) } else { None };
-        if let Some(start) = pages {
-            return Self { record_type, start, len: 0, capacity, is_allocated: false };
-        }
-        // SAFETY: an item has a size, as it has a note, and a layout is of one at least.
-        let start = NonNull::new(unsafe { alloc(layout) });
-        let start = start.unwrap_or_else(|| handle_alloc_error(layout));
-        Self { record_type, start, len: 0, capacity, is_allocated: true }
+        let pages = Pages::new(layout_of(record_type, capacity));
+        Self { record_type, pages, len: 0, capacity }
     }
 
     /// Memory that one takes.
     pub fn memory_bytes(record_type: &'static RecordType, capacity: usize) -> usize {
-        Self::memory_bytes_on(record_type, capacity, page_bytes())
-    }
-
-    /// Memory that one takes on a system with such pages.
-    fn memory_bytes_on(record_type: &RecordType, capacity: usize, page_bytes: usize) -> usize {
-        let layout = layout_of(record_type, capacity);
-        let bytes = layout.size();
-        if bytes < MAPPED_MIN { bytes } else { bytes.next_multiple_of(page_bytes) }
+        Pages::memory_bytes(layout_of(record_type, capacity))
     }
 
     pub fn len(&self) -> usize {
@@ -86,7 +64,7 @@ impl Records {
         let (item, entry) = item_of(self.record_type);
         // SAFETY: within the capacity.
         unsafe {
-            let start = self.start.add(nth * item.size());
+            let start = self.pages.start().add(nth * item.size());
             (start.cast(), start.add(entry))
         }
     }
@@ -131,7 +109,7 @@ impl Records {
         let mut grown = Self::with_capacity(self.record_type, self.capacity + more);
         let bytes = self.len * item_of(self.record_type).0.size();
         // SAFETY: both have room for as many, and are apart; from here on the items are those of the new one.
-        unsafe { grown.start.copy_from_nonoverlapping(self.start, bytes) };
+        unsafe { grown.pages.start().copy_from_nonoverlapping(self.pages.start(), bytes) };
         grown.len = std::mem::take(&mut self.len);
         *self = grown;
     }
@@ -173,55 +151,9 @@ impl fmt::Debug for Records {
 
 impl Drop for Records {
     fn drop(&mut self) {
-        // The memory goes also if an item panics.
-        let _memory = Memory {
-            start: self.start,
-            layout: layout_of(self.record_type, self.capacity),
-            is_allocated: self.is_allocated,
-        };
         self.clear();
     }
 }
-
-/// The memory of a list that goes.
-struct Memory {
-    start: NonNull<u8>,
-    layout: Layout,
-    is_allocated: bool,
-}
-
-impl Drop for Memory {
-    fn drop(&mut self) {
-        match self.is_allocated {
-            // SAFETY: it was allocated with this layout, and nobody has it any more.
-            true => unsafe { dealloc(self.start.as_ptr(), self.layout) },
-            false => unmap(self.start, self.layout.size()),
-        }
-    }
-}
-
-#[cfg(all(unix, not(miri)))]
-fn map(bytes: usize) -> Option<NonNull<u8>> {
-    use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous};
-    let both = ProtFlags::READ | ProtFlags::WRITE;
-    // SAFETY: new pages, wherever the system has room.
-    let raw = unsafe { mmap_anonymous(std::ptr::null_mut(), bytes, both, MapFlags::PRIVATE) };
-    raw.ok().and_then(|raw| NonNull::new(raw.cast()))
-}
-
-#[cfg(all(unix, not(miri)))]
-fn unmap(start: NonNull<u8>, bytes: usize) {
-    // SAFETY: it was mapped with as many bytes, and nobody has it any more.
-    let _ = unsafe { rustix::mm::munmap(start.as_ptr().cast(), bytes) };
-}
-
-#[cfg(not(all(unix, not(miri))))]
-fn map(_: usize) -> Option<NonNull<u8>> {
-    None
-}
-
-#[cfg(not(all(unix, not(miri))))]
-fn unmap(_: NonNull<u8>, _: usize) {}
 
 #[cfg(test)]
 mod tests {
@@ -256,8 +188,8 @@ mod tests {
         let mut list = Records::with_capacity(of, 3);
         assert_eq!(size_of::<Item>() + size_of::<Note>(), 32);
         for (page, bytes) in [(4 << 10, 160 << 10), (16 << 10, 160 << 10), (64 << 10, 192 << 10)] {
-            assert_eq!(Records::memory_bytes_on(of, 3, page), 96);
-            assert_eq!(Records::memory_bytes_on(of, 5003, page), bytes);
+            assert_eq!(Pages::memory_bytes_on(layout_of(of, 3), page), 96);
+            assert_eq!(Pages::memory_bytes_on(layout_of(of, 5003), page), bytes);
         }
         for round in 0..3 {
             (0..3).for_each(|i| push(&mut list, i + round, &item));

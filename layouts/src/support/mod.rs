@@ -7,6 +7,7 @@ pub(crate) mod gaps;
 pub(crate) mod key_unsafe;
 pub(crate) mod mapped_unsafe;
 pub(crate) mod oversize;
+pub(crate) mod pages_unsafe;
 pub(crate) mod patient_reads;
 pub(crate) mod prefetch_unsafe;
 pub(crate) mod record_run_unsafe;
