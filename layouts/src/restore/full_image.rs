@@ -7,14 +7,14 @@
 use alluvium_pagestore::io::BLOCK_BYTES;
 use alluvium_pagestore::{
     BlobReader, Error, ErrorKind, FooterEntry, ImagePart, Key, LiveSet, Liveness, MemoryKind,
-    PassVisitor, PassedRecord, PlacedAt, RECORDS, Result, SegmentImage, SegmentInfo, SegmentStore,
-    State, StateImage, codec, fingerprint, key_text,
+    PlacedAt, RECORDS, Result, SegmentImage, SegmentInfo, SegmentStore, State, StateImage, codec,
+    fingerprint, key_text,
 };
 
 use crate::checkpoint::{BATCH_BYTES_MAX, BatchWriter, Files, WriterSizes, files_of_image};
 use crate::contract::table::{CheckpointOutcome, StateContext, TableStats};
 use crate::heap::segment_bytes;
-use crate::restore::passing::pass_over;
+use crate::restore::passing::pass_over_live;
 use crate::support::booked::Booked;
 
 /// Bytes of a checkpoint's write buffer, and of the window a restore reads through: a 64th of the
@@ -253,22 +253,16 @@ fn read_part(
         + Liveness::memory_bytes(part)
         + part.segments.iter().map(|segment| set_bytes(part, segment)).max().unwrap_or(0);
     context.account.reserve(MemoryKind::Buffers, memory, "restoring")?;
-    let state = fingerprint(&context.name);
     let read = Liveness::load(part, Some(blobs)).and_then(|liveness| {
-        let (segments, live) = (&part.segments, None);
-        let mut records = LiveEntries {
-            window_bytes: chunk_bytes as u64,
-            booked: Booked::none(context.account.clone(), MemoryKind::Buffers),
-            segments,
-            liveness: &liveness,
-            live,
-            before,
-            segment: before,
-            visit,
-        };
-        let (account, count) = (&context.account, segments.len());
-        let mut open = |nth: usize| segments[nth].open(store);
-        pass_over((store, state), account, chunk_bytes, count, &mut open, &mut records)
+        let mut longer = Booked::none(context.account.clone(), MemoryKind::Buffers);
+        pass_over_live(context, store, &part.segments, &liveness, &mut |nth, entry, record| {
+            // The window stays as long as its longest record.
+            let needed = u64::from(entry.len) + 2 * BLOCK_BYTES as u64;
+            let more = needed.saturating_sub(chunk_bytes as u64 + longer.bytes());
+            longer.reserve_more(more, "the archive of a long value")?;
+            let at = PlacedAt { segment: before + nth as u32, grain: entry.grain };
+            visit(at, record.payload(entry)?)
+        })
     });
     context.account.release(MemoryKind::Buffers, memory);
     read
@@ -310,55 +304,6 @@ pub(crate) fn kept_free(context: &StateContext, sizes: &WriterSizes) -> u64 {
 pub(crate) fn set_bytes(part: &ImagePart, segment: &SegmentImage) -> u64 {
     let has_dead = segment.live.is_some() || !part.deaths.is_empty();
     if has_dead { 2 * LiveSet::memory_bytes(segment.bytes) + BLOCK_BYTES as u64 } else { 0 }
-}
-
-/// Gives the bytes of the records that are live.
-struct LiveEntries<'i> {
-    /// The window, and what is booked beside it since a record was longer.
-    window_bytes: u64,
-    booked: Booked,
-    segments: &'i [SegmentImage],
-    liveness: &'i Liveness,
-    /// Of the segment at hand: those that are live, unless all are.
-    live: Option<LiveSet>,
-    /// Segments of parts before, and the number of this one.
-    before: u32,
-    segment: u32,
-    visit: VisitPayload<'i>,
-}
-
-impl LiveEntries<'_> {
-    /// Books what the window takes more for a record that it is too short for: it stays as long.
-    fn book_window(&mut self, entry: &FooterEntry) -> Result<()> {
-        let needed = u64::from(entry.len) + 2 * BLOCK_BYTES as u64;
-        let more = needed.saturating_sub(self.window_bytes + self.booked.bytes());
-        self.booked.reserve_more(more, "the archive of a long value")
-    }
-}
-
-impl PassVisitor for LiveEntries<'_> {
-    fn begin(&mut self, nth: usize) -> Result<()> {
-        self.segment = self.before + nth as u32;
-        // The one before first: there is room for one.
-        self.live = None;
-        self.live = self.liveness.of(&self.segments[nth])?;
-        Ok(())
-    }
-
-    fn record(&mut self, entry: &FooterEntry, record: &mut PassedRecord<'_>) -> Result<()> {
-        match &self.live {
-            Some(live) if !live.contains(entry.grain) => Ok(()),
-            _ => {
-                self.book_window(entry)?;
-                let at = PlacedAt { segment: self.segment, grain: entry.grain };
-                (self.visit)(at, record.payload(entry)?)
-            }
-        }
-    }
-
-    fn end(&mut self, _: usize) -> Result<()> {
-        Ok(())
-    }
 }
 
 /// The segments of the committed checkpoint and of the running one, with their sizes. A segment may

@@ -9,16 +9,15 @@
 use std::ops::Range;
 
 use alluvium_pagestore::{
-    BlobReader, Error, ErrorKind, FooterEntry, ImagePart, Key, KeyGroup, KeyGroups, LiveSet,
-    Liveness, MemoryKind, PassVisitor, PassedRecord, RECORDS, RUNS, Result, SegmentImage, State,
-    StateImage, Time, codec, fingerprint,
+    BlobReader, Error, ErrorKind, FooterEntry, ImagePart, Key, KeyGroup, KeyGroups, Liveness,
+    MemoryKind, PassedRecord, RECORDS, RUNS, Result, SegmentImage, State, StateImage, Time, codec,
 };
 
 use crate::append_log::for_each_list;
 use crate::contract::table::StateContext;
 use crate::restore::full_image::{chunk_bytes, set_bytes};
 use crate::restore::of_runs::{HasSameKey, read_runs, runs_bytes};
-use crate::restore::passing::pass_over;
+use crate::restore::passing::pass_over_live;
 use crate::window_segments::for_each_part_of_a_pane;
 
 /// One state in another store's checkpoint, and the key groups wanted from it.
@@ -220,19 +219,10 @@ impl ForeignState {
         let store = self.context.segment_store()?;
         let (account, memory) = (&self.context.account, self.memory_bytes(part, segments));
         account.reserve(MemoryKind::Buffers, memory, "reading another store's state")?;
-        let state = fingerprint(&self.context.name);
         let read = self.liveness(part).and_then(|liveness| {
-            let mut records = LiveRecords {
-                part: self,
-                segments,
-                liveness: &liveness,
-                live: None,
-                found: 0,
-                visit,
-            };
-            let mut open = |nth: usize| segments[nth].open(store);
-            let window = chunk_bytes(&self.context);
-            pass_over((store, state), account, window, segments.len(), &mut open, &mut records)
+            let visit =
+                &mut |_, entry: &FooterEntry, record: &mut PassedRecord<'_>| visit(entry, record);
+            pass_over_live(&self.context, store, segments, &liveness, visit)
         });
         account.release(MemoryKind::Buffers, memory);
         read
@@ -254,43 +244,3 @@ impl ForeignState {
 }
 
 type Visit<'v> = &'v mut dyn FnMut(&FooterEntry, &mut PassedRecord<'_>) -> Result<()>;
-
-/// Shows the records that are live, and counts them.
-struct LiveRecords<'p, 'v> {
-    part: &'p ForeignState,
-    segments: &'p [SegmentImage],
-    liveness: &'p Liveness,
-    /// Of the segment at hand: those that are live, unless all are, and how many there were so far.
-    live: Option<LiveSet>,
-    found: u64,
-    visit: Visit<'v>,
-}
-
-impl PassVisitor for LiveRecords<'_, '_> {
-    fn begin(&mut self, nth: usize) -> Result<()> {
-        // The one before first: there is room for one.
-        self.live = None;
-        self.live = self.liveness.of(&self.segments[nth])?;
-        self.found = 0;
-        Ok(())
-    }
-
-    fn record(&mut self, entry: &FooterEntry, record: &mut PassedRecord<'_>) -> Result<()> {
-        if self.live.as_ref().is_some_and(|live| !live.contains(entry.grain)) {
-            return Ok(());
-        }
-        self.found += 1;
-        (self.visit)(entry, record)
-    }
-
-    fn end(&mut self, nth: usize) -> Result<()> {
-        let segment = &self.segments[nth];
-        let (found, expected) = (self.found, segment.live_records);
-        if found == expected {
-            return Ok(());
-        }
-        let message = format!("{found} live records in a segment, {expected} expected");
-        let error = self.part.error(ErrorKind::Corrupt, &message);
-        Err(error.with("file", segment.id.file_name()))
-    }
-}

@@ -2,9 +2,12 @@
 
 use alluvium_pagestore::io::BLOCK_BYTES;
 use alluvium_pagestore::{
-    Account, FooterEntry, MemoryKind, PassVisitor, PassedRecord, Result, SegmentInfo, SegmentPass,
-    SegmentStore,
+    Account, Error, ErrorKind, FooterEntry, LiveSet, Liveness, MemoryKind, PassVisitor,
+    PassedRecord, Result, SegmentImage, SegmentInfo, SegmentPass, SegmentStore, fingerprint,
 };
+
+use crate::contract::table::StateContext;
+use crate::restore::full_image::chunk_bytes;
 
 /// The least of a buffer: below, one request hardly takes longer than the next.
 const AHEAD_BYTES_MIN: u64 = 16 << 10;
@@ -88,4 +91,68 @@ pub(crate) fn pass_over(
     let mut ahead = ReadsAhead::book(account, visitor);
     let mut pass = SegmentPass::new(store.clone(), state, window_bytes, ahead.buffer_bytes);
     pass.run(count, open, &mut ahead)
+}
+
+/// Receives a live record: the number of its segment, what the footer tells of it, and its reader.
+pub(crate) type VisitLive<'v> =
+    &'v mut dyn FnMut(usize, &FooterEntry, &mut PassedRecord<'_>) -> Result<()>;
+
+/// Shows the records of segments that are live, and counts them.
+struct LiveRecords<'p, 'v> {
+    context: &'p StateContext,
+    segments: &'p [SegmentImage],
+    liveness: &'p Liveness,
+    /// Of the segment at hand: those that are live, unless all are, and how many there were so far.
+    live: Option<LiveSet>,
+    found: u64,
+    nth: usize,
+    visit: VisitLive<'v>,
+}
+
+impl PassVisitor for LiveRecords<'_, '_> {
+    fn begin(&mut self, nth: usize) -> Result<()> {
+        // The one before first: there is room for one.
+        self.live = None;
+        self.live = self.liveness.of(&self.segments[nth])?;
+        (self.found, self.nth) = (0, nth);
+        Ok(())
+    }
+
+    fn record(&mut self, entry: &FooterEntry, record: &mut PassedRecord<'_>) -> Result<()> {
+        if self.live.as_ref().is_some_and(|live| !live.contains(entry.grain)) {
+            return Ok(());
+        }
+        self.found += 1;
+        (self.visit)(self.nth, entry, record)
+    }
+
+    fn end(&mut self, nth: usize) -> Result<()> {
+        let segment = &self.segments[nth];
+        let (found, expected) = (self.found, segment.live_records);
+        if found == expected {
+            return Ok(());
+        }
+        let message = format!("{found} live records in a segment, {expected} expected");
+        let error = Error::new(ErrorKind::Corrupt, message).with("state", &self.context.name);
+        Err(error.with("file", segment.id.file_name()))
+    }
+}
+
+/// Shows the live records of segments, one after the other.
+///
+/// # Errors
+/// Those of `visit` and of reading; [`ErrorKind::Corrupt`] if they are not as many as the image says.
+pub(crate) fn pass_over_live(
+    context: &StateContext,
+    store: &SegmentStore,
+    segments: &[SegmentImage],
+    liveness: &Liveness,
+    visit: VisitLive<'_>,
+) -> Result<()> {
+    let mut records =
+        LiveRecords { context, segments, liveness, live: None, found: 0, nth: 0, visit };
+    let (window, state) = (chunk_bytes(context), fingerprint(&context.name));
+    let mut open = |nth: usize| segments[nth].open(store);
+    let (account, count) = (&context.account, segments.len());
+    pass_over((store, state), account, window, count, &mut open, &mut records)
 }
