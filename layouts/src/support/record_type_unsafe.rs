@@ -87,6 +87,25 @@ struct Of<K, V>(PhantomData<(K, V)>);
 // SAFETY: here and below, who calls a function that takes a place promises that an initialised entry of these types
 // is there, as the fields of `RecordType` say.
 impl<K: 'static, V: 'static> Of<K, V> {
+    /// Of records that are dropped and nothing else.
+    const BARE: RecordType = RecordType {
+        layout: Layout::new::<Entry<K, V>>(),
+        is_plain: false,
+        needs_drop: std::mem::needs_drop::<Entry<K, V>>(),
+        is_sendable: false,
+        id: TypeId::of::<(K, V)>,
+        hash: |_| unreachable!("records of this type are not hashed"),
+        has_same_key: |_, _| unreachable!("their keys are not compared"),
+        heap_bytes: |_| unreachable!("they are not measured"),
+        key_text: |_| unreachable!("they are not named"),
+        clone_into: |_, _| unreachable!("they are not cloned"),
+        drop: Self::drop,
+        encode: |_, _| unreachable!("they are not stored"),
+        encode_to: |_, _, _| unreachable!("they are not stored"),
+        decode: |_, _, _| unreachable!("they are not stored"),
+        touched: |_, _| unreachable!("only their owner asks them"),
+    };
+
     // SAFETY: an initialised entry of these types is there, and stays as it is during `'a`.
     unsafe fn entry<'a>(entry: *const u8) -> &'a Entry<K, V> {
         // SAFETY: as said above.
@@ -116,21 +135,18 @@ impl<K: 'static, V: 'static> Of<K, V> {
 
 impl<K: Key, V: State> Of<K, V> {
     const TYPE: RecordType = RecordType {
-        layout: Layout::new::<Entry<K, V>>(),
         is_plain: K::NO_HEAP && V::NO_HEAP,
-        needs_drop: std::mem::needs_drop::<Entry<K, V>>(),
         is_sendable: true,
-        id: TypeId::of::<(K, V)>,
         hash: Self::hash,
         has_same_key: Self::has_same_key,
         heap_bytes: Self::heap_bytes,
         key_text: Self::key_text,
         clone_into: Self::clone_into,
-        drop: Self::drop,
         encode: Self::encode,
         encode_to: Self::encode_to,
         decode: Self::decode,
         touched: Self::touched,
+        ..Self::BARE
     };
 
     // SAFETY: an entry is there, to be read.
@@ -145,21 +161,12 @@ impl<K: Key, V: State> Of<K, V> {
 impl<K: Key, V: 'static> Of<K, V> {
     /// Of records that never leave the thread of their table, nor memory: they are neither cloned nor encoded.
     const VOLATILE: RecordType = RecordType {
-        layout: Layout::new::<Entry<K, V>>(),
         is_plain: K::NO_HEAP,
-        needs_drop: std::mem::needs_drop::<Entry<K, V>>(),
-        is_sendable: false,
-        id: TypeId::of::<(K, V)>,
         hash: Self::hash,
         has_same_key: Self::has_same_key,
         heap_bytes: Self::key_bytes,
         key_text: Self::key_text,
-        clone_into: |_, _| unreachable!("volatile state is not cloned"),
-        drop: Self::drop,
-        encode: |_, _| unreachable!("volatile state is not stored"),
-        encode_to: |_, _, _| unreachable!("volatile state is not stored"),
-        decode: |_, _, _| unreachable!("volatile state is not stored"),
-        touched: |_, _| unreachable!("volatile state is asked itself"),
+        ..Self::BARE
     };
 
     // SAFETY: an entry is there, whose key is read.
@@ -222,23 +229,7 @@ impl<K: Key, V: State> Of<K, V> {
 /// Of entries with a key inside.
 impl<T: Keyed> Of<T, ()> {
     /// Of entries that never leave their table, which is asked for their hashes only.
-    const ENTRY: RecordType = RecordType {
-        layout: Layout::new::<Entry<T, ()>>(),
-        is_plain: false,
-        needs_drop: std::mem::needs_drop::<T>(),
-        is_sendable: false,
-        id: TypeId::of::<(T, ())>,
-        hash: Self::hash_of_key,
-        has_same_key: |_, _| unreachable!("only the owner of an entry compares keys"),
-        heap_bytes: |_| unreachable!("only the owner of an entry measures it"),
-        key_text: |_| unreachable!("only the owner of an entry names it"),
-        clone_into: |_, _| unreachable!("an entry is not cloned"),
-        drop: Self::drop,
-        encode: |_, _| unreachable!("an entry is not stored"),
-        encode_to: |_, _, _| unreachable!("an entry is not stored"),
-        decode: |_, _, _| unreachable!("an entry is not stored"),
-        touched: |_, _| unreachable!("only the owner of an entry asks it"),
-    };
+    const ENTRY: RecordType = RecordType { hash: Self::hash_of_key, ..Self::BARE };
 
     // SAFETY: an entry is there, whose key is read.
     unsafe fn hash_of_key(entry: *const u8) -> u64 {

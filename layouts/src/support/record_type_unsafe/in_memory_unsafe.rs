@@ -4,21 +4,11 @@ use super::*;
 
 impl<K: Clone + Send + Sync + 'static, V: Clone + Send + Sync + 'static> Of<K, V> {
     const IN_MEMORY: RecordType = RecordType {
-        layout: Layout::new::<Entry<K, V>>(),
-        is_plain: false,
-        needs_drop: std::mem::needs_drop::<Entry<K, V>>(),
         is_sendable: true,
-        id: TypeId::of::<(K, V)>,
-        hash: |_| unreachable!("not hashed"),
-        has_same_key: |_, _| unreachable!("not compared"),
         heap_bytes: |_| 0,
         key_text: |_| String::new(),
         clone_into: Self::clone_into,
-        drop: Self::drop,
-        encode: |_, _| unreachable!("not stored"),
-        encode_to: |_, _, _| unreachable!("not stored"),
-        decode: |_, _, _| unreachable!("not stored"),
-        touched: |_, _| unreachable!("not asked"),
+        ..Self::BARE
     };
 }
 
