@@ -19,7 +19,7 @@ use alluvium_pagestore::{BlobWriter, MemoryKind, Result, StateImage};
 
 use super::core::HeapCore;
 use super::raw_table_unsafe::Spot;
-use super::reading::{Left, Reading, outdate};
+use super::reading::{Follow, Left, Reading, outdate};
 use crate::checkpoint::{FREE_BYTES, Given, InSteps, Marked, WriterSizes};
 use crate::contract::table::CheckpointOutcome;
 use crate::contract::table::pace::pay;
@@ -47,41 +47,6 @@ const SEGMENT_BYTES_MAX: u64 = 8 << 20;
 /// What a record takes beside its key and value, about.
 const RECORD_BYTES: u64 = 32;
 
-/// What a checkpoint being taken has read.
-#[derive(Debug)]
-pub(super) struct HeapCapture {
-    follow: Follow,
-    reading: Reading,
-}
-
-/// What the stream has earned the checkpoint: what it does not follow has no bound.
-#[derive(Debug, Default)]
-struct Follow {
-    gone: u64,
-    /// Buckets to be looked at.
-    looks: Option<u64>,
-    /// Calls, of which writing a record takes some.
-    calls: Option<u64>,
-}
-
-/// What checkpoints that were given up have left: goes a part at a time.
-#[derive(Debug, Default)]
-pub(super) struct LeftOver(Vec<Reading>);
-
-impl LeftOver {
-    /// Bytes of values that cleared tables have still.
-    pub fn values_left(&self) -> u64 {
-        self.0.iter().flat_map(|reading| &reading.left).map(|left| left.values).sum()
-    }
-}
-
-impl HeapCapture {
-    /// Bytes of values that a cleared table has still.
-    pub fn values_left(&self) -> u64 {
-        self.reading.left.as_ref().map_or(0, |left| left.values)
-    }
-}
-
 impl InSteps for HeapCore {
     fn pause(&mut self) -> Result<()> {
         self.remembered.pause();
@@ -98,7 +63,7 @@ impl HeapCore {
         self.remembered.begin_at(Some(self.table.len()), sizes)?;
         let mut reading = Reading::of_all(&self.table, self.context.account.clone());
         reading.copies.leaves = writing_bytes(&sizes);
-        self.capture = Some(Box::new(HeapCapture { follow: Follow::default(), reading }));
+        self.capture = Some(Box::new(reading));
         self.table.barrier();
         self.reads = true;
         Ok(())
@@ -114,8 +79,7 @@ impl HeapCore {
     /// Whether changes of the table in use concern the checkpoint being taken.
     pub(super) fn is_reading(&self) -> bool {
         let is_it = |reading: &Reading| !reading.is_read && reading.left.is_none();
-        let is_it = self.capture.as_ref().is_some_and(|capture| is_it(&capture.reading));
-        is_it && !self.remembered.is_lost()
+        self.capture.as_deref().is_some_and(is_it) && !self.remembered.is_lost()
     }
 
     /// Decides what the checkpoint that was begun reads, if that is not decided. Cost: in the number of segments.
@@ -126,8 +90,7 @@ impl HeapCore {
             return;
         }
         self.tell_lost_places();
-        let Some(capture) = &mut self.capture else { return };
-        let reading = &mut capture.reading;
+        let Some(reading) = &mut self.capture else { return };
         let marked = Marked { changed: self.table.marked(), left_bytes: reading.copies.leaves };
         match self.remembered.plan_marked(marked) {
             Some(records) => {
@@ -188,15 +151,15 @@ impl HeapCore {
     /// calls, ahead of what is written, for which it makes more calls for each record.
     pub(super) fn pace_capture(&mut self, pace: crate::contract::table::Pace) {
         let (slots, is_copied) = (self.table.slots(), self.is_copied());
-        let Some(capture) = self.capture.as_mut().filter(|_| is_copied) else { return };
-        let Follow { gone, looks, calls } = &mut capture.follow;
+        let Some(reading) = self.capture.as_deref_mut().filter(|_| is_copied) else { return };
+        let Follow { gone, looks, calls } = &mut reading.follow;
         let Some(earned) = pace.earned(gone) else {
             (*looks, *calls) = (None, None);
             return;
         };
         *looks = earned.add(*looks, BUCKETS_PER_CALL, slots, CREDIT_BUCKETS_MAX);
-        let most = CREDIT_CHUNKS_MAX * capture.reading.copies.chunk() * CALLS_PER_RECORD;
-        let all = capture.reading.records.saturating_mul(CALLS_PER_RECORD);
+        let most = CREDIT_CHUNKS_MAX * reading.copies.chunk() * CALLS_PER_RECORD;
+        let all = reading.records.saturating_mul(CALLS_PER_RECORD);
         *calls = earned.add(*calls, 1, all, most);
     }
 
@@ -227,7 +190,7 @@ impl HeapCore {
     fn share_by_batches(&mut self, blobs: &BlobWriter) -> Result<Option<StateImage>> {
         let Self { table, remembered, capture, .. } = self;
         remembered.step(blobs, |to| {
-            let reading = &mut capture.as_mut().expect("it is taken").reading;
+            let reading = capture.as_mut().expect("it is taken");
             reading.copies.leaves = FREE_BYTES;
             reading.read_part(table, to)
         })
@@ -239,9 +202,9 @@ impl HeapCore {
         let is_short = self.context.account.available() < self.context.account.limit() / 16;
         let Self { table, remembered, capture, .. } = self;
         remembered.step_by_batches(blobs, |to| {
-            let HeapCapture { follow, reading } = &mut **capture.as_mut().expect("it is taken");
+            let reading = capture.as_deref_mut().expect("it is taken");
             reading.settle(table, to)?;
-            let copies = &mut reading.copies;
+            let Reading { copies, follow, .. } = reading;
             copies.leaves = FREE_BYTES;
             if reading.is_done {
                 copies.end();
@@ -265,22 +228,21 @@ impl HeapCore {
     /// Copies as many entries as a share does, as the stream has earned, and as there is room for.
     fn copy_step(&mut self) -> Result<()> {
         let Self { table, remembered, capture, .. } = self;
-        let Some(capture) = capture else { return Ok(()) };
-        let HeapCapture { follow, reading } = &mut **capture;
+        let Some(reading) = capture else { return Ok(()) };
         let (encoded, mut clear, mut looked) = (remembered.encoded(), 0, 0);
         while looked < BUCKETS_MAX {
             let is_over = reading.is_done || remembered.encoded() - encoded >= COPIED_MAX;
             if is_over || remembered.is_lost() {
                 break;
             }
-            let most = follow.looks.unwrap_or(u64::MAX).min(CLEAR_MAX - clear);
+            let most = reading.follow.looks.unwrap_or(u64::MAX).min(CLEAR_MAX - clear);
             let passed = reading.pass_clear(table, most);
-            pay(&mut follow.looks, passed);
+            pay(&mut reading.follow.looks, passed);
             clear += passed;
             let cost = reading.cost(table);
             if clear == CLEAR_MAX
                 || !reading.copies.has_room(reading.room(table))?
-                || !pay(&mut follow.looks, cost)
+                || !pay(&mut reading.follow.looks, cost)
             {
                 break;
             }
@@ -296,13 +258,12 @@ impl HeapCore {
         self.tell_lost_places();
         let sets = self.remembered.give_up();
         self.forget_with();
-        let Some(capture) = self.capture.take() else { return };
+        let Some(mut reading) = self.capture.take() else { return };
         self.reads = false;
-        let HeapCapture { mut reading, .. } = *capture;
         // Nothing is left of one that was not planned.
         if sets.is_some() {
             reading.sets = sets;
-            self.left_over.0.push(reading);
+            self.left_over.push(*reading);
         }
     }
 
@@ -310,9 +271,9 @@ impl HeapCore {
     #[cold]
     #[inline(never)]
     pub(super) fn drop_some_left(&mut self) -> bool {
-        if let Some(reading) = self.left_over.0.last_mut() {
+        if let Some(reading) = self.left_over.last_mut() {
             if !reading.drop_step() {
-                self.left_over.0.pop();
+                self.left_over.pop();
             }
             return true;
         }
@@ -335,7 +296,7 @@ impl HeapCore {
             return;
         }
         let Self { table, remembered, capture, .. } = self;
-        let reading = &mut capture.as_mut().expect("it is read").reading;
+        let reading = capture.as_mut().expect("it is read");
         if !reading.is_due(table, spot, remembered) {
             return;
         }
@@ -372,8 +333,7 @@ impl HeapCore {
         self.plan_capture();
         let is_copied = self.is_copied();
         let Self { table, remembered, capture, .. } = self;
-        let Some(capture) = capture else { return };
-        let reading = &mut capture.reading;
+        let Some(reading) = capture else { return };
         remembered.read_rest(|to| {
             if reading.is_read {
                 return Ok(false);
@@ -406,7 +366,7 @@ impl HeapCore {
         self.reads = false;
         let is_reading = self.is_reading();
         match self.capture.as_mut().filter(|_| is_reading) {
-            Some(capture) => capture.reading.left = Some(Left { table, values }),
+            Some(reading) => reading.left = Some(Left { table, values }),
             None => {
                 self.remembered.break_off();
                 self.context.account.release(MemoryKind::Values, values);

@@ -4,11 +4,11 @@ use alluvium_pagestore::{
     BlobWriter, Error, ErrorKind, ImagePart, MemoryKind, PlacedAt, Result, StateImage,
 };
 
-use super::capture::{HeapCapture, LeftOver};
 use super::copies::Copies;
 use super::group_unsafe::BLOCK_ENTRIES_MAX;
 use super::growing_unsafe::EXPECTED_BLOCKS_MAX;
 use super::raw_table_unsafe::{RawTable, Spot};
+use super::reading::Reading;
 use super::walk::Walk;
 use crate::checkpoint::{Remembered, WriterSizes, at_once};
 use crate::contract::expiry::ExpiryPass;
@@ -45,10 +45,11 @@ pub(crate) struct HeapCore {
     /// So many keys are to come into the empty table.
     pub(super) expected: u64,
     /// The checkpoint being taken.
-    pub(super) capture: Option<Box<HeapCapture>>,
+    pub(super) capture: Option<Box<Reading>>,
     /// Whether changes concern it, at most.
     pub(super) reads: bool,
-    pub(super) left_over: LeftOver,
+    /// What checkpoints that were given up have left: goes a part at a time.
+    pub(super) left_over: Vec<Reading>,
     /// What checkpoints have.
     pub(super) remembered: Remembered,
     left_runs: LeftRuns,
@@ -85,7 +86,7 @@ impl HeapCore {
             expected: 0,
             capture: None,
             reads: false,
-            left_over: LeftOver::default(),
+            left_over: Vec::new(),
             codec_calls: 0,
             sought: 0,
             kept: 0,
@@ -231,15 +232,11 @@ impl HeapCore {
     fn check_slowly(&mut self) -> Result<()> {
         loop {
             match check_not_overdrawn(&self.context.account, self.kept()) {
-                Err(_) if self.give_something_up() => {}
+                // Memory that nothing visible needs.
+                Err(_) if self.drop_all_left() || self.give_up_marks() => {}
                 checked => return checked,
             }
         }
-    }
-
-    /// Gives up memory that nothing visible needs; says whether there was some.
-    fn give_something_up(&mut self) -> bool {
-        self.drop_all_left() || self.give_up_marks()
     }
 
     /// Drops what checkpoints that were given up have left; says whether there was something.
@@ -251,8 +248,7 @@ impl HeapCore {
 
     /// Bytes of values of a table that was cleared, which a checkpoint reads still.
     pub(super) fn values_left(&self) -> u64 {
-        let captured = self.capture.as_ref().map_or(0, |capture| capture.values_left());
-        captured + self.left_over.values_left()
+        self.capture.as_deref().into_iter().chain(&self.left_over).map(Reading::values_left).sum()
     }
 
     /// Does what takes memory; while there is too little, what checkpoints hold or remember is given up.
@@ -417,22 +413,6 @@ impl HeapCore {
         removed
     }
 
-    pub fn stats(&self) -> TableStats {
-        let live_keys = self.table.len();
-        let values = self.context.account.used_for(MemoryKind::Values) - self.values_left();
-        let entry_bytes = self.table.record_type().layout().size() as u64;
-        let mut stats = TableStats {
-            live_keys,
-            live_bytes: live_keys * entry_bytes + values,
-            codec_calls: self.codec_calls,
-            sought: self.sought,
-            oversized: self.oversize.told(),
-            ..TableStats::default()
-        };
-        self.remembered.describe(&mut stats);
-        stats
-    }
-
     /// Returns its [`Upkeep`]. Never inlined: where a `dyn` is made, the code that drops the value is compiled.
     #[inline(never)]
     pub fn as_upkeep(&self) -> &dyn Upkeep {
@@ -494,7 +474,19 @@ impl Upkeep for HeapCore {
     }
 
     fn stats(&self) -> TableStats {
-        HeapCore::stats(self)
+        let live_keys = self.table.len();
+        let values = self.context.account.used_for(MemoryKind::Values) - self.values_left();
+        let entry_bytes = self.table.record_type().layout().size() as u64;
+        let mut stats = TableStats {
+            live_keys,
+            live_bytes: live_keys * entry_bytes + values,
+            codec_calls: self.codec_calls,
+            sought: self.sought,
+            oversized: self.oversize.told(),
+            ..TableStats::default()
+        };
+        self.remembered.describe(&mut stats);
+        stats
     }
 }
 
@@ -502,7 +494,7 @@ impl Drop for HeapCore {
     fn drop(&mut self) {
         let mut panic = FirstPanic::default();
         panic.catch(|| self.capture = None);
-        panic.catch(|| self.left_over = LeftOver::default());
+        panic.catch(|| self.left_over = Vec::new());
         let account = &self.context.account;
         account.release(MemoryKind::Values, account.used_for(MemoryKind::Values));
         panic.resume();

@@ -54,6 +54,17 @@ pub(super) struct Reading {
     pub sets: Option<LeftSets>,
     /// For what was kept.
     booked: Booked,
+    pub follow: Follow,
+}
+
+/// What the stream has earned the checkpoint: what it does not follow has no bound.
+#[derive(Debug, Default)]
+pub(super) struct Follow {
+    pub gone: u64,
+    /// Buckets to be looked at.
+    pub looks: Option<u64>,
+    /// Calls, of which writing a record takes some.
+    pub calls: Option<u64>,
 }
 
 /// A table that was cleared, and what is booked for its values.
@@ -79,7 +90,13 @@ impl Reading {
             looks_at_each: false,
             sets: None,
             booked: Booked::buffers(account, 0),
+            follow: Follow::default(),
         }
+    }
+
+    /// Bytes of values that the table still has, once it was cleared.
+    pub fn values_left(&self) -> u64 {
+        self.left.as_ref().map_or(0, |left| left.values)
     }
 
     /// Whether an entry is to be read.
