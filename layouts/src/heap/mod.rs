@@ -55,7 +55,6 @@ pub(crate) use self::capture::segment_bytes;
 pub(crate) use self::copies::name_large;
 use self::core::{Durability, HeapCore};
 use self::probing_unsafe::Near;
-use self::raw_table_unsafe::Spot;
 use self::typed_unsafe::Typed;
 use crate::contract::by_hash::ByHash;
 use crate::contract::expiry::ExpiryPass;
@@ -94,9 +93,6 @@ impl Heap {
 /// budget counts the table and the heap of keys, but not the heap of values.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct VolatileHeap;
-
-/// What a put says, or key and value.
-type OrBack<T, K, V> = std::result::Result<T, Rejected<(K, V)>>;
 
 /// How a heap table measures its entries, and whether it can move them.
 pub trait Kind<K, V>: Sized + 'static {
@@ -238,7 +234,7 @@ impl<K: Key, V: 'static, M: Kind<K, V>> HeapTable<K, V, M> {
         if !self.core.has_room(hash, heap_bytes) {
             self.core.make_room(hash, heap_bytes)?;
         }
-        let ((entry, account, oversize), _) = self.core.add(hash, Entry { key, value: init() });
+        let (entry, account, oversize) = self.core.add(hash, Entry { key, value: init() });
         let lent = Lent::<K, V, M>::new_made(entry, account, oversize);
         Ok(change(&mut lent.entry.value))
     }
@@ -254,33 +250,21 @@ impl<K: Key, V: 'static, M: Kind<K, V>> HeapTable<K, V, M> {
         if let Err(error) = self.core.oversize.check(&key, M::heap_bytes(&key, &value)) {
             return Err(Rejected::new(error, (key, value)));
         }
-        self.put_at(hash, near, key, value).map(|(was_there, _)| was_there)
-    }
-
-    /// Puts an entry; says whether the key was there before, and where a new one is.
-    #[inline]
-    fn put_at(
-        &mut self,
-        hash: u64,
-        near: Option<Near>,
-        key: K,
-        value: V,
-    ) -> OrBack<(bool, Option<Spot>), K, V> {
         let found = match near {
             Some(near) => self.core.change_near(hash, near, |known| *known == key),
             None => self.core.change(hash, |known| *known == key),
         };
         let Some((entry, account, _)) = found else {
-            return self.put_new(hash, key, value).map(|spot| (false, Some(spot)));
+            return self.put_new(hash, key, value).map(|()| false);
         };
         let before = M::heap_bytes(&entry.key, &entry.value);
         let after = M::heap_bytes(&entry.key, &value);
         if after > before {
-            return self.put_larger(hash, after - before, (key, value)).map(|()| (true, None));
+            return self.put_larger(hash, after - before, (key, value)).map(|()| true);
         }
         account.adjust(MemoryKind::Values, before, after);
         drop(std::mem::replace(&mut entry.value, value));
-        Ok((true, None))
+        Ok(true)
     }
 
     /// Replaces a value by one that owns so much more.
@@ -307,7 +291,7 @@ impl<K: Key, V: 'static, M: Kind<K, V>> HeapTable<K, V, M> {
         hash: u64,
         key: K,
         value: V,
-    ) -> std::result::Result<Spot, Rejected<(K, V)>> {
+    ) -> std::result::Result<(), Rejected<(K, V)>> {
         let bytes = M::heap_bytes(&key, &value);
         if !self.core.has_room(hash, bytes)
             && let Err(error) = self.core.make_room(hash, bytes)
@@ -315,7 +299,8 @@ impl<K: Key, V: 'static, M: Kind<K, V>> HeapTable<K, V, M> {
             return Err(Rejected::new(error, (key, value)));
         }
         self.core.context.account.charge(MemoryKind::Values, bytes);
-        Ok(self.core.add(hash, Entry { key, value }).1)
+        self.core.add(hash, Entry { key, value });
+        Ok(())
     }
 }
 

@@ -14,7 +14,6 @@ use alluvium_pagestore::{Account, Key, MemoryKind};
 
 use super::core::HeapCore;
 use super::probing_unsafe::{Found, Near};
-use super::raw_table_unsafe::Spot;
 use crate::checkpoint::Remembered;
 use crate::support::out_of_line_unsafe::{DroppedHere, drop_here};
 use crate::support::oversize::Oversize;
@@ -125,18 +124,17 @@ impl<K: Key, V: 'static> Typed<K, V> {
 
     /// Adds a new entry, for which [room was made](HeapCore::make_room).
     #[inline]
-    pub fn add(&mut self, hash: u64, entry: Entry<K, V>) -> (Changing<'_, K, V>, Spot) {
+    pub fn add(&mut self, hash: u64, entry: Entry<K, V>) -> Changing<'_, K, V> {
         if self.core.reads {
             // What is added after the barrier is marked as that.
             self.core.plan_capture();
         }
         // SAFETY: as said above; the entry is written at once.
         unsafe {
-            let (at, spot) = self.core.table.claim(hash);
-            let mut at = at.cast::<Entry<K, V>>();
+            let mut at = self.core.table.claim(hash).0.cast::<Entry<K, V>>();
             at.write(entry);
             let HeapCore { context, oversize, .. } = &mut *self.core;
-            ((at.as_mut(), &context.account, oversize), spot)
+            (at.as_mut(), &context.account, oversize)
         }
     }
 
