@@ -80,11 +80,8 @@ impl<T: Keyed> EntryTable<T> {
 
     /// Makes an empty table, whose entries may all be of one of `groups` key groups, if that is given.
     pub fn maybe_few_of(account: Rc<Account>, range: HashRange, groups: Option<u16>) -> Self {
-        let table = Self::new(account, range);
-        match groups {
-            Some(groups) => table.expect_few_of(groups),
-            None => table,
-        }
+        let table = Self::new(account, range).table.expect_few_of(groups.unwrap_or(1));
+        Self { table, entries: PhantomData }
     }
 }
 
@@ -126,11 +123,6 @@ impl<T> EntryTable<T> {
     pub(super) unsafe fn view_mut(table: &mut RawTable) -> &mut Self {
         // SAFETY: as above.
         unsafe { &mut *std::ptr::from_mut(table).cast() }
-    }
-
-    /// Allows all entries to be of one of `groups` key groups.
-    pub fn expect_few_of(self, groups: u16) -> Self {
-        Self { table: self.table.expect_few_of(groups), entries: PhantomData }
     }
 
     /// Does [`expect_parts`].

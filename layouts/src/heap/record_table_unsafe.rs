@@ -86,7 +86,7 @@ impl RecordTable {
         unsafe { EntryTable::view_mut(&mut self.table) }
     }
 
-    /// As [`EntryTable::expect_few_of`].
+    /// As [`RawTable::expect_few_of`].
     pub fn expect_few_of(self, groups: u16) -> Self {
         Self { table: self.table.expect_few_of(groups) }
     }

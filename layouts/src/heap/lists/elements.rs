@@ -1,27 +1,21 @@
-//! Elements of lists, shown to a caller: those of one list, and those of several.
+//! Elements of lists, shown to a caller.
 
 use alluvium_pagestore::Result;
 
 use crate::contract::lists::Elements;
 
-/// Elements of one list.
-pub(super) struct Listed<'a, E>(pub(super) std::slice::Iter<'a, E>);
-
-impl<E> Elements<E> for Listed<'_, E> {
-    fn next(&mut self) -> Result<Option<&E>> {
-        Ok(self.0.next())
-    }
-
-    fn next_chunk(&mut self) -> Result<&[E]> {
-        Ok(std::mem::take(&mut self.0).as_slice())
-    }
-}
-
 /// Elements of several lists, and how many were told.
 pub(super) struct Joined<'a, E> {
-    pub(super) lists: std::vec::IntoIter<&'a Vec<E>>,
-    pub(super) list: std::slice::Iter<'a, E>,
+    lists: std::vec::IntoIter<&'a Vec<E>>,
+    list: std::slice::Iter<'a, E>,
     pub(super) told: usize,
+}
+
+impl<'a, E> Joined<'a, E> {
+    /// Those of a list, and of others behind it.
+    pub(super) fn new(list: &'a [E], lists: Vec<&'a Vec<E>>) -> Self {
+        Self { lists: lists.into_iter(), list: list.iter(), told: 0 }
+    }
 }
 
 impl<E> Elements<E> for Joined<'_, E> {

@@ -29,7 +29,7 @@ use crate::heap::entry_table_unsafe::EntryTable;
 use crate::heap::hash_range::HashRange;
 use crate::heap::lists::bucket::{BUCKET_BYTES, list_bytes};
 pub(crate) use crate::heap::lists::bucket::{Bucket, List, add_record, drop_part};
-use crate::heap::lists::elements::{Joined, Listed};
+use crate::heap::lists::elements::Joined;
 use crate::heap::lists::groups::Visited;
 use crate::heap::lists::reading::{Captured, Reading};
 use crate::heap::lists::records::{Record, Records};
@@ -154,11 +154,8 @@ impl<K: Key, E: State> HeapLists<K, E> {
         let account = &self.context.account;
         let bucket = self.buckets.get_or_insert(time, || {
             account.reserve(MemoryKind::Tables, BUCKET_BYTES, "a bucket")?;
-            let lists = EntryTable::new(account.clone(), self.range);
-            let lists = match self.context.movable {
-                true => lists.expect_few_of(self.context.key_groups),
-                false => lists,
-            };
+            let few_of = self.context.movable.then_some(self.context.key_groups);
+            let lists = EntryTable::maybe_few_of(account.clone(), self.range, few_of);
             Ok(Bucket { lists, elements: 0, values: 0, captured: None })
         })?;
         let Bucket { lists, elements, values, .. } = bucket;
@@ -314,7 +311,7 @@ impl<K: Key, E: State> Lists<K, E> for HeapLists<K, E> {
         let bucket = self.buckets.get(bucket);
         let found = bucket.and_then(|b| b.lists.find(key.key_hash(), |list| key.is(&list.key)));
         let Some(list) = found.filter(|list| !list.elements.is_empty()) else { return Ok(()) };
-        visit(&mut Listed(list.elements.iter()))
+        visit(&mut Joined::new(&list.elements, Vec::new()))
     }
 
     fn clear_key<Q: Lookup<K> + ?Sized>(&mut self, bucket: Time, key: &Q) -> Result<()> {
@@ -415,9 +412,8 @@ impl<K: Key, E: State> Lists<K, E> for HeapLists<K, E> {
                 if !folded[..number].iter().any(has) {
                     let later = folded[number + 1..].iter();
                     let later = later.filter_map(|b| b.lists.find(hash, |list| list.key == *key));
-                    let lists: Vec<_> = later.map(|list| &list.elements).collect();
-                    let (lists, list) = (lists.into_iter(), elements.iter());
-                    let mut all = Joined { lists, list, told: 0 };
+                    let later = later.map(|list| &list.elements).collect();
+                    let mut all = Joined::new(elements, later);
                     visit(key, &mut all)?;
                     spent += all.told;
                 }
