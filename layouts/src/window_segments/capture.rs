@@ -28,6 +28,7 @@ use super::core::SegmentsCore;
 use super::run::{NAME_BYTES, Run};
 use super::slice::Slice;
 use super::snapshot::RecordSnapshot;
+use super::space::run_of;
 use super::tables::{TableGroup, ToldTables, WrittenTable};
 use super::telling::Telling;
 use super::writing::Written;
@@ -306,23 +307,8 @@ impl SegmentsCore {
         let push = &mut |record: RecordRef<'_>| {
             own.place_record(record).map(drop).map_err(|error| name_large(error, record))
         };
-        let more = match captured.entries.next() {
-            Some(place) => {
-                let (part, end) = found.active.part_at(place);
-                captured.entries.take(&mut part.iter(), end, push)?;
-                true
-            }
-            None => captured.entries.take_kept(push)?,
-        };
-        let more = more
-            || match captured.cuts.next() {
-                Some(place) => {
-                    let (mut part, end) = found.cuts.part_at(place);
-                    captured.cuts.take(&mut part, end, push)?;
-                    true
-                }
-                None => captured.cuts.take_kept(push)?,
-            };
+        let more = captured.entries.take_some(Some(&found.active), push)?
+            || captured.cuts.take_some(found.cuts.table(), push)?;
         if !more {
             found.captured = None;
             self.dying.extend(gone.remove(number));
@@ -379,16 +365,8 @@ impl SegmentsCore {
         let Some(found) = &mut self.slots[slot] else { return };
         found.in_group = None;
         let Some(captured) = &mut found.captured else { return };
-        let (types, mut is_kept) = (self.types, true);
-        let is = &mut |kept: KeyRef<'_>| kept == key;
-        if captured.entries.wants(hash, is) {
-            let before = found.active.find(hash, &mut |known| types.key_of(known) == key);
-            is_kept = captured.entries.keep(hash, key, before);
-        }
-        if is_kept && captured.cuts.wants(hash, is) {
-            let before = found.cuts.find(hash, &mut |known| types.key_of(known) == key);
-            is_kept = captured.cuts.keep(hash, key, before);
-        }
+        let is_kept = captured.entries.keep(Some(&found.active), hash, key)
+            && captured.cuts.keep(found.cuts.table(), hash, key);
         if !is_kept {
             self.read_rest();
         }
@@ -416,10 +394,7 @@ impl SegmentsCore {
     pub(super) fn was_written(&mut self, table: &Frozen, written: &Written) -> bool {
         let Some(before) = self.waits_for(table) else { return false };
         let (number, _) = before.frozen.take().expect("it waits for it");
-        let Written { segments, images, records, .. } = written;
-        let (segments, images) = (segments.clone(), images.clone());
-        let run = Arc::new(Run { number, level: 0, segments, images, records: *records });
-        before.runs.push(run);
+        before.runs.push(Arc::new(run_of(number, 0, written.clone())));
         self.files.name(files_of(&written.segments));
         true
     }

@@ -216,7 +216,7 @@ impl SegmentsCore {
         // Before the cut is made, so that nothing is half removed.
         self.make_room((16 << 10) + self.sizes.headroom_bytes, "a removed key")?;
         let found = self.slots[slot].as_mut().expect("a slice in use");
-        found.cut(self.types, (hash, key), (&self.account, self.range))
+        found.cuts.put(self.types, (hash, key), found.next_number, (&self.account, self.range))
     }
 
     /// Removes the entry with this hash that `is` it from a slice's table in use.

@@ -30,7 +30,7 @@ impl Cuts {
 
     /// Returns the number of keys.
     pub fn len(&self) -> u64 {
-        self.0.as_ref().map_or(0, |cuts| cuts.table.len())
+        self.table().map_or(0, |table| table.len())
     }
 
     /// Returns whether there are none.
@@ -45,26 +45,19 @@ impl Cuts {
         hash: u64,
         is: &mut dyn FnMut(RecordRef<'_>) -> bool,
     ) -> Option<RecordRef<'_>> {
-        self.0.as_ref()?.table.find(hash, is)
+        self.table()?.find(hash, is)
+    }
+
+    /// Returns the table of cuts, if there is one.
+    pub fn table(&self) -> Option<&RecordTable> {
+        self.0.as_ref().map(|cuts| &cuts.table)
     }
 
     /// Iterates over all cuts, part by part.
     pub fn iter(&self) -> impl Iterator<Item = RecordRef<'_>> {
-        let tables = self.0.iter().map(|cuts| &cuts.table);
+        let tables = self.table().into_iter();
         let parts = tables.flat_map(|table| table.places().map(|place| table.part_at(place).0));
         parts.flat_map(|part| part.iter())
-    }
-
-    /// Returns the cuts of the part at `place`, in no order, and where the next part begins.
-    pub fn part_at(&self, place: u64) -> (impl Iterator<Item = RecordRef<'_>>, Option<u64>) {
-        let (part, next) = match &self.0 {
-            Some(cuts) => {
-                let (part, next) = cuts.table.part_at(place);
-                (Some(part), next)
-            }
-            None => (None, None),
-        };
-        (part.into_iter().flat_map(|part| part.iter()), next)
     }
 
     /// Takes all cuts out, if there is anything to drop.

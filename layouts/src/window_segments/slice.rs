@@ -8,7 +8,7 @@
 use std::rc::Rc;
 use std::sync::Arc;
 
-use alluvium_pagestore::{Account, Image, Result};
+use alluvium_pagestore::{Account, Image};
 
 use super::background::Frozen;
 use super::capture::Captured;
@@ -18,7 +18,6 @@ use super::run::Run;
 use crate::heap::hash_range::HashRange;
 use crate::heap::record_table_unsafe::RecordTable;
 use crate::support::gaps::Gaps;
-use crate::support::key_unsafe::KeyRef;
 use crate::support::record_type_unsafe::RecordRef;
 
 /// A slice.
@@ -118,16 +117,6 @@ impl Slice {
             return first;
         }
         self.cuts.find(hash, is).map_or(first, |cut| types.before(cut).max(first))
-    }
-
-    /// Removes what `key` has in the parts that were begun already.
-    pub fn cut(
-        &mut self,
-        types: &'static PaneType,
-        key: (u64, KeyRef<'_>),
-        at: (&Rc<Account>, HashRange),
-    ) -> Result<()> {
-        self.cuts.put(types, key, self.next_number, at)
     }
 
     /// Takes the cuts out if no part is left that they apply to.

@@ -7,6 +7,7 @@ use alluvium_pagestore::{Account, KeyHash, Result};
 use super::pane_type_unsafe::PaneType;
 use crate::heap::entry_table_unsafe::Keyed;
 use crate::heap::hash_range::HashRange;
+use crate::heap::record_table_unsafe::RecordTable;
 use crate::heap::snapshot::Snapshot;
 use crate::support::key_unsafe::{KeyRef, OwnedKey};
 use crate::support::record_type_unsafe::RecordRef;
@@ -49,36 +50,37 @@ impl RecordSnapshot {
         self.of.wants(hash, |kept| is(kept.key(self.types)))
     }
 
-    /// Keeps the record of a key, which is about to change; `None` if it has none. Returns whether
-    /// there was room for it.
-    pub fn keep(&mut self, hash: u64, key: KeyRef<'_>, before: Option<RecordRef<'_>>) -> bool {
+    /// Keeps what the table has of a key, which is about to change, if it has to be kept. Returns whether there was room
+    /// for it.
+    pub fn keep(&mut self, table: Option<&RecordTable>, hash: u64, key: KeyRef<'_>) -> bool {
+        if !self.wants(hash, &mut |kept| kept == key) {
+            return true;
+        }
+        let types = self.types;
+        let before = table.and_then(|table| table.find(hash, &mut |it| types.key_of(it) == key));
         let (owned, is_record) = (before.map_or(key, KeyRef::whole), before.is_some());
         self.of.keep(hash, owned.owned_bytes(), || Kept { owned: owned.to_owned(), is_record })
     }
 
-    /// As [`Snapshot::next`].
-    pub fn next(&self) -> Option<u64> {
-        self.of.next()
-    }
-
-    /// As [`Snapshot::take`].
-    pub fn take<'a>(
+    /// Gives records of the barrier that were not taken yet to `take`: those of the next part of the table that have not
+    /// changed, then some of what was kept. Returns whether there were any.
+    pub fn take_some(
         &mut self,
-        part: &mut dyn Iterator<Item = RecordRef<'a>>,
-        end: Option<u64>,
+        table: Option<&RecordTable>,
         take: &mut dyn FnMut(RecordRef<'_>) -> Result<()>,
-    ) -> Result<()> {
+    ) -> Result<bool> {
+        let Some(place) = self.of.next() else {
+            return self.of.take_kept(|kept| match kept.is_record {
+                true => take(kept.owned.get().record()),
+                false => Ok(()),
+            });
+        };
         let types = self.types;
         let is = |kept: &Kept, record: &RecordRef<'_>| kept.key(types) == types.key_of(*record);
-        self.of.take(part.map(|record| (record.hash(), record)), end, is, take)
-    }
-
-    /// As [`Snapshot::take_kept`].
-    pub fn take_kept(&mut self, take: &mut dyn FnMut(RecordRef<'_>) -> Result<()>) -> Result<bool> {
-        self.of.take_kept(|kept| match kept.is_record {
-            true => take(kept.owned.get().record()),
-            false => Ok(()),
-        })
+        let (part, end) = table.map(|table| table.part_at(place)).unzip();
+        let records = part.into_iter().flat_map(|part| part.iter());
+        self.of.take(records.map(|record| (record.hash(), record)), end.flatten(), is, take)?;
+        Ok(true)
     }
 }
 

@@ -1,7 +1,7 @@
 //! What was taken and what was kept are the records of the barrier.
 
 use super::*;
-use crate::heap::record_table_unsafe::{NativeTable, RecordTable};
+use crate::heap::record_table_unsafe::NativeTable;
 use crate::support::record_type_unsafe::Entry;
 
 fn native(table: &mut RecordTable) -> &mut NativeTable<String, u64> {
@@ -27,16 +27,13 @@ fn taken_and_kept_records_are_those_of_the_barrier() {
         seen.push((key.clone(), *value));
         Ok(())
     };
-    let (part, end) = table.part_at(0);
-    snapshot.take(&mut part.iter(), end, &mut take).unwrap();
+    assert!(snapshot.take_some(Some(&table), &mut take).unwrap());
     let mut kept = 0;
     for n in 0..600 {
         let key = key(n);
         let (hash, of) = (key.key_hash(), KeyRef::of(&key));
         if snapshot.wants(hash, &mut |kept| kept == of) {
-            let record = table.find(hash, &mut |record| types.key_of(record) == of);
-            assert_eq!(record.is_some(), n < 500);
-            assert!(snapshot.keep(hash, of, record));
+            assert!(snapshot.keep(Some(&table), hash, of));
             kept += 1;
         }
         assert!(!snapshot.wants(hash, &mut |kept| kept == of));
@@ -48,11 +45,7 @@ fn taken_and_kept_records_are_those_of_the_barrier() {
         }
     }
     assert!(kept > 300 && account.used() > before);
-    while let Some(place) = snapshot.next() {
-        let (part, end) = table.part_at(place);
-        snapshot.take(&mut part.iter(), end, &mut take).unwrap();
-    }
-    while snapshot.take_kept(&mut take).unwrap() {}
+    while snapshot.take_some(Some(&table), &mut take).unwrap() {}
     seen.sort_unstable_by_key(|(_, value)| *value);
     assert!(seen.into_iter().eq((0..500).map(|n| (key(n), n))));
     drop((snapshot, table));
@@ -66,7 +59,7 @@ fn without_memory_nothing_is_kept() {
     let mut snapshot = RecordSnapshot::new(types, &account, range);
     let keep = |snapshot: &mut RecordSnapshot, n: u64| {
         snapshot.wants(n.key_hash(), &mut |kept| kept == KeyRef::of(&n))
-            && snapshot.keep(n.key_hash(), KeyRef::of(&n), None)
+            && snapshot.keep(None, n.key_hash(), KeyRef::of(&n))
     };
     let kept = (0..1000).take_while(|n| keep(&mut snapshot, *n)).count();
     assert!(kept > 1 && kept < 1000 && account.used() <= account.limit(), "{kept}");

@@ -18,7 +18,7 @@ const FOOTER_ENTRY_BYTES: u64 = 16;
 const TRAILER_BYTES: u64 = 64;
 
 /// What was written of a run.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct Written {
     pub segments: Vec<SegmentInfo>,
     pub images: Vec<ImageAt>,
