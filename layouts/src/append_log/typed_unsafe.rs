@@ -8,7 +8,6 @@
 use std::alloc::Layout;
 use std::collections::BTreeMap;
 use std::marker::PhantomData;
-use std::ops::{Deref, DerefMut};
 
 use alluvium_pagestore::{Account, Key, Lookup, MemoryKind, State, Time};
 
@@ -18,7 +17,8 @@ use super::chain_unsafe::Chain;
 use super::core::ListsCore;
 use super::heads_unsafe::{NativeHeads, ReadHeads};
 use crate::heap::probing_unsafe::Near;
-use crate::support::out_of_line_unsafe::{DroppedHere, drop_here};
+use crate::support::out_of_line_unsafe::DroppedHere;
+use crate::support::typed_core::typed_core;
 
 /// More than a new key and the growth of a table take, unless they are large.
 const NEW_BYTES: u64 = 64 << 10;
@@ -34,28 +34,9 @@ pub struct Plenty {
 /// probably is.
 pub type Found = (u64, Option<Near>);
 
-drop_here!(ListsCore);
-
-/// Lists of keys `K` and elements `E`.
-pub struct TypedLists<K, E> {
-    core: DroppedHere<ListsCore>,
-    types: PhantomData<fn() -> (K, E)>,
-}
-
-impl<K, E> Deref for TypedLists<K, E> {
-    type Target = ListsCore;
-
-    #[inline(always)]
-    fn deref(&self) -> &ListsCore {
-        &self.core
-    }
-}
-
-impl<K, E> DerefMut for TypedLists<K, E> {
-    #[inline(always)]
-    fn deref_mut(&mut self) -> &mut ListsCore {
-        &mut self.core
-    }
+typed_core! {
+    /// Lists of keys `K` and elements `E`.
+    pub struct TypedLists(ListsCore);
 }
 
 impl<K: Key, E: State> TypedLists<K, E> {

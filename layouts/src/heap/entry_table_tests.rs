@@ -308,7 +308,7 @@ fn entries_in_the_order_of_their_hashes_stand_in_short_parts() {
     for expects in [false, true] {
         let mut table = table::<(u64, u64)>(&account);
         if expects {
-            table.expect_in_order(keys.len() as u64);
+            table.table.expect_parts_in_order(keys.len() as u64);
         }
         for key in &keys {
             table.insert(key.key_hash(), || (*key, *key)).unwrap();
@@ -361,8 +361,8 @@ fn expected_entries_do_not_make_the_table_grow() {
     ALIKE.set(1);
     let account = Account::root(1 << 30);
     let mut table = table::<Item<u64>>(&account);
-    assert!(!table.expect(96));
-    assert!(table.expect(2_000) && !table.expect(4_000));
+    assert!(!table.table.expect_parts(96));
+    assert!(table.table.expect_parts(2_000) && !table.table.expect_parts(4_000));
     let booked = account.used();
     assert!(booked > 2_000 * 16 && booked == table.memory_bytes());
     for n in 0..2_000 {
@@ -371,7 +371,7 @@ fn expected_entries_do_not_make_the_table_grow() {
     assert_eq!((table.len(), account.used()), (2_000, booked));
     let small = Account::root(booked);
     let mut table = EntryTable::<Item<u64>>::new(small.clone(), table.table.range());
-    assert!(!table.expect(2_000));
+    assert!(!table.table.expect_parts(2_000));
     assert_eq!(small.used(), 0);
 }
 

@@ -28,10 +28,6 @@ use crate::support::record_type_unsafe::{Entry, RecordType};
 pub(super) const GROUPS_MAX: usize = 8;
 /// Most entries of a part, unless too many hashes agree.
 pub(crate) const PART_ENTRIES_MAX: usize = entries_max(GROUPS_MAX);
-/// Entries that a part is expected to have, at most: of evenly spread hashes few parts get so many more that they are
-/// split.
-const EXPECTED_MAX: u64 = 96;
-
 /// An entry that is found by a key inside.
 pub(crate) trait Keyed: 'static {
     /// Returns the hash of the key.
@@ -85,22 +81,6 @@ impl<T: Keyed> EntryTable<T> {
     }
 }
 
-/// Makes the parts of an empty table for so many entries, whose hashes are spread evenly. Returns whether there was
-/// anything to do, and memory for it; if not, parts are made as entries come.
-pub(super) fn expect_parts(table: &mut RawTable, entries: u64) -> bool {
-    let depth = entries.div_ceil(EXPECTED_MAX).next_power_of_two().ilog2();
-    entries > EXPECTED_MAX && table.expect_prefixes(depth)
-}
-
-/// Makes parts of an empty table for entries that come in the order of their evenly spread hashes, at most as many as they
-/// are going to fill.
-pub(super) fn expect_parts_in_order(table: &mut RawTable, entries: u64) {
-    let parts = entries / PART_ENTRIES_MAX as u64;
-    if parts > 1 {
-        table.expect_prefixes(parts.ilog2());
-    }
-}
-
 // SAFETY: in all of these the table is one of entries `T`, as said above.
 impl<T> EntryTable<T> {
     /// Looks at a raw table as at one of entries `T`.
@@ -123,18 +103,6 @@ impl<T> EntryTable<T> {
     pub(super) unsafe fn view_mut(table: &mut RawTable) -> &mut Self {
         // SAFETY: as above.
         unsafe { &mut *std::ptr::from_mut(table).cast() }
-    }
-
-    /// Does [`expect_parts`].
-    #[cfg(test)]
-    pub fn expect(&mut self, entries: u64) -> bool {
-        expect_parts(&mut self.table, entries)
-    }
-
-    /// Does [`expect_parts_in_order`].
-    #[cfg(test)]
-    pub fn expect_in_order(&mut self, entries: u64) {
-        expect_parts_in_order(&mut self.table, entries);
     }
 
     /// Finds the entry with this hash that `is` it.

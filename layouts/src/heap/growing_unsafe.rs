@@ -7,6 +7,7 @@
 
 use alluvium_pagestore::{MemoryKind, Result, rounded};
 
+use super::entry_table_unsafe::PART_ENTRIES_MAX;
 use super::group_unsafe::{Block, GROUPS_MAX, SLOTS, SLOTS_MIN, Shape, entries_max};
 use super::raw_table_unsafe::{At, RawTable, slots_of};
 use crate::support::booked::Booked;
@@ -19,6 +20,10 @@ const DIRECTORY_SHARE_OF_FEW: usize = 256;
 const GROUPS_FEW: usize = 8;
 /// Most doublings of that for state that may have few of many key groups.
 const ALIKE_MAX: u32 = 8;
+
+/// Entries that a part is expected to have, at most: of evenly spread hashes few parts get so many more that they are
+/// split.
+const EXPECTED_MAX: u64 = 96;
 
 /// Most blocks that a call makes for expected entries: a millisecond's work.
 pub(super) const EXPECTED_BLOCKS_MAX: u64 = 256;
@@ -151,6 +156,22 @@ impl RawTable {
             return;
         }
         self.expect_prefixes(blocks.ilog2());
+    }
+
+    /// Makes the parts of an empty table for so many entries, whose hashes are spread evenly. Returns whether there was
+    /// anything to do, and memory for it; if not, parts are made as entries come.
+    pub fn expect_parts(&mut self, entries: u64) -> bool {
+        let depth = entries.div_ceil(EXPECTED_MAX).next_power_of_two().ilog2();
+        entries > EXPECTED_MAX && self.expect_prefixes(depth)
+    }
+
+    /// Makes parts of an empty table for entries that come in the order of their evenly spread hashes, at most as many as
+    /// they are going to fill.
+    pub fn expect_parts_in_order(&mut self, entries: u64) {
+        let parts = entries / PART_ENTRIES_MAX as u64;
+        if parts > 1 {
+            self.expect_prefixes(parts.ilog2());
+        }
     }
 
     /// Makes a block for each prefix of `depth` bits of an empty table. Makes none if they take more than half of the

@@ -448,12 +448,8 @@ impl RawTable {
 
     /// Iterates over the entries of a group at an index.
     pub fn spots(&self, index: usize, group: usize) -> impl Iterator<Item = Spot> + use<> {
-        let all = Spot::new(index, group, 0);
-        let occupied = self.resolve(all).map_or(0, |(block, group)| {
-            // SAFETY: as said above.
-            unsafe { block.occupied(group) }
-        });
-        slots_of(occupied).map(move |slot| Spot { slot: slot as u32, ..all })
+        let slots = slots_of(self.occupied_slots(index, group));
+        slots.map(move |slot| Spot::new(index, group, slot))
     }
 
     /// Iterates over the entries at an index, in no order.

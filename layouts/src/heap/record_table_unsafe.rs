@@ -11,7 +11,7 @@ use std::rc::Rc;
 
 use alluvium_pagestore::{Account, Key, Result, State};
 
-use super::entry_table_unsafe::{EntryTable, GROUPS_MAX, expect_parts, expect_parts_in_order};
+use super::entry_table_unsafe::{EntryTable, GROUPS_MAX};
 use super::group_unsafe::SLOTS;
 use super::hash_range::HashRange;
 use super::raw_table_unsafe::{RawTable, Spot};
@@ -91,14 +91,14 @@ impl RecordTable {
         Self { table: self.table.expect_few_of(groups) }
     }
 
-    /// Does [`expect_parts`].
+    /// As [`RawTable::expect_parts`].
     pub fn expect(&mut self, entries: u64) -> bool {
-        expect_parts(&mut self.table, entries)
+        self.table.expect_parts(entries)
     }
 
-    /// Does [`expect_parts_in_order`].
+    /// As [`RawTable::expect_parts_in_order`].
     pub fn expect_in_order(&mut self, entries: u64) {
-        expect_parts_in_order(&mut self.table, entries);
+        self.table.expect_parts_in_order(entries);
     }
 
     /// Makes room for a record with this hash.

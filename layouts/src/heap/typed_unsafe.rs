@@ -8,7 +8,6 @@
 //! table by one of the same record type only.
 
 use std::marker::PhantomData;
-use std::ops::{Deref, DerefMut};
 
 use alluvium_pagestore::{Account, Key, MemoryKind};
 
@@ -18,32 +17,15 @@ use crate::checkpoint::Remembered;
 use crate::support::out_of_line_unsafe::{DroppedHere, drop_here};
 use crate::support::oversize::Oversize;
 use crate::support::record_type_unsafe::Entry;
+use crate::support::typed_core::typed_core;
 
-drop_here!(HeapCore);
 // Lists and timers, which are generic, have one of their own.
 drop_here!(Remembered);
 
-/// A core whose records have keys `K` and values `V`.
-#[derive(Debug)]
-pub(crate) struct Typed<K, V> {
-    core: DroppedHere<HeapCore>,
-    types: PhantomData<fn() -> (K, V)>,
-}
-
-impl<K, V> Deref for Typed<K, V> {
-    type Target = HeapCore;
-
-    #[inline(always)]
-    fn deref(&self) -> &HeapCore {
-        &self.core
-    }
-}
-
-impl<K, V> DerefMut for Typed<K, V> {
-    #[inline(always)]
-    fn deref_mut(&mut self) -> &mut HeapCore {
-        &mut self.core
-    }
+typed_core! {
+    /// A core whose records have keys `K` and values `V`.
+    #[derive(Debug)]
+    pub(crate) struct Typed(HeapCore);
 }
 
 /// An entry that is about to change, with its account and its limit.

@@ -15,6 +15,7 @@ pub(crate) mod record_type_unsafe;
 pub(crate) mod system_page;
 pub(crate) mod trace;
 pub(crate) mod tree_bytes;
+pub(crate) mod typed_core;
 
 /// Nanoseconds since then.
 pub(crate) fn nanos_since(start: std::time::Instant) -> u64 {

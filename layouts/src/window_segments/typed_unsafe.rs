@@ -5,38 +5,18 @@
 //! and makes tables of its own record type only.
 
 use std::marker::PhantomData;
-use std::ops::{Deref, DerefMut};
 
 use alluvium_pagestore::{Account, Key, State};
 
 use super::core::SegmentsCore;
 use crate::heap::record_table_unsafe::NativeTable;
-use crate::support::out_of_line_unsafe::{DroppedHere, drop_here};
+use crate::support::out_of_line_unsafe::DroppedHere;
 use crate::support::oversize::Oversize;
+use crate::support::typed_core::typed_core;
 
-drop_here!(SegmentsCore);
-
-/// A core whose keys are `K` and whose accumulators are `A`.
-#[repr(transparent)]
-pub struct Typed<K, A> {
-    core: DroppedHere<SegmentsCore>,
-    types: PhantomData<fn() -> (K, A)>,
-}
-
-impl<K, A> Deref for Typed<K, A> {
-    type Target = SegmentsCore;
-
-    #[inline(always)]
-    fn deref(&self) -> &SegmentsCore {
-        &self.core
-    }
-}
-
-impl<K, A> DerefMut for Typed<K, A> {
-    #[inline(always)]
-    fn deref_mut(&mut self) -> &mut SegmentsCore {
-        &mut self.core
-    }
+typed_core! {
+    /// A core whose keys are `K` and whose accumulators are `A`.
+    pub struct Typed(SegmentsCore);
 }
 
 /// The table in use of a slice, to be changed: with the heap that its entries own, the account and the limit.

@@ -8,7 +8,6 @@
 //! types of each frame that is reached.
 
 use std::marker::PhantomData;
-use std::ops::{Deref, DerefMut};
 
 use alluvium_pagestore::{Key, Lookup, MemoryKind, Result, State};
 
@@ -19,31 +18,13 @@ use crate::hybrid_log::core::Core;
 use crate::hybrid_log::frame_unsafe::Shape;
 use crate::hybrid_log::index::IndexHash;
 use crate::hybrid_log::log::{Located, Log};
-use crate::support::out_of_line_unsafe::{DroppedHere, drop_here};
+use crate::support::out_of_line_unsafe::DroppedHere;
 use crate::support::record_type_unsafe::{RecordType, heap_of};
+use crate::support::typed_core::typed_core;
 
-drop_here!(Core);
-
-/// A core whose records have keys `K` and values `V`.
-pub(in crate::hybrid_log) struct Typed<K, V> {
-    core: DroppedHere<Core>,
-    types: PhantomData<fn() -> (K, V)>,
-}
-
-impl<K, V> Deref for Typed<K, V> {
-    type Target = Core;
-
-    #[inline(always)]
-    fn deref(&self) -> &Core {
-        &self.core
-    }
-}
-
-impl<K, V> DerefMut for Typed<K, V> {
-    #[inline(always)]
-    fn deref_mut(&mut self) -> &mut Core {
-        &mut self.core
-    }
+typed_core! {
+    /// A core whose records have keys `K` and values `V`.
+    pub(in crate::hybrid_log) struct Typed(Core);
 }
 
 #[inline(never)]
