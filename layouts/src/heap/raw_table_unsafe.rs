@@ -411,7 +411,7 @@ impl RawTable {
         std::iter::successors(Some(0), |place| self.part_at(*place).1)
     }
 
-    /// Iterates over a chain of blocks. The block that was returned may be freed.
+    /// Iterates over a chain of blocks of this table, each of which is there until it was returned, and may be freed then.
     pub(super) fn chain(&self, first: Block) -> impl Iterator<Item = Block> + Clone + use<> {
         let mut next = Some(first);
         std::iter::from_fn(move || {
@@ -422,13 +422,13 @@ impl RawTable {
         })
     }
 
-    /// Counts the entries of a chain of blocks.
+    /// Counts the entries of a chain of blocks of this table.
     pub(super) fn chain_len(&self, first: Block) -> usize {
         // SAFETY: as said above.
         self.chain(first).map(|block| usize::from(unsafe { block.head() }.len)).sum()
     }
 
-    /// Iterates over the slots of a block that have an entry.
+    /// Iterates over the slots of a block of this table that have an entry. It stays meanwhile.
     pub(super) fn slots_in(&self, block: Block) -> impl Iterator<Item = usize> + use<> {
         (0..=self.mask()).flat_map(move |group| {
             // SAFETY: as said above; the tags are read here.
