@@ -21,7 +21,6 @@ mod group_unsafe;
 mod groups;
 mod growing_unsafe;
 pub(crate) mod hash_range;
-mod least_hashes;
 pub(crate) mod lent;
 pub(crate) mod lists;
 #[cfg(test)]
@@ -29,6 +28,7 @@ mod made;
 mod marks_unsafe;
 mod needs;
 pub(crate) mod panes;
+mod part_hashes;
 pub(crate) mod place;
 pub(crate) mod probing_unsafe;
 pub(crate) mod raw_table_unsafe;

@@ -10,9 +10,9 @@ use alluvium_pagestore::{Key, Result, State, Time};
 
 use crate::contract::by_hash::{ByHash, VisitRun};
 use crate::contract::table::Cursor;
-use crate::heap::least_hashes::LeastHashes;
 use crate::heap::lists::reading::record_elements;
 use crate::heap::lists::{HeapLists, List};
+use crate::heap::part_hashes::LeastHashes;
 
 /// Where the last call began that has left lists of one hash to the next. So that one does not walk over all before
 /// them again, however many they are.

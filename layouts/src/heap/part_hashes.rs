@@ -1,4 +1,9 @@
-//! The least of any number of hashes, each once, in memory of one size.
+//! Hashes of the entries of a part of a table: all of them, or the least, each once, in memory of one size.
+
+use alluvium_pagestore::rounded;
+
+use super::raw_table_unsafe::RawTable;
+use crate::support::record_type_unsafe::RecordRef;
 
 /// Most hashes that are kept.
 const KEPT_MAX: usize = 128;
@@ -63,6 +68,41 @@ impl LeastHashes {
         if kept > KEPT_MAX {
             self.greatest = self.as_slice().last().copied();
         }
+    }
+}
+
+impl RawTable {
+    /// Returns the hashes of entries from `place` to `last`, those of the part at `place`, sorted; and the place of the
+    /// next part, if that is not after `last`. The caller books what they take: see
+    /// [`hashes_bytes`](Self::hashes_bytes).
+    pub fn hashes_at(&self, place: u64, last: u64) -> (Vec<u64>, Option<u64>) {
+        let (index, next) = self.part_at(place);
+        let mut hashes = Vec::with_capacity(index.map_or(0, |index| self.len_at(index)));
+        let is_asked = |hash: &u64| (place..=last).contains(&self.range.place(*hash));
+        let entries = index.into_iter().flat_map(|index| self.entries_at(index));
+        hashes.extend(entries.map(RecordRef::hash).filter(is_asked));
+        hashes.sort_unstable();
+        (hashes, next.filter(|next| *next <= last))
+    }
+
+    /// Finds the hashes of entries from `place` to `last`, the least of those of the part at `place`, each once. Returns the
+    /// place to go on at, if that is not after `last`. Cost: a look at each entry of the part.
+    pub fn least_hashes(&self, place: u64, last: u64, found: &mut LeastHashes) -> Option<u64> {
+        let (index, next) = self.part_at(place);
+        let is_asked = |hash: &u64| (place..=last).contains(&self.range.place(*hash));
+        let entries = index.into_iter().flat_map(|index| self.entries_at(index));
+        entries.map(RecordRef::hash).filter(is_asked).for_each(|hash| found.add(hash));
+        let next = match found.end() {
+            Some(greatest) => self.range.place(greatest).checked_add(1 << self.range.same_bits()),
+            None => next,
+        };
+        next.filter(|next| *next <= last)
+    }
+
+    /// Returns the memory of the hashes of the part at `place`.
+    pub fn hashes_bytes(&self, place: u64) -> u64 {
+        let index = self.part_at(place).0;
+        rounded(index.map_or(0, |index| self.len_at(index)) * size_of::<u64>()) as u64
     }
 }
 
