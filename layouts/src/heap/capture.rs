@@ -165,10 +165,6 @@ impl HeapCore {
 
     /// Does a bounded share; the image at the end.
     pub(super) fn continue_capture(&mut self, blobs: &BlobWriter) -> Result<Option<StateImage>> {
-        self.share(blobs).map_err(|error| error.with("state", &self.context.name))
-    }
-
-    fn share(&mut self, blobs: &BlobWriter) -> Result<Option<StateImage>> {
         self.plan_capture();
         let account = &self.context.account;
         let is_short = account.available() < account.limit() / 8;

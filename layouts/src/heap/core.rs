@@ -463,7 +463,7 @@ impl Upkeep for HeapCore {
     }
 
     fn continue_checkpoint(&mut self, blobs: &mut BlobWriter) -> Result<Option<StateImage>> {
-        self.continue_capture(blobs)
+        self.continue_capture(blobs).map_err(|error| error.with("state", &self.context.name))
     }
 
     fn checkpointed(&mut self, outcome: CheckpointOutcome) {

@@ -68,10 +68,6 @@ impl<K: Key, E: State> HeapLists<K, E> {
 
     /// Does a bounded share; the image at the end.
     pub(crate) fn continue_capture(&mut self, blobs: &BlobWriter) -> Result<Option<StateImage>> {
-        self.share(blobs).map_err(|error| error.with("state", &self.context.name))
-    }
-
-    fn share(&mut self, blobs: &BlobWriter) -> Result<Option<StateImage>> {
         self.remembered.plan();
         self.drop_some_left();
         let Self { buckets, purged, remembered, reading, .. } = self;

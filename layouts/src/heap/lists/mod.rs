@@ -479,7 +479,7 @@ impl<K: Key, E: State> Upkeep for HeapLists<K, E> {
     }
 
     fn continue_checkpoint(&mut self, blobs: &mut BlobWriter) -> Result<Option<StateImage>> {
-        self.continue_capture(blobs)
+        self.continue_capture(blobs).map_err(|error| error.with("state", &self.context.name))
     }
 
     fn checkpointed(&mut self, outcome: CheckpointOutcome) {
