@@ -73,7 +73,7 @@ impl Snapshot<KeptNote> {
             let what = "what a checkpoint keeps of notes that change";
             return Err(account.over_budget(KEPT_BYTES, what));
         }
-        let Some(place) = self.next() else {
+        let Some(place) = self.next else {
             return self.take_kept(|kept| kept.before.iter().try_for_each(&mut *take));
         };
         let (part, end) = notes.part_at(place);

@@ -19,12 +19,12 @@ const KEPT_BYTES_MAX: u64 = 4 << 10;
 /// The entries of a table at a barrier. Of a key whose entry has changed since, a `T` says what it had.
 #[derive(Debug)]
 pub(crate) struct Snapshot<T> {
-    range: HashRange,
+    pub range: HashRange,
     /// The first place that was not taken; `None` if all were.
-    next: Option<u64>,
-    kept: EntryTable<T>,
+    pub next: Option<u64>,
+    pub kept: EntryTable<T>,
     /// For what kept entries own.
-    booked: Booked,
+    pub booked: Booked,
     /// Whether something changed that could not be kept.
     is_lost: bool,
 }
@@ -51,7 +51,11 @@ impl<T: Keyed> Snapshot<T> {
         }
         // Booked before the table grows into it.
         self.booked.charge(bytes);
-        self.kept.insert(hash, make).is_ok()
+        let is_kept = self.kept.insert(hash, make).is_ok();
+        if !is_kept {
+            self.booked.give_some_back(bytes);
+        }
+        is_kept
     }
 
     /// Gives all of it up: what is read from now on is not what was there.
@@ -75,12 +79,7 @@ impl<T: Keyed> Snapshot<T> {
         self.is_lost
     }
 
-    /// Where the part begins that is to be taken next; `None` if all were.
-    pub fn next(&self) -> Option<u64> {
-        self.next
-    }
-
-    /// Takes a part, which begins at [`next`](Snapshot::next) and ends before `end`: gives those of its entries, which come
+    /// Takes a part, which begins at `next` and ends before `end`: gives those of its entries, which come
     /// with their hashes, that have not changed to `take`. `is` finds what was kept of one.
     pub fn take<R>(
         &mut self,

@@ -69,7 +69,7 @@ impl RecordSnapshot {
         table: Option<&RecordTable>,
         take: &mut dyn FnMut(RecordRef<'_>) -> Result<()>,
     ) -> Result<bool> {
-        let Some(place) = self.of.next() else {
+        let Some(place) = self.of.next else {
             return self.of.take_kept(|kept| match kept.is_record {
                 true => take(kept.owned.get().record()),
                 false => Ok(()),

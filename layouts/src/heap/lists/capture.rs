@@ -132,7 +132,7 @@ impl<K: Key, E: State> HeapLists<K, E> {
     pub(crate) fn let_go(&mut self, bucket: Time, hash: u64, key: &K, records: &Records) {
         let mut live = records.of(self.remembered.epoch());
         let captured = self.buckets.get_mut(bucket).and_then(|b| b.captured.as_mut());
-        let note = captured.and_then(|it| it.notes.find_mut(hash, |note| note.key == *key));
+        let note = captured.and_then(|it| it.of.kept.find_mut(hash, |note| note.key == *key));
         if let Some(note) = note.filter(|note| !note.is_gone)
             && self.reading.is_some()
         {
@@ -152,12 +152,12 @@ impl<K: Key, E: State> HeapLists<K, E> {
     pub(crate) fn keep(&mut self, bucket: Time, hash: u64, key: &K, list: Vec<E>) {
         let captured = self.buckets.get_mut(bucket).and_then(|b| b.captured.as_mut());
         let Some(captured) = captured else { return };
-        let note = captured.notes.find_mut(hash, |note| note.key == *key);
+        let note = captured.of.kept.find_mut(hash, |note| note.key == *key);
         if let Some(note) = note.filter(|note| note.left.is_none() && note.from < note.until) {
             // What was booked for it in the bucket was given back when it was taken out.
             let bytes = list.heap_bytes() as u64;
             note.left = Some((0, list));
-            captured.booked.charge(bytes);
+            captured.of.booked.charge(bytes);
         }
     }
 
@@ -168,20 +168,20 @@ impl<K: Key, E: State> HeapLists<K, E> {
         else {
             return;
         };
-        let note = captured.notes.find_mut(hash, |note| key.is(&note.key));
+        let note = captured.of.kept.find_mut(hash, |note| key.is(&note.key));
         let note = note.filter(|note| note.left.is_none() && note.from < note.until);
         let list = lists.find(hash, |list| key.is(&list.key));
         let (Some(note), Some(list)) = (note, list) else { return };
         let due = &list.elements[note.from..note.until];
         let owned: usize = if E::NO_HEAP { 0 } else { due.iter().map(E::heap_bytes).sum() };
         let most = (rounded(size_of_val(due)) + owned) as u64;
-        if captured.booked.account().available() < most + FREE_BYTES {
+        if captured.of.booked.account().available() < most + FREE_BYTES {
             return self.read_rest();
         }
         let copy = due.to_vec();
         let bytes = copy.heap_bytes() as u64;
         note.left = Some((note.from, copy));
-        captured.booked.charge(bytes);
+        captured.of.booked.charge(bytes);
     }
 
     /// A bucket is gone: gives it to the checkpoint that has not read it, or back.
@@ -236,7 +236,7 @@ impl<K: Key, E: State> HeapLists<K, E> {
         self.buckets.for_each_mut(&mut |bucket| {
             notes_left.extend(bucket.captured.take().map(|captured| *captured));
         });
-        self.notes_left.retain(|captured| !captured.notes.is_empty());
+        self.notes_left.retain(|captured| !captured.of.kept.is_empty());
     }
 
     /// Drops a part of what checkpoints that were given up have left; says whether there was something.

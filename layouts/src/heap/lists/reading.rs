@@ -18,12 +18,13 @@ use std::rc::Rc;
 
 use alluvium_pagestore::{Account, HeapSize, Key, Lookup, MemoryKind, Result, State, Time};
 
-use crate::checkpoint::{FREE_BYTES, Recording};
-use crate::heap::entry_table_unsafe::{EntryTable, Keyed};
+use crate::checkpoint::Recording;
+use crate::heap::entry_table_unsafe::Keyed;
 use crate::heap::hash_range::HashRange;
 use crate::heap::lists::records::{Due, Record, Records};
 use crate::heap::lists::{Bucket, List, add_record, drop_part};
 use crate::heap::place::Place;
+use crate::heap::snapshot::Snapshot;
 use crate::restore::full_image::name_large;
 use crate::support::booked::Booked;
 use crate::support::by_time_unsafe::ByTime;
@@ -57,17 +58,12 @@ pub(crate) struct Source<'a, K, E> {
     pub purged: &'a mut Vec<Bucket<K, E>>,
 }
 
-/// What is to be read of a bucket still.
+/// What is to be read of a bucket still. Its notes tell of lists that have changed since the barrier.
 #[derive(Debug)]
 pub struct Captured<K, E> {
-    pub range: HashRange,
-    /// The first place whose part was not read.
-    pub next: Option<u64>,
+    pub(crate) of: Snapshot<Note<K, E>>,
     /// Notes of the parts before this place are written.
     pub written: u64,
-    pub notes: EntryTable<Note<K, E>>,
-    /// For what notes own.
-    pub(crate) booked: Booked,
 }
 
 /// Elements of a list that are to be written: of the list itself, if it is where it was.
@@ -94,66 +90,55 @@ impl<K: Key, E: 'static> Keyed for Note<K, E> {
 
 impl<K: Key, E: State> Captured<K, E> {
     pub fn new(account: &Rc<Account>, range: HashRange) -> Self {
-        let notes = EntryTable::new(account.clone(), range);
-        let booked = Booked::buffers(account.clone(), 0);
-        Self { range, next: Some(0), written: 0, notes, booked }
+        Self { of: Snapshot::new(account, range), written: 0 }
     }
 
     /// Whether a list has to be noted before it changes.
     pub fn wants<Q: Lookup<K> + ?Sized>(&self, hash: u64, key: &Q) -> bool {
-        self.next.is_some_and(|next| self.range.place(hash) >= next)
-            && self.notes.find(hash, |note| key.is(&note.key)).is_none()
+        self.of.wants(hash, |note| key.is(&note.key))
     }
 
     /// Notes what is to be written of a list of `len` elements; says whether there was room.
     pub fn note(&mut self, hash: u64, key: K, len: usize, due: Due) -> bool {
         let bytes = key.heap_bytes() as u64;
-        if self.booked.account().available() < bytes + FREE_BYTES {
-            return false;
-        }
-        // Booked before the table grows into it.
-        self.booked.charge(bytes);
         let Due { from, keeps } = due;
         let (has_begun, is_gone) = (false, false);
         let make = || Note { key, from, until: len, keeps, left: None, has_begun, is_gone };
-        let is_made = self.notes.insert(hash, make).is_ok();
-        if !is_made {
-            self.booked.give_some_back(bytes);
-        }
-        is_made
+        self.of.keep(hash, bytes, make)
     }
 
     /// The key of a note that is to be written now, if there is one.
     fn noted(&mut self) -> Option<K> {
-        let is_due = |place: u64| self.next.is_none_or(|next| place < next);
+        let Snapshot { next, kept, range, .. } = &self.of;
+        let is_due = |place: u64| next.is_none_or(|next| place < next);
         let mut place = Some(self.written).filter(|place| is_due(*place));
         while let Some(at) = place {
-            let (part, after) = self.notes.part_at(at);
-            let is_it = |note: &&Note<K, E>| is_due(self.range.place(note.hash_of_key()));
+            let (part, after) = kept.part_at(at);
+            let is_it = |note: &&Note<K, E>| is_due(range.place(note.hash_of_key()));
             if let Some(note) = part.iter().find(is_it) {
                 return Some(note.key.clone());
             }
             place = after.filter(|after| is_due(*after));
-            self.written = place.or(self.next).unwrap_or(u64::MAX);
+            self.written = place.or(*next).unwrap_or(u64::MAX);
         }
         None
     }
 
     fn forget(&mut self, hash: u64, key: &K) {
-        let Some(note) = self.notes.remove(hash, |note| note.key == *key) else { return };
+        let Some(note) = self.of.kept.remove(hash, |note| note.key == *key) else { return };
         let bytes = note.heap_bytes();
         drop(note);
-        self.booked.give_some_back(bytes);
+        self.of.booked.give_some_back(bytes);
     }
 
     /// Of a checkpoint that was given up: drops a part of the notes; says whether there was one. What panics when it is
     /// dropped does so for nobody.
     pub fn drop_step(&mut self) -> bool {
-        let Some(part) = self.notes.take_part() else { return false };
+        let Some(part) = self.of.kept.take_part() else { return false };
         for note in part {
             let bytes = note.heap_bytes();
             let _panic = catch_unwind(AssertUnwindSafe(|| drop(note)));
-            self.booked.give_some_back(bytes);
+            self.of.booked.give_some_back(bytes);
         }
         true
     }
@@ -259,7 +244,8 @@ impl<K: Key, E: State> Reading<K, E> {
         let Some(captured) = slot else { return Ok(false) };
         if let Some(key) = captured.noted() {
             let hash = key.key_hash();
-            let note = captured.notes.find_mut(hash, |note| note.key == key).expect("found above");
+            let note =
+                captured.of.kept.find_mut(hash, |note| note.key == key).expect("found above");
             let mut there = match note.is_gone {
                 true => None,
                 false => lists.find_mut(hash, |list| list.key == key),
@@ -295,7 +281,7 @@ impl<K: Key, E: State> Reading<K, E> {
             }
             return Ok(true);
         }
-        let Some(next) = captured.next else {
+        let Some(next) = captured.of.next else {
             *slot = None;
             return Ok(false);
         };
@@ -303,7 +289,7 @@ impl<K: Key, E: State> Reading<K, E> {
         for list in part {
             let hash = list.hash_of_key();
             let is_new = self.range.place(hash) >= next;
-            if !is_new || captured.notes.find(hash, |note| note.key == list.key).is_some() {
+            if !is_new || captured.of.kept.find(hash, |note| note.key == list.key).is_some() {
                 continue;
             }
             let due = self.due(list, to.epoch(), to.anew());
@@ -326,7 +312,7 @@ impl<K: Key, E: State> Reading<K, E> {
                 from += record.elements as usize;
             }
         }
-        captured.next = end;
+        captured.of.next = end;
         Ok(true)
     }
 }
