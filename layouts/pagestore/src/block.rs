@@ -189,8 +189,11 @@ mod tests {
         let lists: Vec<Vec<String>> =
             (0..20).map(|n| (0..n).map(|m| "x".repeat(m * 7 % 40)).collect()).collect();
         let keys: Vec<String> = (0..20).map(|n| format!("{n:020}")).collect();
-        let entry = |(key, list)| BorrowedEntry { key, rank: 1, elements: Vec::iter(list) };
-        let entries: Vec<_> = keys.iter().zip(&lists).map(entry).collect();
+        let entries: Vec<_> = keys
+            .iter()
+            .zip(&lists)
+            .map(|(key, list)| BorrowedEntry { key, rank: 1, elements: list.iter() })
+            .collect();
         let mut bytes = AlignedVec::new();
         encode(&mut bytes, &entries).unwrap();
         let taken = |entries: &Vec<BlockEntry<String, String>>| {

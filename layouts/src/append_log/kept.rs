@@ -99,8 +99,7 @@ impl ListsCore {
             if !self.packs() && self.begin_packing() {
                 continue;
             }
-            let missing = wanted - self.account.available() - elastic;
-            if !self.merge_for_room()? && !self.write_for_room(missing)? {
+            if !self.merge_for_room()? && !self.write_for_room(wanted)? {
                 let what = "an element, and reading what is there,";
                 return Err(self.account.over_budget(wanted - elastic.min(wanted), what));
             }
@@ -149,9 +148,7 @@ impl ListsCore {
 
     /// Whether what is kept is there, and so much more.
     pub(super) fn has_kept(&mut self, more: u64) -> bool {
-        let kept = self.kept_now();
-        let room = self.account.available() + self.elastic_bytes() + kept.elastic;
-        room >= self.wanted(&kept) + more
+        self.spare_bytes() >= i128::from(more)
     }
 
     /// What is kept with so many bytes more to be named, and for one more run to be read.
@@ -356,23 +353,36 @@ impl ListsCore {
         Ok(count(self) < before)
     }
 
-    /// Writes lists and drops them, as what is kept for a run that is not written is more than what one takes that is; at
-    /// least until so many bytes more are free, if there is as much. Says whether less is in memory now.
+    /// Writes lists and drops them, as what is kept for a run that is not written is more than what one takes that is: until
+    /// what is `wanted` is free, if it can be. Says whether less is in memory now, or more is free beside what is kept. Nothing
+    /// is done where small buckets are packed: little is kept for those, and each write makes a level.
     ///
     /// # Errors
     /// Those of storage.
     #[cold]
-    fn write_for_room(&mut self, missing: u64) -> Result<bool> {
-        let before = self.unwritten_bytes();
-        // Some slices at once: whoever appends to new ones asks again soon.
-        let wanted = self.account.available() + missing.max(self.growth_bytes());
-        if let Err(error) = self.make_room(wanted, "writing lists")
+    fn write_for_room(&mut self, wanted: u64) -> Result<bool> {
+        if self.packs() {
+            return Ok(false);
+        }
+        let (before, spare) = (self.unwritten_bytes(), self.spare_bytes());
+        let free = self.account.available();
+        let missing = wanted.saturating_sub(free + self.elastic_bytes());
+        // Many slices at once: whoever appends to new ones asks again soon.
+        let more = missing.max(self.account.limit() / 16);
+        if let Err(error) = self.make_room(free.saturating_add(more), "writing lists")
             && error.kind() != ErrorKind::OverBudget
         {
             return Err(error);
         }
         self.kept = None;
-        Ok(self.unwritten_bytes() < before)
+        Ok(self.unwritten_bytes() < before || self.spare_bytes() > spare)
+    }
+
+    /// What is free beside what is kept; less than nothing, if that is not all there.
+    fn spare_bytes(&mut self) -> i128 {
+        let kept = self.kept_now();
+        let room = self.account.available() + self.elastic_bytes() + kept.elastic;
+        i128::from(room) - i128::from(self.wanted(&kept))
     }
 
     /// What lists in memory and their heads take.

@@ -50,6 +50,8 @@ fn slices_are_written_before_one_is_refused() {
         }
         // Where some have gone others come.
         lists.purge(Time(100), usize::MAX).unwrap();
+        // What was dropped is free once the helper has done that, and its answers were taken in.
+        ground.wait_for_helper();
         while lists.tick(1_000).unwrap() > 0 {}
         let more = fill(&mut lists, slices);
         assert!(more >= slices + 90, "{more} of {slices}");
