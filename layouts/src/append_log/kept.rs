@@ -355,13 +355,13 @@ impl ListsCore {
 
     /// Writes lists and drops them, as what is kept for a run that is not written is more than what one takes that is: until
     /// what is `wanted` is free, if it can be. Says whether less is in memory now, or more is free beside what is kept. Nothing
-    /// is done where small buckets are packed: little is kept for those, and each write makes a level.
+    /// is done where small buckets may be packed: little is kept for those, and what is written before is not packed.
     ///
     /// # Errors
     /// Those of storage.
     #[cold]
     fn write_for_room(&mut self, wanted: u64) -> Result<bool> {
-        if self.packs() {
+        if self.packed.is_some() && self.sizes.packs_slices {
             return Ok(false);
         }
         let (before, spare) = (self.unwritten_bytes(), self.spare_bytes());
