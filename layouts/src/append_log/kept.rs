@@ -361,7 +361,7 @@ impl ListsCore {
     /// Those of storage.
     #[cold]
     fn write_for_room(&mut self, wanted: u64) -> Result<bool> {
-        if self.packed.is_some() && self.sizes.packs_slices {
+        if self.may_pack() {
             return Ok(false);
         }
         let (before, spare) = (self.unwritten_bytes(), self.spare_bytes());
@@ -376,6 +376,11 @@ impl ListsCore {
         }
         self.kept = None;
         Ok(self.unwritten_bytes() < before || self.spare_bytes() > spare)
+    }
+
+    /// Whether slices may be packed, now or later.
+    pub(super) fn may_pack(&self) -> bool {
+        self.packed.is_some() && self.sizes.packs_slices
     }
 
     /// What is free beside what is kept; less than nothing, if that is not all there.

@@ -138,7 +138,7 @@ impl Asked<'_> {
         }
         let mut parts = match is_packed {
             true => self.packed(lists, slices),
-            false => self.in_runs(lists, slices),
+            false => self.in_runs(lists, slices, memory),
         };
         // A slice that comes, of which parts are written if it is long.
         let comes = one.min(lists.sizes.batch_bytes);
@@ -176,16 +176,23 @@ impl Asked<'_> {
         (bytes / u128::from(sample.len().max(1))) as u64
     }
 
-    /// Slices that have a run of their own each: all are written before one is refused.
-    fn in_runs(&self, lists: &mut ListsCore, slices: u64) -> MemoryParts {
+    /// Slices that have a run of their own each. Where nothing is packed all are written before one is refused; else some are
+    /// in memory, as long as three fourths of it have room for them.
+    fn in_runs(&self, lists: &mut ListsCore, slices: u64, memory: u64) -> MemoryParts {
+        let one = BUCKET_BYTES + self.slice.in_memory;
+        let most = memory.saturating_sub(lists.sizes.want_free) / one;
+        let unwritten = if lists.may_pack() { slices.min(most) } else { 0 };
+        let written = slices - unwritten;
         let blocks = self.slice.counted.div_ceil(lists.sizes.block_bytes as u64);
         let described = rounded(blocks as usize * size_of::<BlockAt>())
             + rounded(size_of::<SegmentInfo>() + 64);
         let described = described as u64;
         let each = BUCKET_BYTES + RUN_BYTES + described;
         MemoryParts {
-            directories: slices * each,
-            work: lists.kept_with(slices * (NAMED_BYTES + described)),
+            records: unwritten * (one - self.slice.elastic),
+            directories: written * each,
+            work: lists
+                .kept_with(written * (NAMED_BYTES + described) + unwritten * UNWRITTEN_BYTES),
             ..MemoryParts::default()
         }
     }
