@@ -17,6 +17,7 @@ use super::checkpoint::PutStored;
 use super::config::{Sizes, TABLE_FILES, WindowSegments};
 use super::cuts::Cuts;
 use super::fold::Fold;
+use super::fold_by_source::BySource;
 use super::fund::Fund;
 use super::gathering::ErasedGathering;
 use super::merging::Merging;
@@ -64,6 +65,8 @@ pub struct SegmentsCore {
     pub(super) ahead: Ahead,
     /// Where a fold that ran out of fuel goes on.
     pub(super) folding: Option<Fold>,
+    /// Of the last fold, if there was no room for all its sources.
+    pub(super) by_source: Option<BySource>,
     /// What a fold in memory gathers.
     pub(super) gathering: Box<dyn ErasedGathering>,
     /// Changes whenever parts of slices move between memory and storage.
@@ -148,6 +151,7 @@ impl SegmentsCore {
             forgotten: VecDeque::new(),
             ahead: Ahead::default(),
             folding: None,
+            by_source: None,
             gathering: gathering(sizes.fold_bytes),
             arrangement: 0,
             jobs: 0,

@@ -63,9 +63,18 @@ impl<K: Key, A: State> SegmentPanes<K, A> {
         if cursor.version != 0 {
             return Err(self.core.cannot_go_on());
         }
+        // Without asking others for the memory that they did not have.
+        let goes_on = self.core.goes_by_source(cursor.position);
+        if goes_on && self.fold_by_source(&slices, cursor, fuel, visit)? {
+            return Ok(());
+        }
         let mut fold = match self.core.resume(slices.clone(), cursor.position, false) {
             Ok(fold) => fold,
-            Err(refused) => return self.fold_by_source(&slices, cursor, fuel, visit, refused),
+            Err(refused) if refused.kind() == ErrorKind::OverBudget => {
+                let folded = self.fold_by_source(&slices, cursor, fuel, visit)?;
+                return if folded { Ok(()) } else { Err(refused) };
+            }
+            Err(error) => return Err(error),
         };
         let done = self.walk(&mut fold, u64::MAX, cursor, fuel, visit);
         self.core.leave_fold(fold, done.is_ok() && !cursor.done);

@@ -7,14 +7,24 @@
 
 use std::ops::Range;
 
-use alluvium_pagestore::{Error, ErrorKind, Key, MemoryKind, Result, State, Time};
+use alluvium_pagestore::{ErrorKind, Key, Result, State, Time};
 
 use super::core::SegmentsCore;
 use super::gathering::Gathering;
 use super::source::{Reads, Source};
 use super::table::SegmentPanes;
 use crate::contract::table::Cursor;
+use crate::support::booked::Booked;
 use crate::support::patient_reads::PatientReads;
+
+/// A fold that went by source, as far as the next call has to know.
+#[derive(Clone, Copy, Debug)]
+pub struct BySource {
+    /// Where parts of slices were.
+    arrangement: u64,
+    /// Bits of places that tell ranges apart of which each has room.
+    depth: u32,
+}
 
 /// A part of a slice: its slot, and which of its parts that is.
 #[derive(Clone, Copy)]
@@ -25,10 +35,7 @@ enum Part {
 }
 
 impl<K: Key, A: State> SegmentPanes<K, A> {
-    /// Goes on with a fold that had no room, as `refused` says.
-    ///
-    /// # Errors
-    /// `refused` if there is no room for this either.
+    /// Goes on with a fold for which there is no room; says whether there was for this.
     #[cold]
     pub(super) fn fold_by_source(
         &mut self,
@@ -36,10 +43,10 @@ impl<K: Key, A: State> SegmentPanes<K, A> {
         cursor: &mut Cursor,
         fuel: usize,
         visit: &mut dyn FnMut(&K, A) -> Result<()>,
-        refused: Error,
-    ) -> Result<()> {
-        if !self.core.gathering.has_room() || refused.kind() != ErrorKind::OverBudget {
-            return Err(refused);
+    ) -> Result<bool> {
+        let known = self.core.by_source.take().filter(|_| cursor.position > 0);
+        if !self.core.gathering.has_room() {
+            return Ok(false);
         }
         // Both take what is kept for folds.
         self.core.drop_fold();
@@ -48,37 +55,48 @@ impl<K: Key, A: State> SegmentPanes<K, A> {
             // Making room moves parts to storage.
             Ok(()) if self.core.largest_source_bytes(slices) <= bytes => {}
             Err(error) if error.kind() != ErrorKind::OverBudget => return Err(error),
-            _ => return Err(refused),
+            _ => return Ok(false),
         }
         let account = self.core.account.clone();
-        account.charge(MemoryKind::Buffers, bytes);
-        let folded = self.gather_by_source(slices, cursor, fuel, visit);
+        let booked = Booked::buffers(account.clone(), bytes);
+        let least = self.depth_by_source(slices);
+        let mut depth = known.map_or(least, |known| known.depth.max(least));
+        let folded = self.gather_by_source(slices, (&mut depth, least), cursor, fuel, visit);
         self.core.gathering.give_up(&account);
-        account.release(MemoryKind::Buffers, bytes);
+        drop(booked);
         self.core.book_left();
-        if folded? { Ok(()) } else { Err(refused) }
+        let arrangement = self.core.arrangement;
+        let has_room = matches!(folded, Ok(true));
+        self.core.by_source = has_room.then_some(BySource { arrangement, depth });
+        folded
     }
 
     /// Gathers and visits ranges of places until the fuel is spent; says whether they had room.
     fn gather_by_source(
         &mut self,
         slices: &Range<Time>,
+        (depth, least): (&mut u32, u32),
         cursor: &mut Cursor,
         fuel: usize,
         visit: &mut dyn FnMut(&K, A) -> Result<()>,
     ) -> Result<bool> {
-        let (mut depth, mut spent) = (self.depth_by_source(slices), 0);
+        let parts = self.core.parts_of(slices);
+        let mut spent = 0;
         while !cursor.done && spent < fuel.max(1) {
             let first = cursor.position;
-            let last = first | u64::MAX.unbounded_shr(depth);
-            let Some(looked_at) = self.gather_places(slices, first, last)? else {
+            let last = first | u64::MAX.unbounded_shr(*depth);
+            let Some(looked_at) = self.gather_places(&parts, first, last)? else {
                 if first == last {
                     return Ok(false);
                 }
-                depth += 1;
+                *depth += 1;
                 continue;
             };
-            spent += looked_at.max(1);
+            // Each part is looked at, and an image of most of the runs is read.
+            spent += looked_at.max(parts.len()).max(1);
+            if looked_at < parts.len() {
+                *depth = least.max(depth.saturating_sub(1));
+            }
             self.visit_gathered(cursor, visit)?;
             match last.checked_add(1) {
                 Some(place) => cursor.position = place,
@@ -99,13 +117,7 @@ impl<K: Key, A: State> SegmentPanes<K, A> {
 
     /// Gathers what the slices have from one place to another, and says how many entries that was; none if there was no
     /// room.
-    fn gather_places(
-        &mut self,
-        slices: &Range<Time>,
-        first: u64,
-        last: u64,
-    ) -> Result<Option<usize>> {
-        let parts = self.core.parts_of(slices);
+    fn gather_places(&mut self, parts: &[Part], first: u64, last: u64) -> Result<Option<usize>> {
         let (core, merge): (&mut SegmentsCore, _) = (&mut self.core, &self.merge);
         let SegmentsCore { slots, range, gathering, account, types, stats, reads, .. } = core;
         let gathering = gathering.as_any().downcast_mut::<Gathering<K, A>>();
@@ -141,7 +153,7 @@ impl<K: Key, A: State> SegmentPanes<K, A> {
         };
         let mut added = Ok(());
         for part in parts {
-            match add_part(part) {
+            match add_part(*part) {
                 Ok(true) => {}
                 Ok(false) => fits = false,
                 Err(error) => added = Err(error),
@@ -177,6 +189,11 @@ impl<K: Key, A: State> SegmentPanes<K, A> {
 }
 
 impl SegmentsCore {
+    /// Whether a fold from this place on went by source, and nothing has moved since.
+    pub(super) fn goes_by_source(&self, position: u64) -> bool {
+        position > 0 && self.by_source.is_some_and(|last| last.arrangement == self.arrangement)
+    }
+
     /// The parts of slices, the oldest first.
     fn parts_of(&self, slices: &Range<Time>) -> Vec<Part> {
         let slots = self.by_time.range(slices.clone()).map(|(_, slot)| *slot as usize);
