@@ -462,6 +462,7 @@ impl<B: Booking> RunCursor<B> {
         }
         let mut block = self.next_block;
         if self.has_room_beside() {
+            debug_assert!(self.ahead.as_ref().is_none_or(|ahead| ahead.block == block));
             let here = self.entries.take();
             self.beside_bytes = here.as_ref().map_or(0, |here| here.bytes());
             let loaded = self.load(block);

@@ -1,5 +1,6 @@
 //! Clearing a list of a packed slice without unpacking it: where the slice has nothing of the list, or nothing else.
 
+use alluvium_pagestore::block::Room;
 use alluvium_pagestore::{ErrorKind, Result, Time};
 
 use crate::append_log::core::ListsCore;
@@ -35,7 +36,15 @@ impl ListsCore {
         let Some((_, records)) = read.and_then(|mut all| all.pop()) else { return Ok(Share::Some) };
         let mut own = 0;
         for payload in &records.payloads {
-            let block = self.list_type.decode(payload)?;
+            let mut more = |bytes: u64| -> Result<u64> {
+                Err(self.account.over_budget(bytes, "a record of a packed slice"))
+            };
+            let mut room = Room { bytes: decoded, more: &mut more };
+            let block = match self.list_type.decode_within(payload, &mut room) {
+                // An element takes more than is free for it here.
+                Err(error) if error.kind() == ErrorKind::OverBudget => return Ok(Share::Some),
+                block => block?,
+            };
             let entries = (0..block.len()).filter(|at| block.key(*at) == key);
             own += entries.map(|at| block.elements(at).len() as u64).sum::<u64>();
         }
