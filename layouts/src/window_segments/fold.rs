@@ -76,6 +76,7 @@ impl<K: Key, A: State> SegmentPanes<K, A> {
             }
             Err(error) => return Err(error),
         };
+        self.core.by_source = None;
         let done = self.walk(&mut fold, u64::MAX, cursor, fuel, visit);
         self.core.leave_fold(fold, done.is_ok() && !cursor.done);
         done

@@ -66,8 +66,8 @@ impl<K: Key, A: State> SegmentPanes<K, A> {
         drop(booked);
         self.core.book_left();
         let arrangement = self.core.arrangement;
-        let has_room = matches!(folded, Ok(true));
-        self.core.by_source = has_room.then_some(BySource { arrangement, depth });
+        let goes_on = matches!(folded, Ok(true)) && !cursor.done;
+        self.core.by_source = goes_on.then_some(BySource { arrangement, depth });
         folded
     }
 
