@@ -38,6 +38,8 @@ pub struct HybridLog {
     cold_entries: Option<u64>,
     #[serde(skip)]
     joins_always: bool,
+    #[serde(skip)]
+    partition_hashes: Option<usize>,
 }
 
 /// When records that stay cold move to sorted runs: `true`, `false` or `"automatic"` in a configuration.
@@ -248,6 +250,14 @@ impl HybridLog {
         self
     }
 
+    /// Has partitions of runs have so many hashes at most, so that a merge has parts of few records: for tests.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn partition_hashes(mut self, most: usize) -> Self {
+        self.partition_hashes = Some(most);
+        self
+    }
+
     #[cfg(test)]
     pub(super) fn has_hash_bits(&self) -> bool {
         self.hash_bits.is_some()
@@ -379,6 +389,7 @@ impl HybridLog {
             cold_runs_from: self.cold_runs.map_or(BY_THEMSELVES_MIN, |_| 0),
             cold_entries: self.cold_entries,
             joins_always: self.joins_always,
+            partition_hashes: self.partition_hashes,
             calls_per_record: self.checkpoint_pace.unwrap_or(CHECKPOINT_PACE).into(),
             hash_mask: self
                 .hash_bits
@@ -468,6 +479,8 @@ pub struct Sizes {
     pub cold_entries: Option<u64>,
     /// Whether each new entry has segments of the index joined, in tests.
     pub joins_always: bool,
+    /// Hashes of a partition of runs, in tests.
+    pub partition_hashes: Option<usize>,
 }
 
 impl Sizes {

@@ -4,8 +4,9 @@
 //! level to the oldest. [`due`] says what is merged; the design has the simulation that it comes from.
 //!
 //! What it keeps true:
-//! - Levels that are merged stay until all of the merge is there: one that fails, or is given up, changes nothing.
-//! - A merge begins only if memory for all of it can be booked, and gives it back when it ends.
+//! - Levels that are merged stay until all of the merge, or of a [part](parts) of it, is there: one that fails, or is given
+//!   up, changes nothing.
+//! - A merge, or a part of one, begins only if memory for all of it can be booked, and gives it back when it ends.
 //! - Levels that come while a merge goes on are newer than what it writes.
 
 mod cutting;
@@ -141,7 +142,7 @@ pub struct LevelStats {
     pub directory_bytes: u64,
     /// Bytes that merges wrote.
     pub merged_bytes: u64,
-    /// Merges that ended.
+    /// Merges, or parts of them, that ended.
     pub merges: u64,
     /// Nanoseconds of a helper's shares of these.
     pub helper_nanos: u64,
@@ -164,11 +165,9 @@ pub struct Levels {
     merging: Option<Merging>,
     /// Merges in parts that are under way, that of the oldest levels first.
     parted: Vec<Parted>,
-    /// Bytes of a part.
-    part_bytes: u64,
-    /// Keys that have a record that counts, at most.
-    keys_most: u64,
-    /// Memory of a part that is over, for the next one.
+    /// Bytes of a part. None: what partitions that are written have.
+    part_bytes: Option<u64>,
+    /// Memory of a part that is over, for the next one. None where parts are as long as partitions say.
     kept_for_next: Option<Booked>,
     /// Who merges. None: the owner, in its steps.
     helper: Option<Helper>,
@@ -202,8 +201,7 @@ impl Levels {
             next,
             merging,
             parted: Vec::new(),
-            part_bytes: u64::MAX,
-            keys_most: u64::MAX,
+            part_bytes: None,
             kept_for_next: None,
             helper: None,
             leaving: Vec::new(),
@@ -214,11 +212,6 @@ impl Levels {
             cut_memory,
             done,
         }
-    }
-
-    /// So many keys at most have a record that a merge of all levels keeps, now.
-    pub fn has_keys_at_most(&mut self, keys: u64) {
-        self.keys_most = keys;
     }
 
     /// Merges leave it to [`unsynced`](Levels::unsynced) to sync what they write.

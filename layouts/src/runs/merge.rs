@@ -167,6 +167,22 @@ impl Group {
     }
 }
 
+/// Which part of levels a merge takes. It ends with all records of a hash.
+#[derive(Clone, Copy, Debug)]
+pub struct Part {
+    /// The first hash.
+    pub from: u64,
+    /// It ends when so many bytes of records were looked at.
+    pub bytes: u64,
+    /// Or when so many partitions are written; another one ends with it.
+    pub partitions: u64,
+}
+
+impl Part {
+    /// All of them.
+    pub const ALL: Self = Self { from: 0, bytes: u64::MAX, partitions: u64::MAX };
+}
+
 /// A merge under way. Belongs to whoever steps it, a helper's thread for instance.
 #[derive(Debug)]
 pub struct Merge {
@@ -180,8 +196,9 @@ pub struct Merge {
     is_interrupted: bool,
     is_done: bool,
     has_failed: bool,
-    /// After so many bytes of records it ends with their last hash.
+    /// After so many bytes of records, or so many partitions, it ends with their last hash.
     left_bytes: u64,
+    partitions_max: u64,
     /// The first hash that it has left.
     next_hash: Option<u64>,
 }
@@ -212,10 +229,10 @@ impl Merge {
         levels: &[&[RunInfo]],
         sizes: MergeSizes,
     ) -> Result<Self> {
-        Self::of_part((store, state), levels, sizes, (0, u64::MAX))
+        Self::of_part((store, state), levels, sizes, Part::ALL)
     }
 
-    /// [`new`](Merge::new) of a part: from a hash on, about so many bytes of records.
+    /// [`new`](Merge::new) of a part.
     ///
     /// # Errors
     /// As for `new`.
@@ -223,10 +240,10 @@ impl Merge {
         (store, state): (&SegmentStore, u64),
         levels: &[&[RunInfo]],
         sizes: MergeSizes,
-        (from, part_bytes): (u64, u64),
+        part: Part,
     ) -> Result<Self> {
         let at_once = (sizes.read_bytes, sizes.reads_ahead);
-        let open = |runs: &&[RunInfo]| Chain::open_at(store, runs, at_once, from);
+        let open = |runs: &&[RunInfo]| Chain::open_at(store, runs, at_once, part.from);
         let sources = levels.iter().map(open);
         let sources = sources.collect::<Result<_>>()?;
         let writer = RunWriter::new(store.clone(), state, sizes.runs)?;
@@ -239,7 +256,8 @@ impl Merge {
             is_interrupted: false,
             is_done: false,
             has_failed: false,
-            left_bytes: part_bytes,
+            left_bytes: part.bytes,
+            partitions_max: part.partitions,
             next_hash: None,
         })
     }
@@ -295,7 +313,8 @@ impl Merge {
     fn begin_group(&mut self) -> Option<OpenGroup> {
         let source = first_of(&self.sources)?;
         let first = self.sources[source].peek().expect("it has the first record");
-        if self.left_bytes == 0 && first.hash != self.group.hash {
+        let is_enough = self.left_bytes == 0 || self.writer.partitions() >= self.partitions_max;
+        if is_enough && first.hash != self.group.hash {
             self.next_hash = Some(first.hash);
             return None;
         }

@@ -42,17 +42,18 @@ impl RunSizes {
         }
     }
 
-    /// Bytes that the directories of a level take at most, of so many records in so many bytes of files, and reading one.
-    pub(super) fn directories_most(&self, records: u64, bytes: u64) -> u64 {
+    /// Bytes that the directories of so many records take at most, which had so many bytes of files, and reading one. As
+    /// many partitions are written, and another one.
+    pub(super) fn directories_most(&self, records: u64, bytes: u64, written: u64) -> u64 {
         let ranges = u64::from(self.key_groups.div_ceil(self.groups_each)).min(records);
         // Records of other levels come between, so that chunks are less full.
         let chunks = (bytes + bytes / 8) / BLOCK_BYTES as u64;
         let (hashes, most) = (self.partition_hashes as u64, self.chunks_max() as u64);
-        let partitions = ranges + records / hashes + chunks / most + 1;
+        let partitions = (ranges + records / hashes + chunks / most).min(written) + 1;
         // The last block of a partition is not full, and its guide stands behind it.
         let guide = guide::bytes_most(self.partition_hashes, self.chunks_max(), self.is_wide);
-        let written = bytes + partitions * (2 * BLOCK_BYTES + guide) as u64;
-        let files = partitions / PARTITIONS_MAX as u64 + written / self.file_bytes + 1;
+        let bytes = bytes + partitions * (2 * BLOCK_BYTES + guide) as u64;
+        let files = partitions / PARTITIONS_MAX as u64 + bytes / self.file_bytes + 1;
         let reading = directory_bytes(PARTITIONS_MAX) + PARTITIONS_MAX * size_of::<Partition>();
         Run::directory_bytes(partitions, files) + reading as u64
     }

@@ -162,6 +162,8 @@ pub struct RunWriter {
     last_order: Vec<u8>,
     sealed: Vec<RunInfo>,
     unsynced: Vec<UnsyncedRun>,
+    /// Partitions that are over.
+    partitions: u64,
     has_failed: bool,
     built_nanos: u64,
 }
@@ -238,6 +240,7 @@ impl RunWriter {
             last_order: Vec::with_capacity(RunSizes::ORDER_BYTES_MAX),
             sealed: Vec::new(),
             unsynced: Vec::new(),
+            partitions: 0,
             has_failed: false,
             built_nanos: 0,
             sizes,
@@ -258,6 +261,11 @@ impl RunWriter {
         self.refuse(&record)?;
         self.end()?;
         self.push_checked(&record)
+    }
+
+    /// How many partitions are over.
+    pub fn partitions(&self) -> u64 {
+        self.partitions
     }
 
     /// Whether nothing more can be written.
@@ -481,6 +489,7 @@ impl RunWriter {
 
     fn add_to_directory(&mut self, entry: Partition) {
         self.directory.push(entry);
+        self.partitions += 1;
         let info = &mut self.run.as_mut().expect("a partition stands in a file").info;
         info.records += u64::from(entry.records);
         info.marked += u64::from(entry.marked);

@@ -252,6 +252,47 @@ fn what_a_crash_leaves_is_the_last_checkpoint() {
     assert!(files <= named + 24, "{files} files of runs, {named} named: others are removed");
 }
 
+/// Levels are merged a range of hashes at a time: a checkpoint has what was merged and what was not, and an open goes on.
+#[test]
+fn checkpoints_between_the_parts_of_a_merge_are_restored() {
+    let mut run = Run::of(HybridLog::new().cold_runs(true).partition_hashes(64));
+    (0..KEYS).for_each(|key| run.put(key, key));
+    let (mut key, mut within) = (0, 0);
+    let mut until_merged = |run: &mut Run| {
+        let merged = run.table.stats().runs.merged_bytes;
+        for _ in 0..KEYS {
+            key = (key + 7919) % KEYS;
+            match key % 5 {
+                0 => run.take(key),
+                _ => run.put(key, key + run.number),
+            }
+            if run.table.stats().runs.merged_bytes > merged {
+                return;
+            }
+        }
+        panic!("nothing is merged");
+    };
+    let policies = [CrashPolicy::Nothing, CrashPolicy::Subset { seed: 3 }, CrashPolicy::Everything];
+    for nth in 0..100 {
+        until_merged(&mut run);
+        let (image, model) = run.checkpoint(CheckpointOutcome::Committed, |_| ());
+        if image.runs().all(|run| run.cuts.is_empty()) {
+            continue;
+        }
+        within += 1;
+        restored(&run.device.crash(policies[nth % 3]), &run.layout, &image, &model);
+        until_merged(&mut run);
+        run.go_on(&image, model);
+        assert_eq!(entries(&mut run.table).unwrap(), run.model);
+        until_merged(&mut run);
+        assert_eq!(entries(&mut run.table).unwrap(), run.model);
+        if within == 6 {
+            return;
+        }
+    }
+    panic!("{within} checkpoints within a merge");
+}
+
 #[test]
 fn after_a_sync_that_failed_a_run_is_written_again_before_it_is_named() {
     for nth in 1.. {

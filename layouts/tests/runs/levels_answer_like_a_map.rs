@@ -40,7 +40,8 @@ fn again<T>(mut call: impl FnMut() -> alluvium_pagestore::Result<T>) -> T {
 }
 
 fn play(seed: u64, bits: u32, memory: u64, faults: Faults) {
-    for part_bytes in [u64::MAX, 2_000 + seed % 7 * 3_000] {
+    // All at once, in parts of so many bytes, and in parts of so many partitions.
+    for part_bytes in [Some(u64::MAX), Some(2_000 + seed % 7 * 3_000), None] {
         let shape = (bits, memory, part_bytes);
         play_with(seed, shape, faults, &Helper::inline());
         let turns = Turns::new(seed);
@@ -48,49 +49,50 @@ fn play(seed: u64, bits: u32, memory: u64, faults: Faults) {
     }
 }
 
-/// The directories of what a merge writes stand beside those of what it merges. Where memory had no room for both, all was
-/// merged, and then again.
+/// The directories of what a merge writes stand beside those of what it merges, and so do its files: those of a part. Where
+/// memory had no room for all of them no merge of all was begun.
 #[test]
-fn a_merge_without_room_for_its_directories_is_not_begun() {
-    // What is merged may have had longer partitions.
-    for partition_hashes in [8, 64] {
-        let (device, mut dice) = (device(1), Dice(5));
-        let (store, limit) = (store(&device), 2 * MIB);
-        let account = Account::below(&Account::root(limit), "cold", limit);
-        let mut levels = Levels::new(store.clone(), account.clone(), STATE);
-        for _ in 0..2 {
-            let batch = level(&mut dice, 10_000, 1 << 40, 64, 0);
-            let runs = write(&store, RunSizes { partition_hashes, ..small() }, &batch).unwrap();
-            levels.add(&runs).unwrap();
-        }
-        let sizes = RunSizes { partition_hashes: 8, ..small() };
-        let step = |levels: &mut Levels| {
-            levels.step(64 * KIB, sizes, 8 << 10, |is_last| Newest { is_last }).unwrap()
-        };
-        let needed = levels.due_bytes(sizes, 8 << 10);
-        levels.has_keys_at_most(500);
-        assert!(levels.due_bytes(sizes, 8 << 10) + 64 * KIB < needed, "few keys are left");
-        levels.has_keys_at_most(u64::MAX);
-        let others = account.available() - needed + 1;
-        account.reserve(MemoryKind::Pages, others, "others").unwrap();
-        let written = device.stats().bytes_written;
-        assert!(!step(&mut levels) && !levels.is_merging());
-        assert_eq!(device.stats().bytes_written, written);
-        account.release(MemoryKind::Pages, 1);
-        while levels.is_behind() {
-            assert!(step(&mut levels) && account.used() <= limit);
-        }
-        let stats = levels.stats();
-        assert_eq!((stats.levels, stats.merges), (1, 1));
-        assert!(stats.directory_bytes > 64 * KIB, "{}", stats.directory_bytes);
-        account.release(MemoryKind::Pages, others - 1);
+fn a_merge_takes_memory_and_storage_for_a_part_of_what_it_writes() {
+    let (device, mut dice) = (device(1), Dice(5));
+    let (store, limit) = (store(&device), 2 * MIB);
+    let account = Account::below(&Account::root(limit), "cold", limit);
+    let mut levels = Levels::new(store.clone(), account.clone(), STATE);
+    let sizes = RunSizes { partition_hashes: 8, file_bytes: u64::MAX, ..small() };
+    for _ in 0..2 {
+        let batch = level(&mut dice, 10_000, 1 << 40, 64, 0);
+        levels.add(&write(&store, sizes, &batch).unwrap()).unwrap();
     }
+    let step = |levels: &mut Levels| {
+        levels.step(64 * KIB, sizes, 8 << 10, |is_last| Newest { is_last }).unwrap()
+    };
+    let (before, needed) = (levels.stats(), levels.due_bytes(sizes, 8 << 10));
+    let others = account.available() - needed + 1;
+    account.reserve(MemoryKind::Pages, others, "others").unwrap();
+    let written = device.stats().bytes_written;
+    assert!(!step(&mut levels) && !levels.is_merging());
+    assert_eq!(device.stats().bytes_written, written);
+    // The last files of parts are short.
+    account.release(MemoryKind::Pages, 1 + 24 * KIB);
+    let most = before.directory_bytes + 48 * KIB;
+    let mut most_bytes = 0;
+    while levels.is_behind() {
+        assert!(step(&mut levels) && account.used() <= limit);
+        let stats = levels.stats();
+        assert!(stats.directory_bytes <= most, "{stats:?} of {before:?}");
+        most_bytes = most_bytes.max(stats.bytes);
+    }
+    let stats = levels.stats();
+    println!("{before:?}, {most_bytes} bytes at most, {stats:?}");
+    assert!(stats.levels == 1 && stats.merges > 10, "{stats:?}");
+    assert!(stats.directory_bytes > 80 * KIB, "{stats:?}");
+    assert!(most_bytes < before.bytes + before.bytes / 4, "{most_bytes} of {before:?}");
+    account.release(MemoryKind::Pages, others - 1 - 24 * KIB);
 }
 
 /// Plays a history of levels, which are merged in parts of so many bytes, by a helper if it has a thread.
 fn play_with(
     seed: u64,
-    (bits, memory, part_bytes): (u32, u64, u64),
+    (bits, memory, part_bytes): (u32, u64, Option<u64>),
     faults: Faults,
     helper: &Helper,
 ) {
@@ -99,11 +101,18 @@ fn play_with(
     let store = store(&device);
     let account = Account::below(&Account::root(memory), "cold", memory);
     let levels = Levels::new(store.clone(), account.clone(), STATE).helped_by(helper);
-    let mut levels = levels.merged_in_parts_of(part_bytes);
+    let mut levels = match part_bytes {
+        Some(bytes) => levels.merged_in_parts_of(bytes),
+        None => levels,
+    };
     let mut parted = 0;
     let mut map: BTreeMap<u64, Owned> = BTreeMap::new();
     let keys = 700;
-    let small = || RunSizes { is_wide: seed % 2 == 1, ..small() };
+    let small = || {
+        let is_short = part_bytes.is_none() && memory >= MIB;
+        let partition_hashes = if is_short { 4 } else { small().partition_hashes };
+        RunSizes { is_wide: seed % 2 == 1, partition_hashes, ..small() }
+    };
     for _ in 0..40 {
         let batch = level(&mut dice, 20 + (seed * 31) % 120, keys, bits, 0);
         let runs = again(|| write(&store, small(), &batch));
@@ -149,7 +158,7 @@ fn play_with(
     let stats = levels.stats();
     let of_infos: u64 = levels.infos().iter().flatten().map(|info| info.records).sum();
     assert_eq!(stats.records, of_infos);
-    let is_in_parts = part_bytes < u64::MAX;
+    let is_in_parts = part_bytes != Some(u64::MAX);
     assert!(stats.levels > 20 || memory >= MIB, "merges need memory: {stats:?}");
     assert!(stats.levels <= 20 || memory < MIB || is_in_parts, "levels are merged: {stats:?}");
     assert!(is_in_parts || parted == 0);
@@ -263,11 +272,12 @@ fn a_merge_ends_whose_shares_all_fail() {
     }
     let mut failed = 0;
     device.set_faults(Faults { read_errors: 0.2, write_errors: 0.2, ..Faults::none() });
-    while levels.stats().merges == 0 {
+    while levels.is_behind() {
         let judge_of = &mut |is_last| -> BoxedJudge { Box::new(Newest { is_last }) };
         let stepped = levels.step_away((sizes, 8 << 10), true, judge_of);
         failed += u32::from(stepped.is_err());
-        assert!(failed == 0 || levels.is_merging() || levels.stats().merges > 0, "it goes on");
+        let parts = levels.stats().merges;
+        assert!(failed == 0 || levels.is_merging() || parts > 0, "it goes on");
         assert!(failed < 10_000);
     }
     assert!(failed > FAILED_MAX, "{failed}");

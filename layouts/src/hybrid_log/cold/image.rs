@@ -147,6 +147,7 @@ impl Cold {
         for level in part.levels.iter().rev() {
             self.levels.add(level)?;
         }
+        self.levels.go_on_within_groups(self.work.runs.key_groups);
         self.live.restore(part)
     }
 }

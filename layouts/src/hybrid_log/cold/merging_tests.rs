@@ -30,6 +30,12 @@ struct Play {
 impl Play {
     /// A log of a MiB with so many keys that most are in runs.
     fn new(seed: u64) -> Self {
+        let mut play = Self::empty(seed, HybridLog::new().cold_runs(true));
+        (0..KEYS).for_each(|key| play.put(key, key));
+        play
+    }
+
+    fn empty(seed: u64, layout: HybridLog) -> Self {
         let (device, store) = (Simulated::new(seed, Faults::none()), Account::root(MIB));
         let segments = SegmentStore::new(Arc::new(device.clone()), 1);
         let context = StateContext {
@@ -43,12 +49,9 @@ impl Play {
             movable: true,
             restored: None,
         };
-        let layout = HybridLog::new().cold_runs(true);
         let table = Layout::<u64, u64>::open(&layout, context).unwrap();
         let (model, dice) = (BTreeMap::new(), Dice(seed));
-        let mut play = Self { device, segments, store, table, model, dice, checkpoints: 0 };
-        (0..KEYS).for_each(|key| play.put(key, key));
-        play
+        Self { device, segments, store, table, model, dice, checkpoints: 0 }
     }
 
     fn put(&mut self, key: u64, value: u64) {
@@ -134,6 +137,61 @@ fn a_key_group_moves_while_runs_are_merged() {
             play.check();
         }
     }
+}
+
+/// Partitions are so short that the directories of two such logs would take all memory that a log of a MiB has for them: as
+/// those of millions of keys do.
+const FEW_KEYS: u64 = 45_000;
+const FEW_HASHES: usize = 16;
+
+fn short_partitions(seed: u64) -> Play {
+    let layout = HybridLog::new().cold_runs(true).partition_hashes(FEW_HASHES);
+    let mut play = Play::empty(seed, layout);
+    (0..FEW_KEYS).for_each(|key| play.put(key, key));
+    play
+}
+
+/// The oldest level is merged in parts: so the space of updated records comes back, and none is refused.
+#[test]
+fn updates_leave_few_dead_records_where_directories_take_most_memory() {
+    let keys = 35_000;
+    let layout = HybridLog::new().cold_runs(true).partition_hashes(FEW_HASHES);
+    let mut play = Play::empty(3, layout);
+    (0..keys).for_each(|key| play.put(key, key));
+    let (mut most, mut most_bytes) = (0, 0);
+    for step in 0..4 * keys {
+        let key = play.dice.below(keys);
+        play.put(key, step);
+        if step % 256 == 0 {
+            let runs = play.table.stats().runs;
+            most = most.max(runs.records);
+            most_bytes = most_bytes.max(runs.directory_bytes);
+        }
+    }
+    println!("{most} records and {most_bytes} bytes at most, {:?}", play.table.stats().runs);
+    assert!(most <= 2 * keys, "{most} records");
+    assert!(most_bytes > 128 * KIB, "two of these have no room");
+    play.check();
+}
+
+/// A state that is emptied has next to no tombstones nor directories in the end.
+#[test]
+fn deletes_give_directories_back_where_these_take_most_memory() {
+    let mut play = short_partitions(4);
+    let before = play.table.stats().runs;
+    let mut most = 0;
+    for key in 0..FEW_KEYS {
+        assert_eq!(play.table.take(&key).unwrap(), play.model.remove(&key), "{key}");
+        assert!(play.store.used() <= MIB);
+        most = most.max(play.table.stats().runs.records);
+    }
+    while play.table.tick(1).unwrap() > 0 {}
+    let after = play.table.stats().runs;
+    println!("{before:?}, {most} records at most, {after:?}");
+    assert!(before.directory_bytes > 64 * KIB, "{before:?}");
+    assert!(after.records < FEW_KEYS / 20, "{after:?}");
+    assert!(after.directory_bytes < before.directory_bytes / 10, "{after:?}");
+    play.check();
 }
 
 /// What a checkpoint wrote, its requests, and its steps.

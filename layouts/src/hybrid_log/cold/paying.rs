@@ -7,8 +7,7 @@
 //!
 //! Memory for the work is saved up before it begins, a page with each step, and kept from then on: only a call that reads
 //! or grows a value has it for the moment. So the index cannot grow into it. Where directories of runs take what is left
-//! for them, no more records move, and the index refuses new keys; tombstones move in what was kept, and levels merge as
-//! far as directories of what is written have room.
+//! for them, no more records move, and the index refuses new keys; tombstones move in what was kept, and levels merge.
 
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::time::Instant;
@@ -103,9 +102,10 @@ impl Cold {
         self.moving.as_ref().is_some_and(|moving| moving.is_gathering())
     }
 
-    /// Whether there are so many levels that none comes before a merge has ended.
+    /// Whether there are so many levels that none comes before a merge has ended. What parts of a merge have become does not
+    /// count.
     pub(super) fn has_many_levels(&self) -> bool {
-        self.levels.is_helped() && self.levels.len() >= LEVELS_MAX
+        self.levels.is_helped() && self.levels.len() - self.levels.parted() >= LEVELS_MAX
     }
 
     /// Whether three quarters of the room for tombstones are used: then calls wait for a helper that merges.
@@ -376,8 +376,6 @@ impl Log {
     fn step_cold(&mut self, fuel: u64, need: Need) -> Result<Stepped> {
         let Some(mut cold) = self.cold.take() else { return Ok(Stepped::Nothing) };
         cold.saved_before = cold.purse.bytes();
-        let keys = cold.live() + self.index.len() + (cold.buried.len() + cold.going.len()) as u64;
-        cold.levels.has_keys_at_most(keys);
         if cold.is_working() {
             // For the directories of what is written.
             cold.purse.give_back();

@@ -21,8 +21,8 @@ const WORK_SHARE: u64 = 2;
 impl Log {
     /// Whether a merge has memory without a page that goes.
     pub(super) fn has_saved_for_merge(&self, cold: &Cold) -> bool {
-        let needed =
-            cold.levels.due_bytes(cold.run_sizes(), cold.work.read_bytes) + DIRECTORY_BYTES;
+        // It has memory for its directories.
+        let needed = cold.levels.due_bytes(cold.run_sizes(), cold.work.read_bytes);
         let keep = self.sizes.headroom_bytes + 2 * self.sizes.frame_bytes;
         cold.purse.bytes() + self.account.available() >= needed + keep
     }

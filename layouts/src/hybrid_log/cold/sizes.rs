@@ -39,6 +39,8 @@ pub struct Shape {
     has_thread: bool,
     /// Whether it has the little memory of tests.
     is_test: bool,
+    /// Hashes of a partition, in tests.
+    partition_hashes: Option<usize>,
 }
 
 impl Shape {
@@ -51,6 +53,7 @@ impl Shape {
             key_groups: context.key_groups,
             has_thread: !context.helper.is_inline(),
             is_test: sizes.cold_entries.is_some(),
+            partition_hashes: sizes.partition_hashes,
         }
     }
 
@@ -61,6 +64,7 @@ impl Shape {
         let (batch_bytes, batch_records) = Batch::within(batch_memory, self.payload_bytes);
         let run_memory = if is_test { 8 * KIB } else { (memory / 32).clamp(32 * KIB, 512 * KIB) };
         let mut runs = RunSizes::within(run_memory, PAYLOAD_MAX, self.key_groups);
+        runs.partition_hashes = self.partition_hashes.unwrap_or(runs.partition_hashes);
         // Requests cost time each: in much memory they are long.
         runs.is_wide = !is_test && memory >= WIDE_MEMORY_MIN;
         runs.write_bytes = runs.write_bytes.max((memory / 256).min(WRITE_BYTES_MAX) as usize);

@@ -1,7 +1,7 @@
 //! Merging levels, in steps.
 //!
-//! What it keeps true: levels that are merged stay until all of the merge is there; one that fails, or is given up,
-//! changes nothing.
+//! What it keeps true: levels that are merged stay until all of the merge, or of its part, is there; one that fails, or is
+//! given up, changes nothing.
 
 use std::ops::Range;
 
@@ -49,12 +49,10 @@ pub(super) fn due_above(above: &[u64], may_be: impl Fn(&usize) -> bool) -> Optio
     counts.filter(may_be).min_by(|one, other| cost(one).total_cmp(&cost(other)))
 }
 
+/// Of a merge whose last parts are left it is not known well how many records it has in all.
+const LAST_SHARE: f64 = 1.0 / 16.0;
 /// What is noted of the cuts of a part takes no more than this.
 const NOTED_BYTES: u64 = 1024;
-
-/// Bytes of directories for which an owner has memory when a merge ends. Where those that it writes may take more, all are
-/// booked with the merge, so that no merge is made in vain.
-const DIRECTORIES_FREE: u64 = 32 << 10;
 
 /// A merge under way.
 #[derive(Debug)]
@@ -88,7 +86,7 @@ impl Levels {
     pub fn due_bytes(&self, runs: RunSizes, read_bytes: usize) -> u64 {
         match self.due().filter(|_| self.merging.is_none()) {
             Some(due) => {
-                let (_, bytes, directories) = self.sizes_of(due.range, runs, read_bytes);
+                let (_, bytes, directories) = self.sizes_of(&due, runs, read_bytes);
                 bytes + directories + self.longest_read()
             }
             None => 0,
@@ -185,10 +183,10 @@ impl Levels {
         read_bytes: usize,
     ) -> Option<(Due, Box<Work>, (Booked, u64))> {
         let due = self.due()?;
-        let (sizes, bytes, directories) = self.sizes_of(due.range.clone(), runs, read_bytes);
+        let (sizes, bytes, directories) = self.sizes_of(&due, runs, read_bytes);
         let memory = self.book(bytes + directories)?;
         let merged = self.infos_of(due.range.clone());
-        let part = (due.from, self.part_bytes);
+        let part = self.part_from(due.from, &runs);
         let work = Work::new(self.store.clone(), self.state, merged, sizes, part);
         Some((due, Box::new(work), (memory, directories)))
     }
@@ -214,18 +212,18 @@ impl Levels {
         }
     }
 
-    /// Bytes to book for the directories of what a merge of levels writes, which stand beside theirs until it is over. A
-    /// part of a merge is short.
-    fn directory_bytes_of(&self, merged: &[Vec<RunInfo>], runs: &RunSizes, is_last: bool) -> u64 {
-        if self.part_bytes < u64::MAX {
+    /// Bytes to book for the directories of what a part of a merge writes, which stand beside those of what it merges until
+    /// it is over: so no part is made in vain. Where parts have so many bytes their owner has memory for them.
+    fn directory_bytes_of(&self, merged: &[Vec<RunInfo>], runs: &RunSizes) -> u64 {
+        if self.part_bytes.is_some() {
             return 0;
         }
         let infos = || merged.iter().flatten();
-        let records = infos().map(|info| info.records).sum();
-        // Of a key that counts a merge of all levels keeps one record, and no other.
-        let most = if is_last { self.keys_most.min(records) } else { records };
-        let bytes = runs.directories_most(most, infos().map(|info| info.bytes).sum());
-        if bytes > DIRECTORIES_FREE { bytes } else { 0 }
+        let (records, bytes) = infos()
+            .fold((0, 0), |(records, bytes), info| (records + info.records, bytes + info.bytes));
+        let part = self.part_from(0, runs);
+        // A record that is longer than half a block takes a block.
+        runs.directories_most(records, bytes.min(2 * part.bytes), part.partitions)
     }
 
     fn infos_of(&self, range: Range<usize>) -> Vec<Vec<RunInfo>> {
@@ -233,20 +231,18 @@ impl Levels {
     }
 
     /// The sizes of a merge of levels, what it takes, and what is booked with it for directories.
-    fn sizes_of(
-        &self,
-        range: Range<usize>,
-        runs: RunSizes,
-        read_bytes: usize,
-    ) -> (MergeSizes, u64, u64) {
-        let is_last = range.end == self.levels.len();
-        let merged = self.infos_of(range);
+    fn sizes_of(&self, due: &Due, runs: RunSizes, read_bytes: usize) -> (MergeSizes, u64, u64) {
+        let is_last = due.range.end == self.levels.len();
+        let merged = self.infos_of(due.range.clone());
         let infos: Vec<&[RunInfo]> = merged.iter().map(Vec::as_slice).collect();
-        let records = merged.iter().flatten().map(|info| info.records).sum();
+        let left: u64 = merged.iter().flatten().map(|info| info.records).sum();
+        // Those that the parts before had are counted as well.
+        let share = (u64::MAX - due.from) as f64 / u64::MAX as f64;
+        let records = (left as f64 / share.max(LAST_SHARE)) as u64;
         // What stays longest has the short filters: they are most of what filters take.
         let is_wide = runs.is_wide && !is_last;
         let runs = RunSizes { syncs: self.syncs, is_wide, ..runs.expecting(records) };
-        let directories = self.directory_bytes_of(&merged, &runs, is_last);
+        let directories = self.directory_bytes_of(&merged, &runs);
         let sizes = MergeSizes::of(runs, read_bytes, &infos);
         // A helper waits for its reads; the owner does not for ever.
         let sizes = MergeSizes { reads_ahead: self.helper.is_some(), ..sizes };
@@ -263,7 +259,7 @@ impl Levels {
             return Some(memory);
         }
         // A part that follows takes what is noted of its cuts more.
-        let missing = missing + if self.part_bytes < u64::MAX { NOTED_BYTES } else { 0 };
+        let missing = missing + if self.keeps_memory() { NOTED_BYTES } else { 0 };
         let follows = memory.bytes() > 0;
         let needed = missing + if follows { 0 } else { self.longest_read() };
         self.reclaim(needed.saturating_sub(self.account.available()));
@@ -274,6 +270,11 @@ impl Levels {
         // What a part had stays with the next one, which is tried again.
         self.kept_for_next = Some(memory).filter(|memory| memory.bytes() > 0);
         None
+    }
+
+    /// Whether a part leaves its memory to the next one. Else its owner saves memory up.
+    fn keeps_memory(&self) -> bool {
+        self.part_bytes.is_some_and(|bytes| bytes < u64::MAX)
     }
 
     fn go_on(&mut self, fuel: u64, judge: &mut dyn Judge) -> Result<bool> {
@@ -324,7 +325,7 @@ impl Levels {
         let merged = at..at + merging.numbers.len();
         let latest = self.levels[merged.clone()].iter().map(|level| level.latest).max();
         level.latest = latest.unwrap_or(level.latest);
-        if next.is_some() {
+        if next.is_some() && self.keeps_memory() {
             // The next part is to begin whatever takes memory meanwhile.
             let none = Booked::none(self.account.clone(), MemoryKind::Buffers);
             self.kept_for_next = Some(std::mem::replace(&mut merging.memory, none));

@@ -1,9 +1,10 @@
 //! Merges in parts: of large levels a merge takes one range of hashes at a time, the lowest first.
 //!
-//! A *part* ends after about so many bytes of records. What it wrote becomes a level, or the end of the level that the
-//! parts before have become, and the levels that it merged have that range cut. So a part takes a bounded time, its
-//! memory is given back when it ends, and it changes nothing for a look-up: each hash is in the merged level or in the
-//! others. Between two parts of a merge levels that are newer may be merged, in parts as well.
+//! A *part* ends after about so many bytes of records, or so many partitions that it wrote. What it wrote becomes a level,
+//! or the end of the level that the parts before have become, and the levels that it merged have that range cut; their
+//! files go one by one. So a part takes a bounded time, and storage and directories of what it writes beside what it
+//! merges. Its memory is given back when it ends, and it changes nothing for a look-up: each hash is in the merged level or
+//! in the others. Between two parts of a merge levels that are newer may be merged, in parts as well.
 //!
 //! What it keeps true:
 //! - The levels of a merge in parts are neighbours, and what is merged of them stands right above them.
@@ -11,11 +12,21 @@
 
 use std::ops::Range;
 
-use super::merging::{MERGED_MAX, Merging, due, due_above};
+use alluvium_pagestore::KeyGroup;
+
+use super::merging::{MERGED_MAX, Merging, SHARE, due, due_above};
 use super::{Level, Levels};
+use crate::runs::merge::Part;
+use crate::runs::writer::{PARTITIONS_MAX, RunSizes};
 
 /// So many merges in parts may be under way, each of levels that are newer than those of the one before.
 const PARTED_MAX: usize = 3;
+
+/// A part ends with so many partitions, and another one ends with it: so it has four files at most. And it ends when it
+/// has looked at so many bytes of records for each hash that a partition may have: at 32 bytes a record, full partitions
+/// are half as many then.
+const PART_PARTITIONS: u64 = 4 * PARTITIONS_MAX as u64 - 1;
+const PARTITION_BYTES: u64 = 4 << 10;
 
 /// A merge of which at least one part is over.
 #[derive(Debug)]
@@ -38,10 +49,19 @@ pub(super) struct Due {
 }
 
 impl Levels {
-    /// Merges of more than about so many bytes of records are done in parts.
+    /// A part has about so many bytes of records, however many partitions these are; its memory stays with the next one.
     #[must_use]
     pub fn merged_in_parts_of(self, bytes: u64) -> Self {
-        Self { part_bytes: bytes, ..self }
+        Self { part_bytes: Some(bytes), ..self }
+    }
+
+    /// The part of a merge that begins with a hash.
+    pub(super) fn part_from(&self, from: u64, runs: &RunSizes) -> Part {
+        let of_partitions = PARTITION_BYTES * runs.partition_hashes as u64;
+        match self.part_bytes {
+            Some(bytes) => Part { from, bytes, partitions: u64::MAX },
+            None => Part { from, bytes: of_partitions, partitions: PART_PARTITIONS },
+        }
     }
 
     /// How many merges are under way of which a part is over. Cost: O(1).
@@ -63,9 +83,20 @@ impl Levels {
     /// nothing else was cut: neighbours of which nothing below the same hash counts, one of them cut up to there. What was
     /// merged of them stands above, and ends below that hash.
     pub fn go_on_in_parts(&mut self) {
+        self.go_on_in_parts_if(|_| true);
+    }
+
+    /// [`go_on_in_parts`](Levels::go_on_in_parts) where key groups may have been cut as well. A part ends within one, but
+    /// for one in 2^56; what ends with a group is merged from the beginning again.
+    pub fn go_on_within_groups(&mut self, key_groups: u16) {
+        let group_of = |hash| KeyGroup::of(hash, key_groups);
+        self.go_on_in_parts_if(|next| group_of(next) == group_of(next - 1));
+    }
+
+    fn go_on_in_parts_if(&mut self, is_part: impl Fn(u64) -> bool) {
         self.parted.clear();
         let mut below = self.levels.len();
-        while let Some((last, next)) = self.last_cut(below) {
+        while let Some((last, next)) = self.last_cut(below).filter(|(_, next)| is_part(*next)) {
             let begins_there =
                 |level: &&Level| level.first_hash().is_none_or(|first| first >= next);
             let after = self.levels[last + 1..below].iter().take(MERGED_MAX - 1);
@@ -104,10 +135,16 @@ impl Levels {
         let range = self.range_of(parted);
         let merged = parted.merged.and_then(|number| self.position(number));
         let above = merged.unwrap_or(range.start).min(range.start);
+        // What comes meanwhile has no more than its share of the records either. Lists merge what has few bytes.
+        let records_of = |levels: &[Level]| levels.iter().map(Level::records).sum::<u64>() as f64;
+        let of_it = records_of(&self.levels[above..range.end]);
+        if self.part_bytes.is_none() && records_of(&self.levels[..above]) > SHARE * of_it {
+            return Some(Due { range, from: parted.next });
+        }
         // Beside as many as may be under way some levels are merged that take one part: it is over before they go on.
         let may_begin = |count: &usize| {
             let bytes = || self.levels[..*count].iter().map(Level::bytes).sum::<u64>();
-            self.parted.len() < PARTED_MAX || bytes() <= self.part_bytes
+            self.parted.len() < PARTED_MAX || bytes() <= self.part_bytes.unwrap_or(0)
         };
         let begun = due_above(&records(&self.levels[..above]), may_begin);
         Some(begun.map_or(Due { range, from: parted.next }, newest))
@@ -169,5 +206,77 @@ impl Levels {
         if self.due().is_none() {
             self.kept_for_next = None;
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use alluvium_pagestore::io::{Faults, Simulated};
+    use alluvium_pagestore::{Account, MIB, Result, SegmentStore, hash_word};
+
+    use super::*;
+    use crate::runs::{Judge, RecordView, RunWriter};
+
+    /// Keeps the newest record of a hash.
+    struct Newest;
+
+    impl Judge for Newest {
+        fn judge(&mut self, _: &[RecordView<'_>], stays: &mut [bool]) -> Result<()> {
+            stays[1..].fill(false);
+            Ok(())
+        }
+    }
+
+    /// Records above the oldest merge in parts, and those of it.
+    fn beside_the_oldest(levels: &Levels) -> Option<(u64, u64)> {
+        let parted = levels.parted.first()?;
+        let range = levels.range_of(parted);
+        let merged = parted.merged.and_then(|number| levels.position(number));
+        let above = merged.unwrap_or(range.start).min(range.start);
+        let records = |levels: &[Level]| levels.iter().map(Level::records).sum();
+        Some((records(&levels.levels[..above]), records(&levels.levels[above..range.end])))
+    }
+
+    /// A merge that has little fuel does not fall behind what comes: no more comes beside it than has its share.
+    #[test]
+    fn what_comes_while_a_large_merge_goes_on_is_bounded() {
+        const LEVELS: usize = 14;
+        const EACH: u64 = 400;
+        const KEYS: u64 = 20_000;
+        let store = SegmentStore::new(Arc::new(Simulated::new(1, Faults::none())), 1);
+        let account = Account::below(&Account::root(64 * MIB), "cold", 64 * MIB);
+        let sizes = RunSizes { partition_hashes: 8, ..RunSizes::within(32 << 10, 64, 16) };
+        let mut levels = Levels::new(store.clone(), account, 7);
+        let (mut seen, mut most) = (0, 0);
+        for batch in 0..400 {
+            let keys = if batch == 0 { KEYS } else { EACH };
+            let key = |nth| if batch == 0 { nth } else { hash_word(batch << 32 | nth) % KEYS };
+            let mut hashes: Vec<u64> = (0..keys).map(|nth| hash_word(key(nth))).collect();
+            hashes.sort_unstable();
+            hashes.dedup();
+            let mut writer = RunWriter::new(store.clone(), 7, sizes).unwrap();
+            for hash in hashes {
+                let record = RecordView { hash, mark: 0, order: &[], payload: &[1; 16] };
+                writer.push(record).unwrap();
+            }
+            writer.finish().unwrap();
+            levels.add(&writer.take_sealed()).unwrap();
+            let bytes = 32 * EACH;
+            levels.step(5 * bytes / 2, sizes, 8 << 10, |_| Newest).unwrap();
+            // Nothing comes while there are many, as in a log.
+            while levels.len() - levels.parted() >= LEVELS {
+                levels.step(bytes, sizes, 8 << 10, |_| Newest).unwrap();
+            }
+            most = levels.records().max(most);
+            if let Some((above, of_it)) = beside_the_oldest(&levels) {
+                let most = SHARE * of_it as f64 + (2 * LEVELS as u64 * EACH) as f64;
+                assert!(above as f64 <= most, "{above} above {of_it} in batch {batch}");
+                seen += 1;
+            }
+        }
+        println!("{most} records at most, {seen} batches beside a merge");
+        assert!(seen > 20 && most < 4 * KEYS, "{seen} batches, {most} records");
     }
 }

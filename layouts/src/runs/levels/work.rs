@@ -13,7 +13,7 @@ use alluvium_pagestore::{Helper, Result, SegmentStore};
 
 use crate::checkpoint::Job;
 use crate::runs::directory::RunInfo;
-use crate::runs::merge::{Judge, Merge, MergeSizes};
+use crate::runs::merge::{Judge, Merge, MergeSizes, Part};
 use crate::runs::unsynced::UnsyncedRun;
 use crate::support::nanos_since;
 use crate::trace_span;
@@ -32,8 +32,7 @@ pub(super) struct Work {
     state: u64,
     levels: Vec<Vec<RunInfo>>,
     sizes: MergeSizes,
-    /// The first hash of the part, and its bytes.
-    part: (u64, u64),
+    part: Part,
     /// None before it is opened.
     merge: Option<Merge>,
     pub sealed: Vec<RunInfo>,
@@ -43,14 +42,13 @@ pub(super) struct Work {
 }
 
 impl Work {
-    /// What merges levels, the newest first: a part of them, from a hash on, of about so many bytes. It takes no memory
-    /// before it is opened.
+    /// What merges a part of levels, the newest first. It takes no memory before it is opened.
     pub fn new(
         store: SegmentStore,
         state: u64,
         levels: Vec<Vec<RunInfo>>,
         sizes: MergeSizes,
-        part: (u64, u64),
+        part: Part,
     ) -> Self {
         let (sealed, unsynced) = (Vec::new(), Vec::new());
         Self { store, state, levels, sizes, part, merge: None, sealed, unsynced, helper_nanos: 0 }
