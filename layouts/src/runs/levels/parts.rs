@@ -14,7 +14,7 @@ use std::ops::Range;
 
 use alluvium_pagestore::KeyGroup;
 
-use super::merging::{MERGED_MAX, Merging, SHARE, due, due_above};
+use super::merging::{ABOVE_MAX, MERGED_MAX, Merging, SHARE, due, due_above};
 use super::{Level, Levels};
 use crate::runs::merge::Part;
 use crate::runs::writer::{PARTITIONS_MAX, RunSizes};
@@ -138,7 +138,9 @@ impl Levels {
         // What comes meanwhile has no more than its share of the records either. Lists merge what has few bytes.
         let records_of = |levels: &[Level]| levels.iter().map(Level::records).sum::<u64>() as f64;
         let of_it = records_of(&self.levels[above..range.end]);
-        if self.part_bytes.is_none() && records_of(&self.levels[..above]) > SHARE * of_it {
+        // Unless its next part fails again and again: then levels would pile up above.
+        let goes_first = self.part_bytes.is_none() && above <= 2 * ABOVE_MAX;
+        if goes_first && records_of(&self.levels[..above]) > SHARE * of_it {
             return Some(Due { range, from: parted.next });
         }
         // Beside as many as may be under way some levels are merged that take one part: it is over before they go on.
