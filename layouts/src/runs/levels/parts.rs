@@ -231,6 +231,28 @@ mod tests {
         }
     }
 
+    /// Parts of a merge have about a thousand records of these.
+    fn sizes() -> RunSizes {
+        RunSizes { partition_hashes: 8, ..RunSizes::within(32 << 10, 64, 16) }
+    }
+
+    fn levels(device: &Simulated) -> Levels {
+        let store = SegmentStore::new(Arc::new(device.clone()), 1);
+        Levels::new(store, Account::below(&Account::root(64 * MIB), "cold", 64 * MIB), 7)
+    }
+
+    /// Adds a level of records of these hashes.
+    fn add(levels: &mut Levels, mut hashes: Vec<u64>) {
+        hashes.sort_unstable();
+        hashes.dedup();
+        let mut writer = RunWriter::new(levels.store.clone(), 7, sizes()).unwrap();
+        for hash in hashes {
+            writer.push(RecordView { hash, mark: 0, order: &[], payload: &[1; 16] }).unwrap();
+        }
+        writer.finish().unwrap();
+        levels.add(&writer.take_sealed()).unwrap();
+    }
+
     /// Records above the oldest merge in parts, and those of it.
     fn beside_the_oldest(levels: &Levels) -> Option<(u64, u64)> {
         let parted = levels.parted.first()?;
@@ -247,24 +269,12 @@ mod tests {
         const LEVELS: usize = 14;
         const EACH: u64 = 400;
         const KEYS: u64 = 20_000;
-        let store = SegmentStore::new(Arc::new(Simulated::new(1, Faults::none())), 1);
-        let account = Account::below(&Account::root(64 * MIB), "cold", 64 * MIB);
-        let sizes = RunSizes { partition_hashes: 8, ..RunSizes::within(32 << 10, 64, 16) };
-        let mut levels = Levels::new(store.clone(), account, 7);
+        let (sizes, mut levels) = (sizes(), levels(&Simulated::new(1, Faults::none())));
         let (mut seen, mut most) = (0, 0);
         for batch in 0..400 {
             let keys = if batch == 0 { KEYS } else { EACH };
             let key = |nth| if batch == 0 { nth } else { hash_word(batch << 32 | nth) % KEYS };
-            let mut hashes: Vec<u64> = (0..keys).map(|nth| hash_word(key(nth))).collect();
-            hashes.sort_unstable();
-            hashes.dedup();
-            let mut writer = RunWriter::new(store.clone(), 7, sizes).unwrap();
-            for hash in hashes {
-                let record = RecordView { hash, mark: 0, order: &[], payload: &[1; 16] };
-                writer.push(record).unwrap();
-            }
-            writer.finish().unwrap();
-            levels.add(&writer.take_sealed()).unwrap();
+            add(&mut levels, (0..keys).map(|nth| hash_word(key(nth))).collect());
             let bytes = 32 * EACH;
             levels.step(5 * bytes / 2, sizes, 8 << 10, |_| Newest).unwrap();
             // Nothing comes while there are many, as in a log.
@@ -278,7 +288,45 @@ mod tests {
                 seen += 1;
             }
         }
-        println!("{most} records at most, {seen} batches beside a merge");
         assert!(seen > 20 && most < 4 * KEYS, "{seen} batches, {most} records");
+    }
+
+    /// What a merge has yet to read is damaged: its next part fails again and again. Newer levels are merged all the same, and
+    /// nothing of what is whole is lost.
+    #[test]
+    fn levels_do_not_pile_up_above_a_part_that_fails() {
+        let device = Simulated::new(1, Faults::none());
+        let mut levels = levels(&device);
+        let mut last = 0;
+        let mut batch = |count: u64| {
+            last += count;
+            (last - count..last).map(hash_word).collect::<Vec<u64>>()
+        };
+        let step = |levels: &mut Levels| levels.step(MIB, sizes(), 8 << 10, |_| Newest);
+        add(&mut levels, batch(4_000));
+        add(&mut levels, batch(3_000));
+        while levels.parted.is_empty() {
+            assert!(step(&mut levels).unwrap());
+        }
+        let next = levels.parted[0].next;
+        let mut oldest = levels.levels.last().unwrap().runs.iter().map(|run| run.info().clone());
+        let damaged = oldest.find(|run| run.first_hash > next).expect("it has several files");
+        drop(oldest);
+        for block in 0..damaged.bytes / 4096 {
+            device.corrupt(&damaged.id.file_name(), block * 4096 + 64, 1).unwrap();
+        }
+        let (mut failed, mut most) = (0, 0);
+        for _ in 0..60 {
+            add(&mut levels, batch(400));
+            for _ in 0..4 {
+                failed += u32::from(step(&mut levels).is_err());
+            }
+            most = levels.len().max(most);
+        }
+        let merges = levels.stats().merges;
+        println!("{most} levels at most, {failed} steps failed, {merges} merges");
+        assert!(failed > 20, "the next part fails: {failed}");
+        assert!(most < 30 && levels.parted() > 0, "{most} levels");
+        assert!(levels.records() >= 60 * 400, "{} records", levels.records());
     }
 }
