@@ -253,6 +253,14 @@ impl ListType {
         (self.decode_within)(payload, room)
     }
 
+    /// Decodes a [long](ListType::long_decoded_bytes) block. What it takes is counted and booked before.
+    ///
+    /// # Errors
+    /// Those of [`decode_within`](ListType::decode_within).
+    pub fn decode_long(&self, payload: &[u8], room: &mut Room<'_>) -> Result<Box<dyn Block>> {
+        (self.decode_within)(payload, room)
+    }
+
     /// The most that a block of so many bytes takes once it is decoded: lists of one short element take more than twice
     /// their bytes. Blocks of keys or elements that own heap take no more than they are cut at, of so many bytes in
     /// memory, and an element that is longer: short strings take seven times their bytes.
@@ -262,6 +270,15 @@ impl ListType {
             return block_bytes + cut.div_ceil(EXPANSION_UNIT) + DECODED_BYTES;
         }
         (block_bytes * self.expansion).div_ceil(EXPANSION_UNIT) + DECODED_BYTES
+    }
+
+    /// What is booked for a long block before it is decoded. Few of these have lists of short elements: what takes more is
+    /// booked when it has been counted.
+    pub fn long_decoded_bytes(&self, block_bytes: u64, cut_bytes: usize) -> u64 {
+        match self.is_plain {
+            true => block_bytes + DECODED_BYTES,
+            false => self.one_decoded_bytes_max(block_bytes, cut_bytes),
+        }
     }
 
     /// The same, with room for the next one beside it if it does not expand.

@@ -75,7 +75,7 @@ impl StoredRun {
     /// one with [long](is_long) blocks, beside what [one of several](StoredRun::reading_bytes_once) takes while it reads.
     pub fn reading_bytes_min(&self, list_type: &ListType, cut_bytes: usize) -> u64 {
         match is_long(self) {
-            true => list_type.one_decoded_bytes_max(self.longest(), cut_bytes),
+            true => list_type.long_decoded_bytes(self.longest(), cut_bytes),
             false => {
                 window_bytes_min(self) + list_type.decoded_bytes_max(self.longest(), cut_bytes)
             }
@@ -251,7 +251,7 @@ impl<B: Booking> RunCursor<B> {
         };
         let (list_type, longest) = (source.list_type, run.longest());
         let decoded_most = match is_long {
-            true => list_type.one_decoded_bytes_max(longest, source.cut_bytes),
+            true => list_type.long_decoded_bytes(longest, source.cut_bytes),
             false => list_type.decoded_bytes_max(longest, source.cut_bytes),
         };
         Self {
@@ -535,11 +535,15 @@ impl<B: Booking> RunCursor<B> {
         }
         let BlockAt { file, record } = self.run.blocks[block];
         let info = self.run.files.get(file as usize);
-        let blocks = self.source.list_type;
+        let (blocks, is_long) = (self.source.list_type, self.is_long);
         let mut more = booking_more(&self.booking, &mut self.decoded_room, self.beside_bytes);
         let mut room = Room { bytes: self.decoded_most, more: &mut more };
+        let mut decode = |payload: &[u8]| match is_long {
+            true => blocks.decode_long(payload, &mut room),
+            false => blocks.decode_within(payload, &mut room),
+        };
         let entries = match &self.cached {
-            Some(cached) => blocks.decode_within(&cached[block], &mut room),
+            Some(cached) => decode(&cached[block]),
             None => {
                 self.bytes_read += u64::from(record.len);
                 let reader = match &mut self.reader {
@@ -552,7 +556,7 @@ impl<B: Booking> RunCursor<B> {
                     }
                 };
                 let info = info.expect("a block on storage is in a file");
-                blocks.decode_within(reader.record(info, &record)?.payload, &mut room)
+                decode(reader.record(info, &record)?.payload)
             }
         }
         .map_err(|e| match info {
