@@ -321,7 +321,7 @@ fn rows_of_a_function_that_gives_them_as_it_reads(windows: Windows) {
         }
         assert_eq!(rows.given.len(), 4, "{when}");
         patiently(|| rows.store.tick(10));
-        if (left, within) >= (LEFT, 2) {
+        if left >= LEFT && within >= 2 {
             break;
         }
     }

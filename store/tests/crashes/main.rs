@@ -103,11 +103,11 @@ fn a_crash_at_any_step_leaves_whole_checkpoints() {
             println!("{:.0} s, seeds {first} to {seed}: {explorer}", start.elapsed().as_secs_f64());
         }
         // Every other one lives through errors, every third has helpers that are stopped midway.
-        if points >= most && seed >= first + 2 {
+        if points >= most && seed >= first + 2 && (explorer.has_all() || seed >= first + 9) {
             break;
         }
     }
-    explorer.assert_all_came_up();
+    assert!(explorer.has_all(), "{explorer}");
 }
 
 /// That exploring shows what a crash leaves: stopped at a step, the device leaves the same.
