@@ -234,7 +234,12 @@ impl Recorder {
     /// Gives the chunk to the thread for an empty one, if there is one within `wait`.
     fn hand_over(&self, lines: &mut Lines, wait: Duration) -> bool {
         let wait = if lines.is_behind { Duration::ZERO } else { wait };
-        let Ok(spare) = self.spare.recv_timeout(wait) else {
+        // One that waits for no time at all would still let other threads go first, with each call.
+        let spare = match wait.is_zero() {
+            true => self.spare.try_recv().ok(),
+            false => self.spare.recv_timeout(wait).ok(),
+        };
+        let Some(spare) = spare else {
             lines.is_behind |= !wait.is_zero();
             return false;
         };
