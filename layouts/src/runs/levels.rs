@@ -169,6 +169,8 @@ pub struct Levels {
     part_bytes: Option<u64>,
     /// Memory of a part that is over, for the next one. None where parts are as long as partitions say.
     kept_for_next: Option<Booked>,
+    /// Whether the next merge is due [early](Levels::merge_early).
+    is_early: bool,
     /// Who merges. None: the owner, in its steps.
     helper: Option<Helper>,
     /// Merges that were given up while the helper has them.
@@ -203,6 +205,7 @@ impl Levels {
             parted: Vec::new(),
             part_bytes: None,
             kept_for_next: None,
+            is_early: false,
             helper: None,
             leaving: Vec::new(),
             buffer,
@@ -471,6 +474,7 @@ impl Levels {
     /// Those of removing files, which are then left over until the next open.
     pub fn clear(&mut self) -> Result<()> {
         self.give_up();
+        self.is_early = false;
         let levels = std::mem::take(&mut self.levels);
         self.parted.clear();
         self.cut_memory.give_back();

@@ -144,10 +144,13 @@ fn a_key_group_moves_while_runs_are_merged() {
 const FEW_KEYS: u64 = 45_000;
 const FEW_HASHES: usize = 16;
 
-fn short_partitions(seed: u64) -> Play {
+/// With as many, some of which are dead, directories leave no memory for moves.
+const MANY_KEYS: u64 = 60_000;
+
+fn short_partitions(keys: u64, seed: u64) -> Play {
     let layout = HybridLog::new().cold_runs(true).partition_hashes(FEW_HASHES);
     let mut play = Play::empty(seed, layout);
-    (0..FEW_KEYS).for_each(|key| play.put(key, key));
+    (0..keys).for_each(|key| play.put(key, key));
     play
 }
 
@@ -177,7 +180,7 @@ fn updates_leave_few_dead_records_where_directories_take_most_memory() {
 /// A state that is emptied has next to no tombstones nor directories in the end.
 #[test]
 fn deletes_give_directories_back_where_these_take_most_memory() {
-    let mut play = short_partitions(4);
+    let mut play = short_partitions(FEW_KEYS, 4);
     let before = play.table.stats().runs;
     let mut most = 0;
     for key in 0..FEW_KEYS {
@@ -191,6 +194,18 @@ fn deletes_give_directories_back_where_these_take_most_memory() {
     assert!(before.directory_bytes > 64 * KIB, "{before:?}");
     assert!(after.records < FEW_KEYS / 20, "{after:?}");
     assert!(after.directory_bytes < before.directory_bytes / 10, "{after:?}");
+    play.check();
+}
+
+/// Dead records of keys that change leave no memory for moves, long before so many of them are there that levels are merged
+/// for their share: they are merged before that, and no change is refused.
+#[test]
+fn keys_that_change_are_not_refused_where_directories_leave_no_memory_for_moves() {
+    let mut play = short_partitions(MANY_KEYS, 5);
+    for step in 0..3 * MANY_KEYS {
+        let key = play.dice.below(MANY_KEYS);
+        play.put(key, step);
+    }
     play.check();
 }
 

@@ -139,6 +139,12 @@ impl Cold {
         }
     }
 
+    /// Has levels be merged early for a move that found no memory, if that gives some back. Says whether they are to be.
+    fn may_merge_early(&mut self, error: &Error) -> bool {
+        let is_short = error.kind() == ErrorKind::OverBudget && self.moving.is_none();
+        is_short && !self.levels.is_behind() && self.levels.merge_early(self.live())
+    }
+
     /// What came of a merge's step on a helper says when the next one is worth it: a merge that was given up does not
     /// begin again at once.
     fn rest_after(&mut self, merged: &Result<Stepped>) {
@@ -406,6 +412,13 @@ impl Log {
     }
 
     fn step_here(&mut self, cold: &mut Cold, fuel: u64, need: Need) -> Result<Stepped> {
+        match self.move_or_merge(cold, fuel, need) {
+            Err(error) if cold.may_merge_early(&error) => self.step_merge(cold, fuel, need),
+            stepped => stepped,
+        }
+    }
+
+    fn move_or_merge(&mut self, cold: &mut Cold, fuel: u64, need: Need) -> Result<Stepped> {
         match cold.moving.take() {
             Some(moving) => self.step_this_move(cold, moving, fuel),
             None if cold.begin_burial()? => Ok(Stepped::Something),
@@ -437,23 +450,21 @@ impl Log {
         };
         let rests = cold.merge_rest > 0 && matches!(merged, Ok(Stepped::Nothing));
         cold.rest_after(&merged);
-        let moved = match cold.moving.take() {
-            Some(moving) => self.step_this_move(cold, moving, fuel)?,
-            None if cold.begin_burial()? => Stepped::Something,
-            None if cold.is_merge_next() => Stepped::Nothing,
-            None if cold.wants_move || cold.wants_to_bury() => {
-                cold.merge_has_failed = false;
-                match (self.begin_move(cold, need), &merged) {
-                    // A merge that goes on gives memory back when it is over.
-                    (Err(error), Ok(Stepped::Something | Stepped::Waiting))
-                        if error.kind() == ErrorKind::OverBudget =>
-                    {
-                        Stepped::Nothing
-                    }
-                    (moved, _) => moved?,
-                }
+        let moved = match self.move_beside_helper(cold, fuel, need) {
+            // A merge that goes on gives memory back when it is over.
+            Err(error)
+                if error.kind() == ErrorKind::OverBudget
+                    && matches!(merged, Ok(Stepped::Something | Stepped::Waiting))
+                    && cold.moving.is_none() =>
+            {
+                Stepped::Nothing
             }
-            None => Stepped::Nothing,
+            Err(error) if cold.may_merge_early(&error) => {
+                let merged = self.step_merge_away(cold, need, true);
+                cold.rest_after(&merged);
+                return merged;
+            }
+            moved => moved?,
         };
         match (moved, merged) {
             // What moves is not held up by a merge that fails, which is tried again later.
@@ -474,6 +485,20 @@ impl Log {
             }
             (Stepped::Nothing, merged) => merged,
             (moved, merged) => merged.map(|_| moved),
+        }
+    }
+
+    /// What moves while a helper merges, if it may.
+    fn move_beside_helper(&mut self, cold: &mut Cold, fuel: u64, need: Need) -> Result<Stepped> {
+        match cold.moving.take() {
+            Some(moving) => self.step_this_move(cold, moving, fuel),
+            None if cold.begin_burial()? => Ok(Stepped::Something),
+            None if cold.is_merge_next() => Ok(Stepped::Nothing),
+            None if cold.wants_move || cold.wants_to_bury() => {
+                cold.merge_has_failed = false;
+                self.begin_move(cold, need)
+            }
+            None => Ok(Stepped::Nothing),
         }
     }
 

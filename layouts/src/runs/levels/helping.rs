@@ -69,6 +69,7 @@ impl Levels {
             let mut merging = self.merging_of(due, Worker::Gone, memory);
             merging.worker = Worker::Here(work, Some(judge_of(merging.is_last)));
             self.merging = Some(merging);
+            self.is_early = false;
             self.hand_over();
             return Ok(Helped::Something);
         }

@@ -18,18 +18,21 @@ use crate::support::booked::Booked;
 /// All levels are merged into one when those above the oldest have this share of its records. More writes less, and
 /// takes more memory and space.
 pub const SHARE: f64 = 0.65;
+/// The same where memory lacks for what is to come, and as large a share of all records is dead.
+pub const EARLY_SHARE: f64 = 1.0 / 16.0;
 /// With so many levels above the oldest some of them are merged: those for which a level less costs least.
 pub const ABOVE_MAX: usize = 7;
 /// So many levels are merged at once, at most.
 pub const MERGED_MAX: usize = ABOVE_MAX + 1;
 
-/// How many of the newest levels are to be merged, whose records these are, the newest first. None: there are few.
-pub fn due(records: &[u64]) -> Option<usize> {
+/// How many of the newest levels are to be merged, whose records these are, the newest first, where those above the oldest
+/// may have a share of its records. None: there are few.
+pub fn due(records: &[u64], share: f64) -> Option<usize> {
     let (oldest, above) = records.split_last()?;
     if above.is_empty() {
         return None;
     }
-    if above.iter().sum::<u64>() as f64 > SHARE * *oldest as f64 {
+    if above.iter().sum::<u64>() as f64 > share * *oldest as f64 {
         return Some(records.len().min(MERGED_MAX));
     }
     due_above(above, |_| true)
@@ -91,6 +94,16 @@ impl Levels {
             }
             None => 0,
         }
+    }
+
+    /// Has levels be merged before their share says so, as memory lacks. `live` of their records count. Says whether some are
+    /// due then: directories come back only where many records are dead.
+    pub fn merge_early(&mut self, live: u64) -> bool {
+        let records = self.records();
+        let has_dead = records.saturating_sub(live) as f64 > EARLY_SHARE * records as f64;
+        self.is_early = has_dead;
+        self.is_early &= self.due().is_some();
+        self.is_early
     }
 
     /// Whether levels are being merged.
@@ -172,6 +185,7 @@ impl Levels {
         };
         work.open()?;
         self.merging = Some(self.merging_of(due, Worker::Here(work, None), memory));
+        self.is_early = false;
         Ok(true)
     }
 
@@ -370,14 +384,16 @@ mod tests {
 
     #[test]
     fn what_is_due_keeps_levels_few() {
-        assert_eq!(due(&[]), None);
-        assert_eq!(due(&[5]), None);
-        assert_eq!(due(&[5, 100]), None);
-        assert_eq!(due(&[64, 100]), None);
-        assert_eq!(due(&[66, 100]), Some(2));
-        assert_eq!(due(&[5, 5, 5, 5, 100]), None);
-        assert_eq!(due(&[5, 5, 5, 5, 5, 5, 5, 1000]), Some(7));
-        assert_eq!(due(&[5, 5, 5, 20, 20, 80, 80, 1000]), Some(5));
+        assert_eq!(due(&[], SHARE), None);
+        assert_eq!(due(&[5], SHARE), None);
+        assert_eq!(due(&[5, 100], SHARE), None);
+        assert_eq!(due(&[64, 100], SHARE), None);
+        assert_eq!(due(&[6, 100], EARLY_SHARE), None);
+        assert_eq!(due(&[7, 100], EARLY_SHARE), Some(2));
+        assert_eq!(due(&[66, 100], SHARE), Some(2));
+        assert_eq!(due(&[5, 5, 5, 5, 100], SHARE), None);
+        assert_eq!(due(&[5, 5, 5, 5, 5, 5, 5, 1000], SHARE), Some(7));
+        assert_eq!(due(&[5, 5, 5, 20, 20, 80, 80, 1000], SHARE), Some(5));
         let mut dice = 7u64;
         let mut levels = vec![100_000u64];
         let (mut written, mut moved) = (0, 0);
@@ -386,7 +402,7 @@ mod tests {
             let batch = 1 + dice % 3000;
             moved += batch;
             levels.insert(0, batch);
-            while let Some(count) = due(&levels) {
+            while let Some(count) = due(&levels, SHARE) {
                 // Nothing but the last merge finds older records of a key.
                 let sum: u64 = levels.drain(..count).sum();
                 let merged = if levels.is_empty() { 100_000 } else { sum };

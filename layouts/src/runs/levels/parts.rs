@@ -14,7 +14,7 @@ use std::ops::Range;
 
 use alluvium_pagestore::KeyGroup;
 
-use super::merging::{ABOVE_MAX, MERGED_MAX, Merging, SHARE, due, due_above};
+use super::merging::{ABOVE_MAX, EARLY_SHARE, MERGED_MAX, Merging, SHARE, due, due_above};
 use super::{Level, Levels};
 use crate::runs::merge::Part;
 use crate::runs::writer::{PARTITIONS_MAX, RunSizes};
@@ -130,7 +130,8 @@ impl Levels {
         let records = |levels: &[Level]| levels.iter().map(Level::records).collect::<Vec<u64>>();
         let newest = |count: usize| Due { range: 0..count, from: 0 };
         let Some(parted) = self.parted.last() else {
-            return due(&records(&self.levels)).map(newest);
+            let share = if self.is_early { EARLY_SHARE } else { SHARE };
+            return due(&records(&self.levels), share).map(newest);
         };
         let range = self.range_of(parted);
         let merged = parted.merged.and_then(|number| self.position(number));
@@ -289,6 +290,26 @@ mod tests {
             }
         }
         assert!(seen > 20 && most < 4 * KEYS, "{seen} batches, {most} records");
+    }
+
+    /// Memory lacks: levels are merged once a sixteenth of their records is dead, and not again for what is left.
+    #[test]
+    fn levels_are_merged_early_where_records_are_dead() {
+        let mut levels = levels(&Simulated::new(1, Faults::none()));
+        add(&mut levels, (0..1_600).map(hash_word).collect());
+        add(&mut levels, (0..150).map(hash_word).collect());
+        assert!(!levels.is_behind());
+        assert!(!levels.merge_early(1_750 - 109) && !levels.is_behind());
+        assert!(levels.merge_early(1_750 - 110) && levels.is_behind());
+        while levels.is_behind() {
+            assert!(levels.step(MIB, sizes(), 8 << 10, |_| Newest).unwrap());
+        }
+        assert_eq!((levels.len(), levels.records()), (1, 1_600));
+        assert!(!levels.merge_early(0), "there is nothing to merge");
+        add(&mut levels, (0..90).map(hash_word).collect());
+        assert!(!levels.merge_early(0), "few are above the oldest");
+        add(&mut levels, (0..90).map(hash_word).collect());
+        assert!(!levels.is_behind(), "one merge was early");
     }
 
     /// What a merge has yet to read is damaged: its next part fails again and again. Newer levels are merged all the same, and
