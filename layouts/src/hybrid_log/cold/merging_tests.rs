@@ -209,6 +209,20 @@ fn keys_that_change_are_not_refused_where_directories_leave_no_memory_for_moves(
     play.check();
 }
 
+/// The same where keys are deleted in between, and come again.
+#[test]
+fn keys_that_change_and_are_deleted_are_not_refused_either() {
+    let mut play = short_partitions(MANY_KEYS, 6);
+    for step in 0..2 * MANY_KEYS {
+        let key = play.dice.below(MANY_KEYS);
+        match play.dice.below(10) {
+            0 => assert_eq!(play.table.take(&key).unwrap(), play.model.remove(&key), "{key}"),
+            _ => play.put(key, step),
+        }
+    }
+    play.check();
+}
+
 /// What a checkpoint wrote, its requests, and its steps.
 #[derive(Clone, Copy, Debug, Default)]
 struct Cost {

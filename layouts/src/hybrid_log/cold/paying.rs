@@ -365,6 +365,17 @@ impl Log {
         }
     }
 
+    /// Does a step of the merge that goes on or is due, or is due early, because memory has no room. Says whether one was.
+    ///
+    /// # Errors
+    /// Those of storage.
+    pub(in crate::hybrid_log) fn must_merge(&mut self) -> Result<bool> {
+        let Some(cold) = &mut self.cold else { return Ok(false) };
+        let live = cold.live();
+        let is_behind = cold.levels.is_behind() || cold.levels.merge_early(live);
+        if is_behind { self.must_move_down() } else { Ok(false) }
+    }
+
     /// Refuses to wait for a helper that merges any longer, in one call.
     fn is_merge_on_its_way(&mut self) -> Result<()> {
         let patience = self.sizes.patience;

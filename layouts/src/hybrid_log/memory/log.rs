@@ -344,7 +344,8 @@ impl Log {
 
     #[inline(always)]
     fn make_room_for(&mut self, new_entry: Option<IndexHash>) -> Result<(u32, u32)> {
-        for _ in 0..ROUNDS_MAX {
+        let (mut rounds, mut joins) = (0, 0);
+        while rounds < ROUNDS_MAX {
             if self.account.available() < self.eviction.want_free() {
                 self.relieve()?;
             }
@@ -354,7 +355,13 @@ impl Log {
                     self.make_room_for_index(hash, error)?;
                 }
             }
-            let slot = self.free_slot()?;
+            let slot = match self.free_slot() {
+                Err(error) if new_entry.is_some() && self.free_tables(&error, &mut joins)? => {
+                    continue;
+                }
+                slot => slot?,
+            };
+            rounds += 1;
             // The index and the frame may have taken what a value needs to grow.
             if self.account.available() >= self.sizes.headroom_bytes {
                 return Ok(slot);

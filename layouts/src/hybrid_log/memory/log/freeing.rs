@@ -221,6 +221,25 @@ impl Log {
         Err(error)
     }
 
+    /// Where a page has no memory for a new key, has an index of few entries give some back, or directories of dead records.
+    /// Says whether it is worth to try again.
+    ///
+    /// # Errors
+    /// Those of storage.
+    #[cold]
+    pub(super) fn free_tables(&mut self, error: &Error, joins: &mut u32) -> Result<bool> {
+        if error.kind() != ErrorKind::OverBudget || self.cold.is_none() {
+            return Ok(false);
+        }
+        let may_join = *joins < JOINS_MAX && self.index.is_sparse();
+        if may_join && self.index.shrink(JOIN_LOOKS) > 0 {
+            *joins += 1;
+            self.stats.stalls += 1;
+            return Ok(true);
+        }
+        self.must_merge()
+    }
+
     /// Looks at all segments for two that have few entries, where the call would be refused otherwise.
     fn join_or_refuse(&mut self) -> bool {
         let is_joined = self.index.shrink_to_split(usize::MAX);
