@@ -7,9 +7,12 @@ use std::time::{Duration, Instant};
 
 use alluvium_pagestore::io::{Device, Fault, Faults, Simulated};
 use alluvium_pagestore::{
-    Account, ErrorKind, Helper, KIB, KeyGroup, KeyHash, MIB, Result, SegmentStore, Turns,
+    Account, ErrorKind, Helper, KIB, KeyGroup, KeyHash, MIB, MemoryKind, Result, SegmentStore,
+    Turns,
 };
 
+use super::DIRECTORY_BYTES;
+use super::paying::{Need, Stepped};
 use super::tests::Dice;
 use crate::contract::by_hash::ByHash;
 use crate::contract::table::{Cursor, Layout, StateContext, Table};
@@ -205,6 +208,41 @@ fn records_move_while_a_helper_merges() {
         play.cut(group);
     }
     play.end();
+}
+
+/// Beside a move no page leaves memory for a merge: it begins once there is memory for both, and not a little before.
+#[test]
+fn no_page_leaves_for_a_merge_beside_a_move() {
+    let mut play = Play::in_turns(21, 16 * MIB);
+    let is_set = |play: &mut Play| {
+        let cold = play.table.core.log.cold.as_mut().unwrap();
+        let moves = cold.moving.as_ref().is_some_and(|moving| moving.is_gathering());
+        // All records are as good as dead for it.
+        moves && !cold.levels.is_behind() && cold.levels.merge_early(0)
+    };
+    let mut key = 0;
+    while !is_set(&mut play) {
+        assert!(!play.table.put(key, key).unwrap());
+        key += 1;
+    }
+    let other = Account::below(&play.store, "other", u64::MAX);
+    let Play { table, store, .. } = &mut play;
+    let log = &mut table.core.log;
+    let mut cold = log.cold.take().unwrap();
+    cold.purse.give_back();
+    let most = cold.due_bytes() + log.keep_bytes() + DIRECTORY_BYTES;
+    let taken = store.available() - (most - KIB);
+    other.charge(MemoryKind::Buffers, taken);
+    let pages = log.own_bytes_for(MemoryKind::Pages);
+    for _ in 0..100 {
+        assert_eq!(log.step_merge_away(&mut cold, Need::Later, false).unwrap(), Stepped::Nothing);
+    }
+    assert_eq!(log.own_bytes_for(MemoryKind::Pages), pages);
+    other.release(MemoryKind::Buffers, KIB);
+    assert_eq!(log.step_merge_away(&mut cold, Need::Later, false).unwrap(), Stepped::Something);
+    assert!(cold.levels.is_merging());
+    other.release(MemoryKind::Buffers, taken - KIB);
+    log.cold = Some(cold);
 }
 
 /// A merge that is given up leaves neither files nor memory.

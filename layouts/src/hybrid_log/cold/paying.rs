@@ -515,7 +515,12 @@ impl Log {
 
     /// Has the helper's merge go on, or one that is due begin. Waits for it a moment, if it may and somebody waits for the
     /// merge.
-    fn step_merge_away(&mut self, cold: &mut Cold, need: Need, may_wait: bool) -> Result<Stepped> {
+    pub(super) fn step_merge_away(
+        &mut self,
+        cold: &mut Cold,
+        need: Need,
+        may_wait: bool,
+    ) -> Result<Stepped> {
         if !cold.levels.is_merging() {
             if !cold.may_begin_merge() {
                 return Ok(Stepped::Nothing);

@@ -18,13 +18,18 @@ const ASKED_POWER_MAX: u32 = 5;
 /// Other states leave a log what its work takes at least, up to one part in so many of its index.
 const WORK_SHARE: u64 = 2;
 
+impl Cold {
+    /// Bytes that the merge takes which is due, with the directories of what it writes.
+    pub(super) fn due_bytes(&self) -> u64 {
+        self.levels.due_bytes(self.run_sizes(), self.work.read_bytes)
+    }
+}
+
 impl Log {
     /// Whether a merge has memory without a page that goes.
     pub(super) fn has_saved_for_merge(&self, cold: &Cold) -> bool {
-        // It has memory for its directories.
-        let needed = cold.levels.due_bytes(cold.run_sizes(), cold.work.read_bytes);
-        let keep = self.sizes.headroom_bytes + 2 * self.sizes.frame_bytes;
-        cold.purse.bytes() + self.account.available() >= needed + keep
+        let wanted = cold.due_bytes() + DIRECTORY_BYTES;
+        cold.purse.bytes() + self.account.available() >= wanted + self.keep_bytes()
     }
 
     /// Sizes work by the memory of this state, or by less where so much cannot be had, unless a move goes on: that has
@@ -53,9 +58,8 @@ impl Log {
         cold: &mut Cold,
         need: Need,
     ) -> Result<Option<Stepped>> {
-        let due = |cold: &Cold| cold.levels.due_bytes(cold.run_sizes(), cold.work.read_bytes);
-        self.fit_work(cold, due);
-        let needed = due(cold);
+        self.fit_work(cold, Cold::due_bytes);
+        let needed = cold.due_bytes();
         // What must be done is not put off for the sake of the directories.
         let wanted = if need == Need::Now { needed } else { needed + DIRECTORY_BYTES };
         let saved = cold.saved_before;
