@@ -58,7 +58,7 @@ impl Bucket {
 
     #[inline(always)]
     fn word(&self, at: usize) -> u64 {
-        u64::from_le_bytes(self.0[at..at + 8].try_into().expect("eight bytes"))
+        u64::from_le_bytes(*self.0[at..].first_chunk().expect("eight bytes"))
     }
 
     /// The used slots, a bit each.
