@@ -105,7 +105,7 @@ fn what_cannot_be_given_up_does_not_jump_with_each_move() {
     let (device, store) = (Simulated::new(1, Faults::none()), Account::root(4 * MIB));
     let mut log: Log = open(&HybridLog::new().cold_runs(true), &device, &store);
     let (mut before, mut jumps, mut moved) = (log.fixed_bytes().0, 0, 0);
-    for key in 0..400_000 {
+    for key in 0..250_000 {
         log.put(key, [key; 6]).unwrap();
         let fixed = log.fixed_bytes().0;
         jumps += u64::from(fixed.abs_diff(before) > store.limit() / 20);
