@@ -199,11 +199,12 @@ mod tests {
     use std::path::Path;
 
     use alluvium::config::Helpers;
-    use alluvium::{AppendLog, List, Store};
+    use alluvium::{AppendLog, ErrorKind, List, Store};
 
     use super::*;
     use crate::access::digits;
     use crate::engine::{Open, built_in};
+    use crate::error::Error;
     use crate::operator::{Name, Options};
 
     fn state(keys: u64, value_bytes: u64) -> State {
@@ -220,7 +221,12 @@ mod tests {
         let operator = Name::Aggregation;
         let open = Open { directory, memory_bytes, operator, options, events: 1000 };
         let mut engine = kind.open(&open).unwrap();
-        (0..memory_bytes).find(|key| engine.put(&digits(*key), value).is_err()).unwrap()
+        let mut is_full = |key: &u64| match engine.put(&digits(*key), value) {
+            Ok(()) => false,
+            Err(Error::Store(error)) if error.kind() == ErrorKind::OverBudget => true,
+            Err(error) => panic!("{error}"),
+        };
+        (0..memory_bytes).find(&mut is_full).unwrap()
     }
 
     #[test]
