@@ -170,7 +170,7 @@ enum End {
 
 #[test]
 fn every_retained_checkpoint_of_a_random_history_is_of_its_barrier() {
-    let seeds = if std::env::var_os("ALLUVIUM_LONG").is_some() { 300 } else { 12 };
+    let seeds = if std::env::var_os("ALLUVIUM_LONG").is_some() { 300 } else { 6 };
     for seed in 0..seeds {
         history::<u64>(seed);
         history::<String>(seed);
