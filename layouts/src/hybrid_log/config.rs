@@ -40,6 +40,8 @@ pub struct HybridLog {
     joins_always: bool,
     #[serde(skip)]
     partition_hashes: Option<usize>,
+    #[serde(skip)]
+    index_percent: Option<u64>,
 }
 
 /// When records that stay cold move to sorted runs: `true`, `false` or `"automatic"` in a configuration.
@@ -258,6 +260,14 @@ impl HybridLog {
         self
     }
 
+    /// Has records move down before the index has more than this part of the memory, whatever look-ups read: for tests.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn index_percent(mut self, percent: u64) -> Self {
+        self.index_percent = Some(percent);
+        self
+    }
+
     #[cfg(test)]
     pub(super) fn has_hash_bits(&self) -> bool {
         self.hash_bits.is_some()
@@ -390,6 +400,7 @@ impl HybridLog {
             cold_entries: self.cold_entries,
             joins_always: self.joins_always,
             partition_hashes: self.partition_hashes,
+            index_percent: self.index_percent,
             calls_per_record: self.checkpoint_pace.unwrap_or(CHECKPOINT_PACE).into(),
             hash_mask: self
                 .hash_bits
@@ -481,6 +492,8 @@ pub struct Sizes {
     pub joins_always: bool,
     /// Hashes of a partition of runs, in tests.
     pub partition_hashes: Option<usize>,
+    /// The part of the memory that the index may have, in tests.
+    pub index_percent: Option<u64>,
 }
 
 impl Sizes {

@@ -526,6 +526,13 @@ impl Levels {
         self.done.merges
     }
 
+    /// Reads of runs that are there, and of runs that were merged. Cost: O(runs).
+    pub fn reads(&self) -> RunReads {
+        let mut reads = self.done.reads;
+        self.levels.iter().flat_map(|level| &level.runs).for_each(|run| reads.add(&run.reads()));
+        reads
+    }
+
     /// What they are and have done. Cost: O(partitions).
     pub fn stats(&self) -> LevelStats {
         let mut stats = LevelStats { levels: self.levels.len() as u64, ..self.done };

@@ -42,6 +42,9 @@ mod needs;
 mod paying;
 mod saving;
 mod scanning;
+mod share;
+#[cfg(test)]
+mod share_tests;
 #[cfg(test)]
 mod sharing_tests;
 mod sizes;
@@ -66,6 +69,7 @@ use alluvium_pagestore::{
 use self::counts::KeyCounts;
 use self::graves::{Grave, GraveMemory, of_hash};
 use self::moving::Move;
+use self::share::IndexShare;
 use self::sizes::{Shape, WorkSizes, least_memory, own_memory};
 use super::config::{COLD_RUNS_MEMORY_MIN, Sizes};
 use crate::contract::fetch::{Fetch, Ticket};
@@ -193,6 +197,8 @@ pub struct Cold {
     saved_before: u64,
     /// Since when a call waits for a helper that merges.
     waits_since: Option<Instant>,
+    /// The part of the memory that the index may have.
+    share: IndexShare,
     /// What moves and merges took.
     times: RunTimes,
     /// How often filters were asked.
@@ -292,6 +298,7 @@ impl Cold {
             merges_ended: 0,
             saved_before: 0,
             waits_since: None,
+            share: IndexShare::new(sizes.index_percent),
             times: RunTimes::default(),
             #[cfg(test)]
             asked: Cell::new(0),

@@ -1,6 +1,7 @@
 //! What a tier of so many keys takes in memory, without records.
 
 use super::paying::{begins_at, index_share};
+use super::share::INDEX_PERCENT_MAX;
 use super::touches::Touches;
 use super::{Cold, PAYLOAD_MAX, WIDE_SHARE};
 use crate::runs::{RunSizes, RunsMemory, SHARE};
@@ -47,7 +48,7 @@ impl Cold {
 
     /// What the index may have of so many bytes, beside so many.
     pub fn index_part(limit: u64, beside: u64, floor: u64) -> IndexPart {
-        let (most, _) = index_share(limit, beside, floor);
+        let (most, _) = index_share(limit, beside, floor, INDEX_PERCENT_MAX);
         IndexPart { most, begins_at: begins_at(most) }
     }
 }

@@ -17,6 +17,7 @@ use alluvium_pagestore::{Error, ErrorKind, MemoryKind, Result};
 use super::judge::{Newest, is_never_hot};
 use super::moving::{Move, Moved, booked_for};
 use super::saving::saving;
+use super::share::INDEX_PERCENT_MAX;
 use super::{Cold, DIRECTORY_BYTES, own_memory};
 use crate::hybrid_log::index::IndexHash;
 use crate::hybrid_log::log::Log;
@@ -24,8 +25,6 @@ use crate::hybrid_log::stored::Stored;
 use crate::runs::{ABOVE_MAX, BoxedJudge, Helped, RecordView};
 use crate::support::nanos_since;
 
-/// Records move down before the index has more than one part in so many of the memory.
-const INDEX_SHARE: u64 = 2;
 /// One part in so many is left for directories of runs and the table of segments, which grow, and for what the index
 /// grows while the work that it waits for goes on.
 const GROWING_SHARE: u64 = 8;
@@ -269,9 +268,9 @@ impl Log {
         if is_large && self.index.len() >= cold.nothing_until && !cold.wants_move {
             (cold.wants_move, cold.moved_before) = (true, cold.moved);
         }
-        if is_large && cold.entries_max.is_none() && self.index.is_sparse() {
+        if is_large && cold.entries_max.is_none() && (has > most || self.index.is_sparse()) {
             cold.join_rest = cold.join_rest.checked_sub(1).unwrap_or(JOIN_REST - 1);
-            if cold.join_rest == 0 {
+            if cold.join_rest == 0 || has > most {
                 // Records that have moved, or were deleted, may have left few entries in some.
                 self.index.shrink(1);
             }
@@ -567,6 +566,7 @@ impl Log {
                 let has_moved = cold.moved - cold.moved_before >= wanted as u64;
                 cold.wants_move &= records < wanted && !has_moved;
                 (cold.vain_in_row, cold.stored_in_vain) = (0, None);
+                cold.judge_share();
                 // Keys that come in the order of their hashes split segments as deep as all of them want.
                 self.index.expect_as_well(cold.live());
                 Ok(Stepped::Something)
@@ -678,10 +678,12 @@ impl Log {
     pub(super) fn index_bytes_max(&self) -> u64 {
         // Other states hold the rest, and cannot give it up.
         let limit = self.account.attainable();
-        let (most, growing) = index_share(limit, self.beside_index(false), self.floor_bytes());
+        let percent = self.cold.as_ref().map_or(INDEX_PERCENT_MAX, |cold| cold.share.percent());
+        let beside = self.beside_index(false);
+        let (most, growing) = index_share(limit, beside, self.floor_bytes(), percent);
         // Where several states grow, each counts what the others could give: filters are to have room beside them.
         let own = own_memory(&self.account).min(limit);
-        let most = most.min((limit + own) / 2 / INDEX_SHARE);
+        let most = most.min((limit + own) / 2 * percent / 100);
         let tables = self.stored.as_ref().map_or(0, |stored| {
             stored.tables_bytes_for(most / ENTRY_BYTES, self.sizes.segment_bytes)
         });
@@ -690,12 +692,12 @@ impl Log {
     }
 }
 
-/// Bytes that the index may have of so many, beside so many for buffers, tables and work, and what pages have at least.
-/// And those that are left for tables, which grow while the index does not shrink.
-pub(super) fn index_share(limit: u64, beside: u64, floor: u64) -> (u64, u64) {
+/// Bytes that the index may have of so many, beside so many for buffers, tables and work, and what pages have at least:
+/// so many hundredths at most. And those that are left for tables, which grow while the index does not shrink.
+pub(super) fn index_share(limit: u64, beside: u64, floor: u64, percent: u64) -> (u64, u64) {
     let growing = limit / GROWING_SHARE;
     let most = limit.saturating_sub(beside + growing + floor);
-    (most.min(limit / INDEX_SHARE), growing)
+    (most.min(limit * percent / 100), growing)
 }
 
 /// Bytes of the index with which records begin to move, of the most that it may have.
