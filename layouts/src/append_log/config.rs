@@ -120,11 +120,11 @@ impl AppendLog {
     }
 
     /// The sizes for `memory_bytes`, with elements that own heap or not, on storage
-    /// or not.
+    /// or not, of a log that is there again or not: what that one needs was left free.
     pub(super) fn sizes(
         &self,
         memory_bytes: u64,
-        (plain, stored): (bool, bool),
+        (plain, stored, is_there): (bool, bool, bool),
         max_value_bytes: u64,
     ) -> Result<Sizes> {
         let auto = (memory_bytes / 256).clamp(BLOCK_BYTES as u64, BLOCK_BYTES_MAX);
@@ -160,7 +160,7 @@ impl AppendLog {
         };
         // A run's window and a block decoded, of a few runs; and lists.
         let needed = sizes.writer_bytes + 8 * sizes.window_bytes as u64 + (32 << 10);
-        if memory_bytes < needed {
+        if memory_bytes < needed && !is_there {
             let message =
                 format!("the append log needs {needed} bytes to open, {memory_bytes} are free");
             return Err(Error::new(ErrorKind::OverBudget, message));

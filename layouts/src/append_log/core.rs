@@ -113,7 +113,8 @@ impl ListsCore {
         let account = context.account.clone();
         let plain = list_type.is_plain;
         let (memory, stored) = (account.available_to_open(), context.segments.is_some());
-        let sizes_for = |max_value| layout.sizes(memory, (plain, stored), max_value);
+        let is_there = restored.is_some();
+        let sizes_for = |max_value| layout.sizes(memory, (plain, stored, is_there), max_value);
         let mut sizes = sizes_for(context.max_value_bytes)?;
         // What is there already may be larger than what may come.
         let element = longest.saturating_sub(sizes.block_bytes as u64);
