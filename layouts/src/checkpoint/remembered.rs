@@ -256,6 +256,11 @@ impl Remembered {
         Ok(())
     }
 
+    /// Nothing was there at the barrier of the checkpoint that was begun: its writer is not made.
+    pub(crate) fn write_nothing(&mut self) {
+        self.taking.iter_mut().for_each(|taking| taking.stepped.write_nothing());
+    }
+
     /// Decides what the running checkpoint writes, if that is undecided. Call it before you remove
     /// an entry that the checkpoint has not read. Cost: O(segments).
     #[inline]

@@ -39,6 +39,8 @@ pub(crate) struct Stepped {
     /// All was given to the helper.
     is_ending: bool,
     is_lost: bool,
+    /// There is nothing to write.
+    is_empty: bool,
 }
 
 impl Stepped {
@@ -49,7 +51,13 @@ impl Stepped {
     pub fn with_room(context: &StateContext, kept: u64) -> Result<Self> {
         context.segment_store()?;
         let booked = Booked::none(context.account.clone(), MemoryKind::Buffers);
-        Ok(Self { own: None, booked, kept, is_ending: false, is_lost: false })
+        let (is_ending, is_lost, is_empty) = (false, false, false);
+        Ok(Self { own: None, booked, kept, is_ending, is_lost, is_empty })
+    }
+
+    /// There is nothing to read, nor to write.
+    pub fn write_nothing(&mut self) {
+        self.is_empty = true;
     }
 
     /// Does a bounded share: `give` gives the helper the next batch. What was written, at the end.
@@ -63,6 +71,9 @@ impl Stepped {
         give: impl FnOnce(&mut BatchWriter) -> Result<Given>,
     ) -> Result<Option<Vec<SegmentInfo>>> {
         self.check()?;
+        if self.is_empty {
+            return Ok(Some(Vec::new()));
+        }
         self.make_writer(context, sizes)?;
         let Self { own, is_ending, is_lost, .. } = self;
         let own = own.as_mut().expect("made above");
@@ -101,6 +112,9 @@ impl Stepped {
         sizes: WriterSizes,
         mut read: impl FnMut(&mut BatchWriter) -> Result<bool>,
     ) {
+        if self.is_empty {
+            return;
+        }
         let was_lost = std::mem::replace(&mut self.is_lost, true);
         let mut all = || -> Result<()> {
             self.make_writer(context, sizes)?;

@@ -246,6 +246,9 @@ fn read_part(
     before: u32,
     visit: VisitPayload<'_>,
 ) -> Result<()> {
+    if part.segments.is_empty() {
+        return Ok(());
+    }
     let store = &context.segment_store()?.for_opening();
     let chunk_bytes = chunk_bytes(context);
     let memory = chunk_bytes as u64

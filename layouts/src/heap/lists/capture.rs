@@ -45,8 +45,10 @@ impl<K: Key, E: State> HeapLists<K, E> {
         let account = self.context.account.clone();
         let values = self.buckets.values().map(|bucket| bucket.values).sum();
         let sizes = WriterSizes { segment_bytes: segment_bytes(values), ..self.sizes() };
+        let is_empty = self.is_empty();
         // A record is copied before it is encoded.
-        let bytes = self.buckets.len() as u64 * BUCKET_BYTES + sizes.value_bytes;
+        let copied = if is_empty { 0 } else { sizes.value_bytes };
+        let bytes = self.buckets.len() as u64 * BUCKET_BYTES + copied;
         let (kind, what) = (MemoryKind::Buffers, "a checkpoint's buckets");
         let booked = Booked::reserve(account.clone(), kind, bytes, what)?;
         let range = self.range;
@@ -63,7 +65,11 @@ impl<K: Key, E: State> HeapLists<K, E> {
             at_once: false,
             booked,
         })));
-        self.remembered.begin_at(None, sizes)
+        self.remembered.begin_at(None, sizes)?;
+        if is_empty {
+            self.remembered.write_nothing();
+        }
+        Ok(())
     }
 
     /// Does a bounded share; the image at the end.
@@ -88,6 +94,11 @@ impl<K: Key, E: State> HeapLists<K, E> {
         if let Some(mut reading) = self.reading.take() {
             self.leave_all(&mut reading);
         }
+    }
+
+    /// Whether a checkpoint has nothing to write, and nothing of before to drop.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.buckets.len() == 0 && self.purged.is_empty()
     }
 
     fn sizes(&self) -> WriterSizes {
