@@ -16,5 +16,6 @@ mod values_above_max_value_are_visited_rewritten_and_moved;
 mod values_are_as_large_as_max_value_says;
 mod values_by_time_take_what_is_said;
 mod what_is_accepted_is_there_again_in_the_same_memory;
+mod what_is_there_takes_less_than_what_is_new;
 mod windows_are_there_again_in_the_same_memory;
 mod windows_that_fill_a_store_are_opened_again;
