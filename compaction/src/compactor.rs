@@ -12,9 +12,9 @@
 
 use std::collections::BTreeSet;
 
-use alluvium_pagestore::{PATIENT_FUEL, Progress, Result, Rewrite, SegmentMeta};
+use alluvium_pagestore::{PATIENT_FUEL, Result, Rewrite, RewriteProgress, SegmentMeta};
 
-use crate::merging::Merging;
+use crate::merging::TierMerges;
 use crate::space::{Space, SpacePolicy};
 
 /// Segments whose metadata are read for one unit of fuel when planning.
@@ -41,7 +41,7 @@ pub struct Compactor {
     space: Space,
     /// Writes before it is looked for work again that is paid with them.
     rest: u64,
-    merging: Merging,
+    merging: TierMerges,
     /// Filled anew for each plan; kept for its capacity.
     segments: Vec<SegmentMeta>,
 }
@@ -86,11 +86,11 @@ impl Compactor {
                 self.charge(UNLINK_FUEL, &mut left);
             } else if self.rewriting.is_some() {
                 match target.step(left)? {
-                    Progress::Working { spent: used } => {
+                    RewriteProgress::Working { spent: used } => {
                         spent.idle = used == 0;
                         self.charge(used, &mut left);
                     }
-                    Progress::Done { spent: used } => {
+                    RewriteProgress::Done { spent: used } => {
                         self.rewriting = None;
                         spent.rewritten += 1;
                         self.charge(used, &mut left);

@@ -12,5 +12,5 @@ mod space;
 pub use compactor::{Compactor, LIVE_PER_REST, SEGMENTS_PER_FUEL, Spent, UNLINK_FUEL};
 pub use merging::{COPIES_PER_WRITE, FAN_IN, TIERS};
 pub use space::{
-    CHOSEN_MAX, DEFAULT_MAX_AMPLIFICATION, DEFAULT_MIN_YIELD, Plan, Space, SpacePolicy,
+    CHOSEN_MAX, DEFAULT_MAX_AMPLIFICATION, DEFAULT_MIN_YIELD, Space, SpacePlan, SpacePolicy,
 };

@@ -40,7 +40,7 @@ pub const COPIES_PER_WRITE: u64 = 2;
 
 /// What is being merged, and what may be: by tier.
 #[derive(Debug, Default)]
-pub(crate) struct Merging([Tier; TIERS]);
+pub(crate) struct TierMerges([Tier; TIERS]);
 
 #[derive(Debug, Default)]
 struct Tier {
@@ -50,7 +50,7 @@ struct Tier {
     group: BTreeSet<u64>,
 }
 
-impl Merging {
+impl TierMerges {
     /// So many records were written.
     pub fn earn(&mut self, writes: usize) {
         let copies = (writes as u64).saturating_mul(COPIES_PER_WRITE);
@@ -144,7 +144,7 @@ mod tests {
 
     #[test]
     fn the_smallest_with_enough_of_their_tier_are_merged_oldest_first() {
-        let mut merging = Merging::default();
+        let mut merging = TierMerges::default();
         let mut segments: Vec<_> = (0..20).rev().map(|id| segment(id, SMALL / 2)).collect();
         segments.extend((20..27).map(|id| segment(id, 4096)));
         assert!(merging.next(&segments, SMALL).is_empty(), "nothing was written");
@@ -156,13 +156,13 @@ mod tests {
         segments[20..].iter_mut().for_each(|segment| segment.live_records = 0);
         segments[19].live_records = 0;
         assert_eq!(merging.next(&segments, SMALL), (1..20).collect::<Vec<_>>());
-        assert!(Merging::default().next(&segments, 4096).is_empty());
+        assert!(TierMerges::default().next(&segments, 4096).is_empty());
         assert!(merging.next(&segments, 0).is_empty(), "none is small");
     }
 
     #[test]
     fn a_group_is_finished_before_another_is_begun_and_is_paid_for_once() {
-        let mut merging = Merging::default();
+        let mut merging = TierMerges::default();
         merging.earn(1);
         let mut segments: Vec<_> = (0..8).map(|id| segment(id, 4096)).collect();
         assert_eq!(merging.next(&segments, SMALL), (0..8).collect::<Vec<_>>());
@@ -185,7 +185,7 @@ mod tests {
 
     #[test]
     fn what_is_dead_expired_unsealed_or_large_is_left() {
-        let mut merging = Merging::default();
+        let mut merging = TierMerges::default();
         merging.earn(1000);
         let mut segments: Vec<_> = (0..11).map(|id| segment(id, 4096)).collect();
         segments[0].live_records = 0;

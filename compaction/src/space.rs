@@ -82,7 +82,7 @@ impl Default for SpacePolicy {
 
 /// Next actions.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Plan {
+pub struct SpacePlan {
     /// Dead segments that nothing needs: remove them.
     pub unlink: Vec<u64>,
     /// Segments to rewrite next, in this order: one whose records have all expired. Otherwise,
@@ -166,8 +166,8 @@ impl SpacePolicy {
     /// Plans for these segments, in any order. The log's live records that are in memory alone
     /// would take `unstored_bytes`. Cost: one pass, 6 to 16 ns per segment at a million of them,
     /// and a second above the limit. Allocates only if there is something to do.
-    pub fn plan(&self, segments: &[SegmentMeta], unstored_bytes: u64) -> Plan {
-        let mut plan = Plan::default();
+    pub fn plan(&self, segments: &[SegmentMeta], unstored_bytes: u64) -> SpacePlan {
+        let mut plan = SpacePlan::default();
         plan.space.unstored_bytes = unstored_bytes;
         let mut oldest_expired: Option<&SegmentMeta> = None;
         for segment in segments {
@@ -198,7 +198,7 @@ impl SpacePolicy {
     }
 
     /// Chooses the oldest that yield enough until the limit would be held.
-    fn choose(&self, segments: &[SegmentMeta], plan: &mut Plan) {
+    fn choose(&self, segments: &[SegmentMeta], plan: &mut SpacePlan) {
         let mut oldest = BinaryHeap::new();
         for (at, segment) in segments.iter().enumerate() {
             let is_candidate = !segment.is_dead() && self.is_eligible(segment);

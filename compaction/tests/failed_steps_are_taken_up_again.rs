@@ -3,7 +3,7 @@
 mod common;
 
 use alluvium_compaction::{Compactor, UNLINK_FUEL};
-use alluvium_pagestore::{Error, ErrorKind, Progress, Result, Rewrite, SegmentMeta};
+use alluvium_pagestore::{Error, ErrorKind, Result, Rewrite, RewriteProgress, SegmentMeta};
 use common::Population;
 
 /// 100 segments: two dead, of the others about a third live.
@@ -48,7 +48,7 @@ impl Rewrite for Damaged {
     fn begin(&mut self, segment: u64) -> Result<()> {
         self.0.begin(segment)
     }
-    fn step(&mut self, fuel: usize) -> Result<Progress> {
+    fn step(&mut self, fuel: usize) -> Result<RewriteProgress> {
         if self.0.at().is_some_and(|(segment, _)| segment == self.1) {
             return Err(Error::new(ErrorKind::Corrupt, "simulated"));
         }
@@ -89,9 +89,9 @@ fn a_target_that_waits_is_not_called_again_in_the_same_tick() {
         fn begin(&mut self, segment: u64) -> Result<()> {
             self.0.begin(segment)
         }
-        fn step(&mut self, _: usize) -> Result<Progress> {
+        fn step(&mut self, _: usize) -> Result<RewriteProgress> {
             self.1 += 1;
-            Ok(Progress::Working { spent: 0 })
+            Ok(RewriteProgress::Working { spent: 0 })
         }
         fn unlink(&mut self, segment: u64) -> Result<()> {
             self.0.unlink(segment)

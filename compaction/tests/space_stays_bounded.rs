@@ -6,7 +6,7 @@ mod common;
 use std::cell::Cell;
 
 use alluvium_compaction::{Compactor, LIVE_PER_REST, SpacePolicy};
-use alluvium_pagestore::{Progress, Result, Rewrite, SegmentMeta};
+use alluvium_pagestore::{Result, Rewrite, RewriteProgress, SegmentMeta};
 use common::{Population, RECORD_BYTES, Rng};
 use proptest::prelude::*;
 
@@ -148,7 +148,7 @@ impl Rewrite for Listed {
     fn begin(&mut self, segment: u64) -> Result<()> {
         self.0.begin(segment)
     }
-    fn step(&mut self, fuel: usize) -> Result<Progress> {
+    fn step(&mut self, fuel: usize) -> Result<RewriteProgress> {
         self.0.step(fuel)
     }
     fn unlink(&mut self, segment: u64) -> Result<()> {

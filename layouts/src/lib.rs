@@ -37,8 +37,8 @@ pub use contract::table::{
 pub use contract::upkeep::{HasUpkeep, Upkeep};
 pub use heap::lists::HeapLists;
 pub use heap::panes::TablePanes;
-pub use heap::place::Place;
-pub use heap::{Heap, HeapTable, Stored, Volatile, VolatileHeap};
+pub use heap::record_position::RecordPosition;
+pub use heap::{Heap, HeapTable, StoredValues, VolatileHeap, VolatileValues};
 pub use hybrid_log::{
     CHECKPOINT_PACE, COLD_RUNS_MEMORY_MIN, COOLING_PERCENT, FRAMES_MIN, GENERATIONS, HybridLog,
     HybridLogTable, PAGE_BYTES_MAX, PAGE_BYTES_MIN, PATIENCE, QUEUE_DEPTH,

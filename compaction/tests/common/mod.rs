@@ -4,7 +4,7 @@
 
 use std::collections::BTreeMap;
 
-use alluvium_pagestore::{Error, ErrorKind, Progress, Result, Rewrite, SegmentMeta};
+use alluvium_pagestore::{Error, ErrorKind, Result, Rewrite, RewriteProgress, SegmentMeta};
 
 pub const RECORD_BYTES: u64 = 100;
 
@@ -142,7 +142,7 @@ impl Rewrite for Population {
         Ok(())
     }
 
-    fn step(&mut self, fuel: usize) -> Result<Progress> {
+    fn step(&mut self, fuel: usize) -> Result<RewriteProgress> {
         assert!(fuel > 0, "a step without fuel");
         let (segment, start) = self.cursor.expect("step before begin");
         for spent in 0..fuel {
@@ -151,7 +151,7 @@ impl Rewrite for Population {
             let Some(&key) = self.segments[&segment].keys.get(position) else {
                 assert_eq!(self.segments[&segment].live, 0);
                 self.cursor = None;
-                return Ok(Progress::Done { spent });
+                return Ok(RewriteProgress::Done { spent });
             };
             self.may_fail()?;
             self.looked_at += 1;
@@ -162,7 +162,7 @@ impl Rewrite for Population {
             }
         }
         self.cursor = Some((segment, start + fuel));
-        Ok(Progress::Working { spent: fuel })
+        Ok(RewriteProgress::Working { spent: fuel })
     }
 
     fn unlink(&mut self, id: u64) -> Result<()> {

@@ -63,7 +63,7 @@ pub trait Reclaim {
 
 /// What of other states is asked for when memory is short.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Asked {
+pub enum ReclaimScope {
     /// All that they can give up.
     #[default]
     All,
@@ -77,7 +77,7 @@ pub enum Asked {
 /// What was asked for before, which is asked for again when this is dropped.
 struct AskedBefore<'a> {
     root: &'a Account,
-    asked: Asked,
+    asked: ReclaimScope,
 }
 
 impl Drop for AskedBefore<'_> {
@@ -87,12 +87,12 @@ impl Drop for AskedBefore<'_> {
 }
 
 /// Who frees memory, while it is asked: nobody asks it meanwhile.
-struct Asking<'a> {
+struct ReclaimGuard<'a> {
     root: &'a Account,
     reclaim: Option<Box<dyn Reclaim>>,
 }
 
-impl Drop for Asking<'_> {
+impl Drop for ReclaimGuard<'_> {
     fn drop(&mut self) {
         self.root.reclaim.replace(self.reclaim.take());
     }
@@ -114,14 +114,14 @@ pub struct Account {
     /// Those directly below, as long as they are there.
     below: RefCell<Vec<Weak<Account>>>,
     /// Of the root only.
-    asked_for: Cell<Asked>,
+    asked_for: Cell<ReclaimScope>,
     /// Of the root only; absent while it is asked, so that it is not asked by itself.
     reclaim: RefCell<Option<Box<dyn Reclaim>>>,
 }
 
 /// Bytes of accounts: what they could give up, what they lack for work, and what they have saved up for more of it.
 #[derive(Default)]
-struct Others {
+struct AccountSums {
     elastic: u64,
     lacking: u64,
     spare: u64,
@@ -303,8 +303,8 @@ impl Account {
     }
 
     /// What the accounts below this one have, but for one of them.
-    fn others_than(&self, one: &Account) -> Others {
-        let mut others = Others::default();
+    fn others_than(&self, one: &Account) -> AccountSums {
+        let mut others = AccountSums::default();
         for account in self.below.borrow().iter().filter_map(Weak::upgrade) {
             if std::ptr::eq(&*account, one) {
                 continue;
@@ -365,7 +365,7 @@ impl Account {
     }
 
     /// [`ensure`](Account::ensure) that asks other states for no more than that. Says whether `bytes` can be reserved.
-    pub fn ensure_of(&self, asked: Asked, bytes: u64) -> bool {
+    pub fn ensure_of(&self, asked: ReclaimScope, bytes: u64) -> bool {
         // Whoever is asked may ask as well, and may panic.
         let _before = AskedBefore { root: self.root_of(), asked: self.asked_for() };
         self.root_of().asked_for.set(asked);
@@ -373,7 +373,7 @@ impl Account {
     }
 
     /// Returns what other states are asked for, while they are.
-    pub fn asked_for(&self) -> Asked {
+    pub fn asked_for(&self) -> ReclaimScope {
         self.root_of().asked_for.get()
     }
 
@@ -395,7 +395,7 @@ impl Account {
         let Some(reclaim) = self.reclaim.take() else { return Ok(()) };
         let lacking = self.used.get().saturating_add(bytes).saturating_sub(self.limit);
         // Whoever is asked may panic, and is asked again.
-        let asking = Asking { root: self, reclaim: Some(reclaim) };
+        let asking = ReclaimGuard { root: self, reclaim: Some(reclaim) };
         asking.reclaim.as_ref().map_or(Ok(()), |reclaim| reclaim.reclaim(lacking))
     }
 
@@ -624,13 +624,13 @@ mod tests {
     }
 
     /// Asks for pages itself when it is asked, and notes what it was asked for before and after.
-    struct Nested(Weak<Account>, RefCell<Vec<Asked>>);
+    struct Nested(Weak<Account>, RefCell<Vec<ReclaimScope>>);
 
     impl Reclaim for Rc<Nested> {
         fn reclaim(&self, _: u64) -> Result<()> {
             let account = self.0.upgrade().expect("the test has it");
             self.1.borrow_mut().push(account.asked_for());
-            assert!(!account.ensure_of(Asked::Pages, 1000), "nobody is asked twice");
+            assert!(!account.ensure_of(ReclaimScope::Pages, 1000), "nobody is asked twice");
             self.1.borrow_mut().push(account.asked_for());
             assert!(self.1.borrow().len() < 6, "the third panics");
             Ok(())
@@ -643,18 +643,18 @@ mod tests {
         let a = Account::below(&store, "a", 1 << 20);
         let nested = Rc::new(Nested(Rc::downgrade(&a), RefCell::default()));
         a.set_reclaim(Box::new(nested.clone()));
-        assert!(!a.ensure_of(Asked::Pages, 101));
+        assert!(!a.ensure_of(ReclaimScope::Pages, 101));
         assert!(a.ensure(101, "all").is_err());
-        let [pages, all] = [Asked::Pages, Asked::All];
+        let [pages, all] = [ReclaimScope::Pages, ReclaimScope::All];
         assert_eq!(*nested.1.borrow(), [pages, pages, all, all]);
-        let asked = std::panic::AssertUnwindSafe(|| a.ensure_of(Asked::Unknown, 101));
+        let asked = std::panic::AssertUnwindSafe(|| a.ensure_of(ReclaimScope::Unknown, 101));
         assert!(std::panic::catch_unwind(asked).is_err());
-        assert_eq!(nested.1.borrow()[4..], [Asked::Unknown; 2]);
+        assert_eq!(nested.1.borrow()[4..], [ReclaimScope::Unknown; 2]);
         // One that has panicked is asked again.
         nested.1.borrow_mut().truncate(2);
         assert!(a.ensure(101, "all").is_err());
         assert_eq!(nested.1.borrow()[2..], [all, all]);
-        assert_eq!(a.asked_for(), Asked::All);
+        assert_eq!(a.asked_for(), ReclaimScope::All);
     }
 
     #[test]

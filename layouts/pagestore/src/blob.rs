@@ -33,10 +33,10 @@ pub fn blobs_name(checkpoint: u64) -> String {
 /// After [`close`](BlobWriter::close) it writes nothing more. Later jobs of the checkpoint fail,
 /// and a removed file does not reappear.
 #[derive(Clone, Debug)]
-pub struct BlobWriter(Arc<Shared>);
+pub struct BlobWriter(Arc<SharedBlobWriter>);
 
 #[derive(Debug)]
-struct Shared {
+struct SharedBlobWriter {
     is_closed: AtomicBool,
     writer: Mutex<Writer>,
 }
@@ -60,7 +60,7 @@ impl BlobWriter {
         let (chunk, chunk_bytes) = (IoBuffer::empty(), chunk_bytes.max(BLOCK_BYTES));
         let writer = Writer { device, checkpoint, file: None, chunk, chunk_bytes };
         let is_closed = AtomicBool::new(false);
-        Self(Arc::new(Shared { is_closed, writer: Mutex::new(writer) }))
+        Self(Arc::new(SharedBlobWriter { is_closed, writer: Mutex::new(writer) }))
     }
 
     fn writer(&self) -> MutexGuard<'_, Writer> {

@@ -106,14 +106,14 @@ pub fn decode<K: State, E: State>(payload: &[u8]) -> Result<Vec<BlockEntry<K, E>
 }
 
 /// Memory that is booked while a block is decoded.
-pub struct Room<'b> {
+pub struct DecodeMemory<'b> {
     /// Bytes that are booked.
     pub bytes: u64,
     /// Books up to so many bytes. Returns how many are booked then.
     pub more: &'b mut dyn FnMut(u64) -> Result<u64>,
 }
 
-impl Room<'_> {
+impl DecodeMemory<'_> {
     /// Sees to it that so many bytes are booked.
     ///
     /// # Errors
@@ -134,7 +134,7 @@ impl Room<'_> {
 /// [`ErrorKind::Corrupt`] if the bytes are not a block of these types; those of booking.
 pub fn decode_within<K: State, E: State>(
     payload: &[u8],
-    room: &mut Room<'_>,
+    room: &mut DecodeMemory<'_>,
 ) -> Result<Vec<BlockEntry<K, E>>> {
     let failed =
         |e: RkyvError| Error::new(ErrorKind::Corrupt, "a block does not decode").caused_by(e);
@@ -208,7 +208,7 @@ mod tests {
             asked.push(bytes);
             Ok(bytes)
         };
-        let mut room = Room { bytes: 0, more: &mut more };
+        let mut room = DecodeMemory { bytes: 0, more: &mut more };
         let read = decode_within::<String, String>(&bytes, &mut room).unwrap();
         let all = taken(&read);
         assert_eq!(room.bytes, all);
@@ -222,7 +222,7 @@ mod tests {
                 true => Ok(bytes),
                 false => Err(Error::new(ErrorKind::OverBudget, "no room")),
             };
-            let mut room = Room { bytes: 0, more: &mut more };
+            let mut room = DecodeMemory { bytes: 0, more: &mut more };
             let error = decode_within::<String, String>(&bytes, &mut room).unwrap_err();
             assert_eq!(error.kind(), ErrorKind::OverBudget);
         }

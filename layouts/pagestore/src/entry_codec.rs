@@ -9,12 +9,12 @@ use crate::{ErrorKind, Key, Result, State, Trials, codec, key_text};
 /// exported, imported and restored by key groups.
 pub struct EntryCodec<K, V> {
     encode: fn(&mut Encoded, &K, &V) -> Result<()>,
-    decode: Decode<K, V>,
+    decode: DecodeEntry<K, V>,
     decode_record: fn(&[u8]) -> Result<(K, V)>,
     value_bytes: fn(&V) -> u64,
 }
 
-type Decode<K, V> = fn(&[u8], &[u8]) -> Result<(K, V)>;
+type DecodeEntry<K, V> = fn(&[u8], &[u8]) -> Result<(K, V)>;
 
 /// The bytes of a key and of its value, each its own archive.
 #[derive(Debug, Default)]

@@ -81,16 +81,16 @@ pub enum ErrorKind {
 /// assert_eq!(error.context("option"), Some("memory"));
 /// println!("{error}");
 /// ```
-pub struct Error(DroppedHere<Box<Inner>>);
+pub struct Error(DroppedHere<Box<ErrorDetails>>);
 
-struct Inner {
+struct ErrorDetails {
     kind: ErrorKind,
     message: String,
     context: Vec<(&'static str, String)>,
     source: Option<Box<dyn std::error::Error + Send + Sync>>,
 }
 
-drop_here!(Box<Inner>);
+drop_here!(Box<ErrorDetails>);
 
 impl Error {
     /// Makes an error without context.
@@ -100,7 +100,12 @@ impl Error {
 
     #[cold]
     fn of(kind: ErrorKind, message: String) -> Self {
-        Self(DroppedHere::new(Box::new(Inner { kind, message, context: Vec::new(), source: None })))
+        Self(DroppedHere::new(Box::new(ErrorDetails {
+            kind,
+            message,
+            context: Vec::new(),
+            source: None,
+        })))
     }
 
     /// Adds a piece of context, such as `("file", "seg-3")`. Keeps an equal name that is there:

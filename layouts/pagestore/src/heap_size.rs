@@ -155,11 +155,11 @@ impl<T: HeapSize> HeapSize for LinkedList<T> {
     const NO_HEAP: bool = false;
     #[inline]
     fn heap_bytes(&self) -> usize {
-        struct Node<T> {
+        struct LinkedNode<T> {
             _links: [*const (); 2],
             _element: MaybeUninit<T>,
         }
-        self.len() * rounded(size_of::<Node<T>>()) + elements(self)
+        self.len() * rounded(size_of::<LinkedNode<T>>()) + elements(self)
     }
 }
 
@@ -185,14 +185,14 @@ impl<T: HeapSize> HeapSize for Box<T> {
 /// leaves has `n - 1` entries above them, and an inner node other than the root at least 6
 /// children. An empty tree counts one leaf, which it keeps after its last entry was removed.
 fn btree_bytes<K, V>(len: usize) -> usize {
-    struct Leaf<K, V> {
+    struct LeafNode<K, V> {
         _parent: *const (),
         _keys: [MaybeUninit<K>; 11],
         _values: [MaybeUninit<V>; 11],
         _position_and_len: (u16, u16),
     }
-    struct Inner<K, V> {
-        _data: Leaf<K, V>,
+    struct InnerNode<K, V> {
+        _data: LeafNode<K, V>,
         _edges: [*const (); 12],
     }
     let leaves = if len <= 11 { 1 } else { (len + 1) / 6 };
@@ -201,7 +201,7 @@ fn btree_bytes<K, V>(len: usize) -> usize {
         nodes = (nodes / 6).max(1);
         inner += nodes;
     }
-    leaves * rounded(size_of::<Leaf<K, V>>()) + inner * rounded(size_of::<Inner<K, V>>())
+    leaves * rounded(size_of::<LeafNode<K, V>>()) + inner * rounded(size_of::<InnerNode<K, V>>())
 }
 
 impl<K: HeapSize, V: HeapSize> HeapSize for BTreeMap<K, V> {

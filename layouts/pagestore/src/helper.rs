@@ -18,7 +18,7 @@ use std::thread::{JoinHandle, ThreadId};
 use std::time::Duration;
 
 use crate::io::{Device, Patience};
-use crate::process::Process;
+use crate::process::ProcessId;
 use crate::turns::Turns;
 use crate::{Error, Result};
 
@@ -60,7 +60,7 @@ enum Mode {
         thread: Option<JoinHandle<()>>,
         served: Option<Served>,
         is_left: AtomicBool,
-        process: Process,
+        process: ProcessId,
     },
     Inline(Mutex<VecDeque<Job>>),
     InTurns(Turns),
@@ -98,7 +98,7 @@ impl Helper {
             })
             .map_err(|e| Error::io("start a helper thread", "-", e))?;
         let is_left = AtomicBool::new(false);
-        let (jobs, thread, process) = (Some(jobs), Some(thread), Process::this());
+        let (jobs, thread, process) = (Some(jobs), Some(thread), ProcessId::this());
         Ok(Self(Arc::new(Mode::Thread { jobs, thread, served, is_left, process })))
     }
 

@@ -32,7 +32,7 @@ mod time;
 mod trial;
 mod turns;
 
-pub use account::{Account, AccountStats, Asked, MEMORY_KINDS, MemoryKind, Reclaim};
+pub use account::{Account, AccountStats, MEMORY_KINDS, MemoryKind, Reclaim, ReclaimScope};
 pub use blob::{BlobReader, BlobRef, BlobWriter, blobs_name};
 pub use entry_codec::{Encoded, EntryCodec};
 pub use error::{Error, ErrorKind, Rejected, Result};
@@ -46,15 +46,15 @@ pub use manifest::{
     CODEC, CheckpointFile, CheckpointImage, MANIFEST, MANIFEST_NEW, Manifest, StateManifest,
     checkpoint_name, checkpoint_of_file,
 };
-pub use rewrite::{PATIENT_FUEL, Progress, Rewrite, SegmentMeta};
+pub use rewrite::{PATIENT_FUEL, Rewrite, RewriteProgress, SegmentMeta};
 pub use schema::{Schema, description_of, fingerprint, has_no_order, refused_attributes};
 pub use segment::{
     Death, FORMAT_VERSION, Footer, FooterEntry, FooterPass, GRAIN_BYTES, Image, ImageInfo,
-    ImagePart, LiveSet, Liveness, PartRange, PassVisitor, PassedRecord, PlacedAt, Placing,
-    RECORD_BYTES_MAX, RECORD_HEADER_BYTES, RECORDS, RUNS, RecordBytes, RunId, RunInfo,
+    ImagePart, LiveSet, Liveness, PartRange, PassVisitor, PassedRecord, PlacedAt, RECORD_BYTES_MAX,
+    RECORD_HEADER_BYTES, RECORDS, RUNS, RecordBytes, RecordPlacing, RunId, RunInfo,
     SEGMENT_BYTES_MAX, SegmentDirectory, SegmentId, SegmentImage, SegmentInfo, SegmentPass,
-    SegmentReader, SegmentStore, SegmentWriter, StateImage, TouchedKeys, UNSPLIT_BYTES, Verified,
-    WholeSegment, WrittenPage, damaged, verify_record,
+    SegmentReader, SegmentStore, SegmentWriter, StateImage, TouchedKeys, UNSPLIT_BYTES,
+    VerifiedRecord, WholeSegment, WrittenPage, damaged, verify_record,
 };
 pub use serde_codec::{SERDE_CODEC, Serde, SerdeBytes, SerdeResolver};
 pub use size::{ByteSize, GIB, IntoByteSize, KIB, MIB};

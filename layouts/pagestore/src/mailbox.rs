@@ -12,7 +12,7 @@ use std::time::Duration;
 use crossbeam_channel::{Receiver, Sender, unbounded};
 pub use crossbeam_channel::{RecvTimeoutError, TryRecvError};
 
-type Message = Box<dyn Any + Send>;
+type BoxedMessage = Box<dyn Any + Send>;
 
 /// Creates a mailbox and the handle that posts to it.
 pub fn mailbox<T: Send + 'static>() -> (Post<T>, Mailbox<T>) {
@@ -21,13 +21,13 @@ pub fn mailbox<T: Send + 'static>() -> (Post<T>, Mailbox<T>) {
 }
 
 #[inline(never)]
-fn channel() -> (Sender<Message>, Receiver<Message>) {
+fn channel() -> (Sender<BoxedMessage>, Receiver<BoxedMessage>) {
     unbounded()
 }
 
 /// Posts messages to a [`Mailbox`]. Clones post to the same one.
 pub struct Post<T> {
-    sender: Sender<Message>,
+    sender: Sender<BoxedMessage>,
     of: PhantomData<fn(T)>,
 }
 
@@ -39,7 +39,7 @@ impl<T: Send + 'static> Post<T> {
 }
 
 #[inline(never)]
-fn send(sender: &Sender<Message>, message: Message) {
+fn send(sender: &Sender<BoxedMessage>, message: BoxedMessage) {
     let _ = sender.send(message);
 }
 
@@ -57,7 +57,7 @@ impl<T> fmt::Debug for Post<T> {
 
 /// Receives the messages of its [`Post`]s, in order.
 pub struct Mailbox<T> {
-    receiver: Receiver<Message>,
+    receiver: Receiver<BoxedMessage>,
     of: PhantomData<fn() -> T>,
 }
 
@@ -94,19 +94,19 @@ impl<T> fmt::Debug for Mailbox<T> {
 }
 
 #[inline(never)]
-fn try_recv(receiver: &Receiver<Message>) -> Result<Message, TryRecvError> {
+fn try_recv(receiver: &Receiver<BoxedMessage>) -> Result<BoxedMessage, TryRecvError> {
     receiver.try_recv()
 }
 
 #[inline(never)]
 fn recv_timeout(
-    receiver: &Receiver<Message>,
+    receiver: &Receiver<BoxedMessage>,
     timeout: Duration,
-) -> Result<Message, RecvTimeoutError> {
+) -> Result<BoxedMessage, RecvTimeoutError> {
     receiver.recv_timeout(timeout)
 }
 
-fn unboxed<T: 'static>(message: Message) -> T {
+fn unboxed<T: 'static>(message: BoxedMessage) -> T {
     *message.downcast().expect("a mailbox has messages of its own type only")
 }
 

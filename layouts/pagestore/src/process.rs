@@ -7,9 +7,9 @@ use crate::{Error, ErrorKind, Result};
 
 /// A process, by its id.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Process(u32);
+pub(crate) struct ProcessId(u32);
 
-impl Process {
+impl ProcessId {
     /// The process that calls.
     pub(crate) fn this() -> Self {
         Self(std::process::id())

@@ -50,7 +50,7 @@ impl SegmentMeta {
 
 /// The progress of one [`Rewrite::step`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Progress {
+pub enum RewriteProgress {
     /// More is to do. `spent` counts the records examined or moved. At 0 the rewrite waits for a
     /// read or for memory; calling again at once achieves nothing.
     Working {
@@ -91,7 +91,7 @@ pub trait Rewrite {
 
     /// Continues with the segment started last, using about `fuel`. An error loses nothing; another
     /// `step` continues where this one failed.
-    fn step(&mut self, fuel: usize) -> Result<Progress>;
+    fn step(&mut self, fuel: usize) -> Result<RewriteProgress>;
 
     /// Removes a dead segment that is not pinned. Gives up a running rewrite of it. Succeeds if the
     /// segment is gone already.

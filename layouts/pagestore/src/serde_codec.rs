@@ -62,10 +62,10 @@ impl SerdeResolver {
             check_round_trip(value).map_err(S::Error::new)?;
         }
         let position = serializer.pos();
-        let output = Output { serializer, failed: None };
+        let output = PostcardOutput { serializer, failed: None };
         let mut postcard = postcard::Serializer { output };
         let written = value.serialize(&mut postcard);
-        let Output { serializer, failed } = postcard.output;
+        let PostcardOutput { serializer, failed } = postcard.output;
         match (written, failed) {
             (_, Some(error)) => Err(error),
             (Err(error), None) => Err(S::Error::new(SerdeError::of::<T>("written", error))),
@@ -116,12 +116,12 @@ where
 }
 
 /// Passes postcard's bytes on to rkyv's serializer and keeps its error.
-struct Output<'a, S: Fallible + ?Sized> {
+struct PostcardOutput<'a, S: Fallible + ?Sized> {
     serializer: &'a mut S,
     failed: Option<S::Error>,
 }
 
-impl<S: Fallible + Writer + ?Sized> Flavor for Output<'_, S> {
+impl<S: Fallible + Writer + ?Sized> Flavor for PostcardOutput<'_, S> {
     type Output = ();
 
     fn try_extend(&mut self, bytes: &[u8]) -> postcard::Result<()> {

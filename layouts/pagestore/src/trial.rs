@@ -33,7 +33,7 @@ pub struct Trials {
 }
 
 /// Decodes the first bytes and encodes what they were into the second.
-type Again<'a> = &'a mut dyn FnMut(&[u8], &mut AlignedVec) -> Result<()>;
+type Reencode<'a> = &'a mut dyn FnMut(&[u8], &mut AlignedVec) -> Result<()>;
 
 impl Trials {
     /// Encodes with [`codec::encode`], and tries the record if it is its turn.
@@ -94,7 +94,7 @@ impl Trials {
     fn run(
         &mut self,
         encoded: &[u8],
-        again: Again<'_>,
+        again: Reencode<'_>,
         names: fn() -> String,
         lacks_order: fn() -> bool,
     ) -> Result<()> {

@@ -31,14 +31,14 @@ const LATE: u64 = 4;
 /// them; clones share them. `Simulated::take_turns` lets turns
 /// change at the steps of a device.
 #[derive(Clone)]
-pub struct Turns(Arc<Shared>);
+pub struct Turns(Arc<SharedTurns>);
 
-struct Shared {
-    state: Mutex<State>,
+struct SharedTurns {
+    state: Mutex<TurnState>,
     changed: Condvar,
 }
 
-struct State {
+struct TurnState {
     chance: u64,
     /// The helper's thread; none between two helpers.
     helper: Option<ThreadId>,
@@ -51,7 +51,7 @@ struct State {
     interrupted: u64,
 }
 
-impl State {
+impl TurnState {
     fn has_work(&self) -> bool {
         self.helper.is_some() && (self.is_working || !self.jobs.is_empty())
     }
@@ -66,7 +66,7 @@ impl State {
 impl Turns {
     /// Creates turns in the order of a seed.
     pub fn new(seed: u64) -> Self {
-        let state = State {
+        let state = TurnState {
             chance: seed,
             helper: None,
             is_helpers_turn: false,
@@ -76,7 +76,7 @@ impl Turns {
             panic: None,
             interrupted: 0,
         };
-        Self(Arc::new(Shared { state: Mutex::new(state), changed: Condvar::new() }))
+        Self(Arc::new(SharedTurns { state: Mutex::new(state), changed: Condvar::new() }))
     }
 
     /// Returns how often a job of the helper was stopped while its owner continued.
@@ -84,7 +84,7 @@ impl Turns {
         self.state().interrupted
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, TurnState> {
         self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -176,37 +176,37 @@ impl Turns {
     }
 
     /// Ends the owner's turn until the helper's ends.
-    fn let_work(&self, state: MutexGuard<'_, State>) {
+    fn let_work(&self, state: MutexGuard<'_, TurnState>) {
         raise(self.wait_as_owner(self.give(state, true)));
     }
 
     fn give<'a>(
         &'a self,
-        mut state: MutexGuard<'a, State>,
+        mut state: MutexGuard<'a, TurnState>,
         to_helper: bool,
-    ) -> MutexGuard<'a, State> {
+    ) -> MutexGuard<'a, TurnState> {
         state.is_helpers_turn = to_helper;
         self.0.changed.notify_all();
         state
     }
 
-    fn wait_as_owner<'a>(&'a self, state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
+    fn wait_as_owner<'a>(&'a self, state: MutexGuard<'a, TurnState>) -> MutexGuard<'a, TurnState> {
         let waited = self.0.changed.wait_while(state, |state| state.is_helpers_turn);
         waited.unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn wait_as_helper<'a>(&'a self, state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
+    fn wait_as_helper<'a>(&'a self, state: MutexGuard<'a, TurnState>) -> MutexGuard<'a, TurnState> {
         let waited = self.0.changed.wait_while(state, |state| !state.is_helpers_turn);
         waited.unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-fn is_helper(state: &State) -> bool {
+fn is_helper(state: &TurnState) -> bool {
     state.helper == Some(std::thread::current().id())
 }
 
 /// Goes on with a panic of the helper's thread, on the owner's.
-fn raise(mut state: MutexGuard<'_, State>) {
+fn raise(mut state: MutexGuard<'_, TurnState>) {
     if let Some(panic) = state.panic.take().filter(|_| !std::thread::panicking()) {
         drop(state);
         resume_unwind(panic);

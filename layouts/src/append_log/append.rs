@@ -9,12 +9,12 @@ use std::alloc::Layout;
 
 use alluvium_pagestore::{ErrorKind, Key, Lookup, MemoryKind, Rejected, Result, State, Time};
 
-use super::bucket::{BUCKET_BYTES, Bucket};
-use super::chain_unsafe::Chain;
+use super::bucket::{AppendBucket, BUCKET_BYTES};
+use super::chain_unsafe::ElementChain;
 use super::core::ListsCore;
 use super::heads_unsafe::ReadHeads;
 use super::key_unsafe::KeyRef;
-use super::typed_unsafe::{Found, Plenty, TypedBucket, TypedLists, heap_of};
+use super::typed_unsafe::{PlentifulMemory, ProbedKey, TypedBucket, TypedLists, heap_of};
 
 /// Elements of a batch that are looked up before the first of them is appended.
 const GROUP: usize = 32;
@@ -29,7 +29,7 @@ impl<K: Key, E: State> TypedLists<K, E> {
     pub(super) fn append_found<Q: Lookup<K> + ?Sized>(
         &mut self,
         bucket: Time,
-        found: Found,
+        found: ProbedKey,
         key: &Q,
         element: E,
     ) -> std::result::Result<(), Rejected<E>> {
@@ -78,9 +78,9 @@ impl<K: Key, E: State> TypedLists<K, E> {
     #[inline]
     fn append_group<'f>(
         &mut self,
-        group: &mut impl Iterator<Item = &'f Found>,
+        group: &mut impl Iterator<Item = &'f ProbedKey>,
         rest: &mut impl Iterator<Item = (K, Time, E)>,
-    ) -> Option<(Time, Found, K, E)> {
+    ) -> Option<(Time, ProbedKey, K, E)> {
         let plenty = self.plenty();
         let (mut buckets, elements) = self.parts();
         let mut at: Option<TypedBucket<'_, K, E>> = None;
@@ -103,7 +103,11 @@ impl<K: Key, E: State> TypedLists<K, E> {
 
     /// Looks the first elements of a batch up, and has their lists fetched into the cache.
     #[inline]
-    fn look_ahead<'f>(&self, batch: &[(K, Time, E)], found: &'f mut [Found; GROUP]) -> &'f [Found] {
+    fn look_ahead<'f>(
+        &self,
+        batch: &[(K, Time, E)],
+        found: &'f mut [ProbedKey; GROUP],
+    ) -> &'f [ProbedKey] {
         let (mut known, mut heads) = (Time::MIN, None);
         for (n, ((key, time, _), found)) in batch.iter().zip(&mut *found).enumerate() {
             if n == 0 || *time != known {
@@ -143,10 +147,10 @@ impl<K: Key, E: State> TypedLists<K, E> {
 }
 
 impl ListsCore {
-    fn plenty(&self) -> Plenty {
+    fn plenty(&self) -> PlentifulMemory {
         let kept = if self.source.is_some() { self.free_for_plenty() } else { 0 };
         let want_free = self.sizes.want_free.max(kept);
-        Plenty { want_free, max_bytes: self.oversize.max_bytes() }
+        PlentifulMemory { want_free, max_bytes: self.oversize.max_bytes() }
     }
 
     /// Makes room for one more element: a bucket, a head with a chunk, and its heap.
@@ -199,12 +203,13 @@ impl ListsCore {
         }
         let bucket = self.buckets.get_mut(&time).expect("there or made");
         let element = bucket.arena.elements().layout();
-        let missing = |chain: &Chain| bucket.arena.missing(element, chain.next_capacity(element));
+        let missing =
+            |chain: &ElementChain| bucket.arena.missing(element, chain.next_capacity(element));
         let found = bucket.live.find(hash, key).map(|(_, chain)| chain);
         let (chunk, key_heap) = match found {
             Some(chain) if chain.has_room() => (0, 0),
             Some(chain) => (missing(chain), 0),
-            None => (missing(&Chain::default()), key.heap_bytes()),
+            None => (missing(&ElementChain::default()), key.heap_bytes()),
         };
         let needed = chunk + key_heap + heap;
         if account.available() < needed + self.sizes.read_slack {
@@ -221,7 +226,7 @@ impl ListsCore {
         }
         let chain = bucket.live.chain_mut(hash, key).expect("there or made");
         if !chain.has_room() {
-            Bucket::grow(element, &mut bucket.arena, &account, chain);
+            AppendBucket::grow(element, &mut bucket.arena, &account, chain);
         }
         Ok(())
     }

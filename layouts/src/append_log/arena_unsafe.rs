@@ -22,10 +22,10 @@ use alluvium_pagestore::rounded;
 
 use super::chain_unsafe::next_capacity;
 use super::element_type_unsafe::ElementType;
-use crate::hybrid_log::{Piece as Pooled, Pool};
+use crate::hybrid_log::{PiecePool, PoolPiece as Pooled};
 
 /// Memory that large pieces come from.
-pub type SharedPool = Rc<RefCell<Pool>>;
+pub type SharedPool = Rc<RefCell<PiecePool>>;
 
 /// Most bytes of a piece that has room for several chunks: few enough that the allocator recycles
 /// them.
@@ -39,9 +39,9 @@ const CLASSES: usize = 10;
 
 /// The head of a chunk; its elements stand behind it.
 #[repr(C)]
-pub struct Chunk {
+pub struct ElementChunk {
     /// Of a chain's last chunk the first one.
-    pub next: *mut Chunk,
+    pub next: *mut ElementChunk,
     /// Elements in it; of a chain's last chunk this is not kept up.
     pub len: u32,
     pub capacity: u32,
@@ -54,14 +54,14 @@ pub const LINE_BYTES: usize = 64;
 /// Where the elements of a chunk begin.
 #[inline(always)]
 pub fn offset_of(element: Layout) -> usize {
-    size_of::<Chunk>().next_multiple_of(element.align())
+    size_of::<ElementChunk>().next_multiple_of(element.align())
 }
 
 /// Memory of a chunk: the header, then the elements.
 #[inline(always)]
 pub fn layout(element: Layout, capacity: u32) -> Layout {
     let bytes = offset_of(element) + element.size() * capacity as usize;
-    let align = element.align().max(align_of::<Chunk>());
+    let align = element.align().max(align_of::<ElementChunk>());
     Layout::from_size_align(bytes.next_multiple_of(LINE_BYTES), align).expect("a chunk is small")
 }
 
@@ -73,8 +73,8 @@ pub fn filled(element: Layout, capacity: u32) -> u32 {
 
 /// The head of a piece.
 #[repr(C, align(16))]
-struct Piece {
-    next: *mut Piece,
+struct ArenaPiece {
+    next: *mut ArenaPiece,
     /// 0 for one of a pool, which has a longer head.
     bytes: usize,
 }
@@ -82,19 +82,19 @@ struct Piece {
 /// The head of a piece that came from a pool.
 #[repr(C, align(16))]
 struct PooledPiece {
-    piece: Piece,
+    piece: ArenaPiece,
     memory: Pooled,
 }
 
 /// The pieces of an arena, which live as long as it or a chain that has chunks there.
 #[derive(Debug)]
-pub struct Pieces {
-    newest: AtomicPtr<Piece>,
+pub struct ArenaPieces {
+    newest: AtomicPtr<ArenaPiece>,
     /// All chunks in them are of such elements.
     elements: &'static ElementType,
 }
 
-impl Pieces {
+impl ArenaPieces {
     /// What the chunks in them are of.
     #[inline(always)]
     pub fn elements(&self) -> &'static ElementType {
@@ -102,12 +102,12 @@ impl Pieces {
     }
 }
 
-impl Drop for Pieces {
+impl Drop for ArenaPieces {
     fn drop(&mut self) {
         let mut piece = *self.newest.get_mut();
         while let Some(at) = NonNull::new(piece) {
             // SAFETY: allocated and initialised in `Arena::add_piece`; nobody knows it any more.
-            let Piece { next, bytes } = unsafe { at.read() };
+            let ArenaPiece { next, bytes } = unsafe { at.read() };
             if bytes == 0 {
                 // SAFETY: as above; this is its head. The memory it is in goes when this is dropped,
                 // which was taken out before.
@@ -122,13 +122,13 @@ impl Drop for Pieces {
 }
 
 fn piece_layout(bytes: usize) -> Layout {
-    Layout::from_size_align(bytes, align_of::<Piece>()).expect("a piece is small")
+    Layout::from_size_align(bytes, align_of::<ArenaPiece>()).expect("a piece is small")
 }
 
 /// Memory for a piece that is in no pool.
 fn allocated(bytes: usize) -> *mut u8 {
     let layout = piece_layout(bytes);
-    assert!(bytes >= size_of::<Piece>(), "{bytes} bytes have no room for the head of a piece");
+    assert!(bytes >= size_of::<ArenaPiece>(), "{bytes} bytes have no room for the head of a piece");
     // SAFETY: the layout's size is not 0, as asserted.
     let piece = unsafe { alloc(layout) };
     if piece.is_null() {
@@ -149,14 +149,14 @@ pub struct ArenaKind {
 
 /// The memory of a bucket's chains.
 pub struct Arena {
-    pieces: Option<Arc<Pieces>>,
+    pieces: Option<Arc<ArenaPieces>>,
     /// What is left of the newest piece.
     at: *mut u8,
     left: usize,
     bytes: u64,
     kind: ArenaKind,
     /// Chunks that were given back. Each pointer is good for the whole chunk, not only for its header.
-    free: [*mut Chunk; CLASSES],
+    free: [*mut ElementChunk; CLASSES],
 }
 
 impl std::fmt::Debug for Arena {
@@ -226,8 +226,8 @@ impl Arena {
 
     /// Bytes of the next piece, and whether it is for this chunk alone.
     fn piece_for(&self, layout: Layout) -> (usize, bool) {
-        let skip = layout.align().saturating_sub(align_of::<Piece>());
-        let least = size_of::<Piece>() + skip + layout.size();
+        let skip = layout.align().saturating_sub(align_of::<ArenaPiece>());
+        let least = size_of::<ArenaPiece>() + skip + layout.size();
         let share = (self.bytes as usize / 2).max(PIECE_BYTES_FIRST).min(self.kind.piece_bytes_max);
         // A large chunk has a piece of its own, and wastes nothing of the newest.
         if least > share / 4 { (least, true) } else { (share, false) }
@@ -242,7 +242,7 @@ impl Arena {
         &mut self,
         element: Layout,
         capacity: u32,
-    ) -> (NonNull<Chunk>, &Arc<Pieces>) {
+    ) -> (NonNull<ElementChunk>, &Arc<ArenaPieces>) {
         assert!(element == self.elements().layout(), "elements of another size");
         let (class, layout) = (class(capacity), layout(element, capacity));
         let chunk = match NonNull::new(self.free[class]) {
@@ -256,10 +256,10 @@ impl Arena {
                     Some(skip) => self.advance(skip, layout.size()),
                     None => self.add_piece(layout),
                 };
-                let chunk = place.cast::<Chunk>();
+                let chunk = place.cast::<ElementChunk>();
                 // SAFETY: `place` is aligned for the layout, which begins with the header, and its
                 // bytes are nobody's.
-                unsafe { chunk.write(Chunk { next: null_mut(), len: 0, capacity }) };
+                unsafe { chunk.write(ElementChunk { next: null_mut(), len: 0, capacity }) };
                 chunk
             }
         };
@@ -285,24 +285,24 @@ impl Arena {
         let pool = self.kind.pool.as_ref();
         let pool = pool.filter(|_| !alone && bytes == self.kind.piece_bytes_max);
         let pooled = pool.map(|pool| pool.borrow_mut().take());
-        let (piece, head): (*mut Piece, usize) = match &pooled {
+        let (piece, head): (*mut ArenaPiece, usize) = match &pooled {
             Some(memory) => (memory.start().as_ptr().cast(), size_of::<PooledPiece>()),
-            None => (allocated(bytes).cast(), size_of::<Piece>()),
+            None => (allocated(bytes).cast(), size_of::<ArenaPiece>()),
         };
         let elements = self.elements();
-        let made = || Arc::new(Pieces { newest: null_mut::<Piece>().into(), elements });
+        let made = || Arc::new(ArenaPieces { newest: null_mut::<ArenaPiece>().into(), elements });
         let pieces = self.pieces.get_or_insert_with(made);
         // Only this arena adds to its pieces, and nobody else reads them before they are dropped,
         // which is behind the release of the count.
         let next = pieces.newest.swap(piece, Ordering::Relaxed);
         match pooled {
             Some(memory) => {
-                let head = PooledPiece { piece: Piece { next, bytes: 0 }, memory };
+                let head = PooledPiece { piece: ArenaPiece { next, bytes: 0 }, memory };
                 // SAFETY: the piece is ours, larger than this and aligned for it.
                 unsafe { piece.cast::<PooledPiece>().write(head) };
             }
             // SAFETY: freshly allocated, and as large as the head at least.
-            None => unsafe { piece.write(Piece { next, bytes }) },
+            None => unsafe { piece.write(ArenaPiece { next, bytes }) },
         }
         let kept = (self.at, self.left);
         // SAFETY: the head's size is within the piece.
@@ -318,12 +318,12 @@ impl Arena {
 
     /// Bytes that a piece takes from the allocator.
     fn missing_piece(&self, bytes: usize) -> u64 {
-        let shared = if self.pieces.is_none() { rounded(size_of::<Pieces>() + 16) } else { 0 };
+        let shared = if self.pieces.is_none() { rounded(size_of::<ArenaPieces>() + 16) } else { 0 };
         (rounded(bytes) + shared) as u64
     }
 
     /// Whether chunks of `pieces` are its own.
-    pub(super) fn has(&self, pieces: &Arc<Pieces>) -> bool {
+    pub(super) fn has(&self, pieces: &Arc<ArenaPieces>) -> bool {
         self.pieces.as_ref().is_some_and(|own| Arc::ptr_eq(own, pieces))
     }
 
@@ -332,9 +332,9 @@ impl Arena {
     /// # Safety
     /// It came from [`take`](Arena::take) of this arena, and nobody knows it any more; its elements
     /// are gone.
-    pub(super) unsafe fn give_back(&mut self, chunk: NonNull<Chunk>) {
+    pub(super) unsafe fn give_back(&mut self, chunk: NonNull<ElementChunk>) {
         let chunk = chunk.as_ptr();
-        // Written through the pointer itself: one made of a `&mut Chunk` would be good for the header
+        // Written through the pointer itself: one made of a `&mut ElementChunk` would be good for the header
         // only, and whoever takes the chunk again writes elements behind it.
         // SAFETY: a chunk of this arena, as the caller says.
         let class = class(unsafe { (*chunk).capacity });

@@ -9,10 +9,10 @@ use std::iter::Take;
 use std::marker::PhantomData;
 use std::ops::Range;
 
-use alluvium_pagestore::block::{self, AlignedVec, BlockEntry, BorrowedEntry, Room};
+use alluvium_pagestore::block::{self, AlignedVec, BlockEntry, BorrowedEntry, DecodeMemory};
 use alluvium_pagestore::{HeapSize, Key, Result, State, Trials, codec, rounded};
 
-use super::chain_unsafe::{Chain, Chunks, Iter};
+use super::chain_unsafe::{ElementChain, ElementChunks, ElementIter};
 use super::checkpoint::NoteValue;
 use super::element_type_unsafe::{ElementSlice, ElementType};
 use super::heads_unsafe::HeadType;
@@ -32,21 +32,21 @@ pub struct ListType {
     cut_expansion: u64,
     long_expansion: u64,
     id: fn() -> TypeId,
-    decode: Decode,
+    decode: DecodeBlock,
     decode_within: DecodeWithin,
-    empty: fn() -> Box<dyn Block>,
-    encode: Encode,
+    empty: fn() -> Box<dyn ListBlock>,
+    encode: EncodeEntries,
     encode_key: fn(KeyRef<'_>, &mut AlignedVec) -> Result<()>,
     push_note: fn(&mut BatchWriter, KeyRef<'_>, &NoteValue) -> Result<()>,
     decode_note: fn(&[u8]) -> Result<(OwnedKey, NoteValue)>,
 }
 
 /// Encodes some entries.
-type Encode = fn(&mut Trials, &mut AlignedVec, Range<usize>, EntryAt<'_, '_>) -> Result<()>;
+type EncodeEntries = fn(&mut Trials, &mut AlignedVec, Range<usize>, EntryAt<'_, '_>) -> Result<()>;
 /// Decodes a block.
-type Decode = fn(&[u8]) -> Result<Box<dyn Block>>;
+type DecodeBlock = fn(&[u8]) -> Result<Box<dyn ListBlock>>;
 /// Decodes a block and books what that takes.
-type DecodeWithin = fn(&[u8], &mut Room<'_>) -> Result<Box<dyn Block>>;
+type DecodeWithin = fn(&[u8], &mut DecodeMemory<'_>) -> Result<Box<dyn ListBlock>>;
 
 impl fmt::Debug for ListType {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -55,7 +55,7 @@ impl fmt::Debug for ListType {
 }
 
 /// The entries of a block, in memory: each a key, a rank, and elements.
-pub trait Block: Send {
+pub trait ListBlock: Send {
     /// Entries.
     fn len(&self) -> usize;
     fn key(&self, at: usize) -> KeyRef<'_>;
@@ -68,48 +68,48 @@ pub trait Block: Send {
     ///
     /// # Panics
     /// If the other is of other types.
-    fn take(&mut self, from: &mut dyn Block, at: usize, to: Target<'_>);
+    fn take(&mut self, from: &mut dyn ListBlock, at: usize, to: ElementTarget<'_>);
     /// Takes the elements of an entry out, as a chain, which `grow` gives chunks.
-    fn pour(&mut self, at: usize, grow: &mut dyn FnMut(&mut Chain)) -> Chain;
+    fn pour(&mut self, at: usize, grow: &mut dyn FnMut(&mut ElementChain)) -> ElementChain;
     /// Forgets all entries.
     fn clear(&mut self);
     fn as_any(&mut self) -> &mut dyn Any;
 }
 
 /// Where elements go that a block takes.
-pub enum Target<'k> {
+pub enum ElementTarget<'k> {
     /// To its last entry, which gets this rank.
     Last(i64),
     /// To a new one of this key and rank.
     New(KeyRef<'k>, i64),
 }
 
-impl fmt::Debug for dyn Block {
+impl fmt::Debug for dyn ListBlock {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Block({} entries)", self.len())
+        write!(f, "ListBlock({} entries)", self.len())
     }
 }
 
 /// Elements that stand one behind the other, to be written.
 #[derive(Clone)]
-pub enum Stretch<'a> {
+pub enum ElementStretch<'a> {
     /// So many of a chain.
-    Chain(Chunks<'a>, usize),
+    Chain(ElementChunks<'a>, usize),
     Slice(ElementSlice<'a>),
 }
 
-impl<'a> Stretch<'a> {
+impl<'a> ElementStretch<'a> {
     pub fn len(&self) -> usize {
         match self {
-            Stretch::Chain(_, count) => *count,
-            Stretch::Slice(slice) => slice.len(),
+            ElementStretch::Chain(_, count) => *count,
+            ElementStretch::Slice(slice) => slice.len(),
         }
     }
 
     /// Bytes that they own.
     fn heap_bytes(&self) -> u64 {
         match self {
-            Stretch::Chain(chunks, count) => {
+            ElementStretch::Chain(chunks, count) => {
                 let (mut rest, mut left, mut bytes) = (chunks.clone(), *count, 0);
                 while left > 0
                     && let Some(slice) = rest.next_slice()
@@ -120,19 +120,19 @@ impl<'a> Stretch<'a> {
                 }
                 bytes
             }
-            Stretch::Slice(slice) => slice.heap_bytes(),
+            ElementStretch::Slice(slice) => slice.heap_bytes(),
         }
     }
 
     /// The first so many, and the others.
     fn split(&self, at: usize) -> [Self; 2] {
         match self {
-            Stretch::Chain(chunks, count) => {
+            ElementStretch::Chain(chunks, count) => {
                 let mut rest = chunks.clone();
                 rest.pass(at);
-                [Stretch::Chain(chunks.clone(), at), Stretch::Chain(rest, count - at)]
+                [ElementStretch::Chain(chunks.clone(), at), ElementStretch::Chain(rest, count - at)]
             }
-            Stretch::Slice(slice) => slice.split_at(at).map(Stretch::Slice),
+            ElementStretch::Slice(slice) => slice.split_at(at).map(ElementStretch::Slice),
         }
     }
 }
@@ -142,7 +142,7 @@ impl<'a> Stretch<'a> {
 pub struct NewEntry<'a> {
     pub key: KeyRef<'a>,
     pub rank: i64,
-    pub elements: Stretch<'a>,
+    pub elements: ElementStretch<'a>,
 }
 
 /// Tells entries that are to be written, by their numbers.
@@ -168,9 +168,9 @@ impl<'a> NewEntry<'a> {
 }
 
 /// Makes the [`ListType`] of two types.
-struct Of<K, E>(PhantomData<(K, E)>);
+struct ListTypeOf<K, E>(PhantomData<(K, E)>);
 
-impl<K: Key, E: State> Of<K, E> {
+impl<K: Key, E: State> ListTypeOf<K, E> {
     const TYPE: ListType = ListType {
         heads: HeadType::of::<K>(),
         elements: ElementType::of::<E>(),
@@ -181,7 +181,7 @@ impl<K: Key, E: State> Of<K, E> {
         id: TypeId::of::<(K, E)>,
         decode: decode::<K, E>,
         decode_within: decode_within::<K, E>,
-        empty: || Box::new(Entries::<K, E>(Vec::new())),
+        empty: || Box::new(TypedBlock::<K, E>(Vec::new())),
         encode: encode::<K, E>,
         encode_key: |key, to| codec::encode_one(to, key.native::<K>()),
         push_note: |to, key, note| to.push(key.key_hash(), key.native::<K>(), note),
@@ -196,7 +196,7 @@ impl ListType {
     /// That of keys `K` and elements `E`.
     #[inline(always)]
     pub fn of<K: Key, E: State>() -> &'static Self {
-        const { &Of::<K, E>::TYPE }
+        const { &ListTypeOf::<K, E>::TYPE }
     }
 
     /// Whether keys are `K` and elements `E`.
@@ -237,7 +237,7 @@ impl ListType {
     ///
     /// # Errors
     /// Of bytes that are none of these types.
-    pub fn decode(&self, payload: &[u8]) -> Result<Box<dyn Block>> {
+    pub fn decode(&self, payload: &[u8]) -> Result<Box<dyn ListBlock>> {
         (self.decode)(payload)
     }
 
@@ -246,7 +246,11 @@ impl ListType {
     ///
     /// # Errors
     /// Of bytes that are none of these types; those of booking.
-    pub fn decode_within(&self, payload: &[u8], room: &mut Room<'_>) -> Result<Box<dyn Block>> {
+    pub fn decode_within(
+        &self,
+        payload: &[u8],
+        room: &mut DecodeMemory<'_>,
+    ) -> Result<Box<dyn ListBlock>> {
         if self.is_plain {
             return self.decode(payload);
         }
@@ -257,7 +261,11 @@ impl ListType {
     ///
     /// # Errors
     /// Those of [`decode_within`](ListType::decode_within).
-    pub fn decode_long(&self, payload: &[u8], room: &mut Room<'_>) -> Result<Box<dyn Block>> {
+    pub fn decode_long(
+        &self,
+        payload: &[u8],
+        room: &mut DecodeMemory<'_>,
+    ) -> Result<Box<dyn ListBlock>> {
         (self.decode_within)(payload, room)
     }
 
@@ -296,7 +304,7 @@ impl ListType {
     }
 
     /// A block without entries.
-    pub fn empty(&self) -> Box<dyn Block> {
+    pub fn empty(&self) -> Box<dyn ListBlock> {
         (self.empty)()
     }
 
@@ -358,17 +366,20 @@ const fn long_expansion<K: Key, E: State>() -> u64 {
     if times < EXPANSION_UNIT { EXPANSION_UNIT } else { times }
 }
 
-fn decode_within<K: Key, E: State>(payload: &[u8], room: &mut Room<'_>) -> Result<Box<dyn Block>> {
+fn decode_within<K: Key, E: State>(
+    payload: &[u8],
+    room: &mut DecodeMemory<'_>,
+) -> Result<Box<dyn ListBlock>> {
     let own = DECODED_BYTES;
-    let mut inner = Room {
+    let mut inner = DecodeMemory {
         bytes: room.bytes.saturating_sub(own),
         more: &mut |bytes| Ok((room.more)(bytes + own)?.saturating_sub(own)),
     };
-    Ok(Box::new(Entries::<K, E>(block::decode_within(payload, &mut inner)?)))
+    Ok(Box::new(TypedBlock::<K, E>(block::decode_within(payload, &mut inner)?)))
 }
 
-fn decode<K: Key, E: State>(payload: &[u8]) -> Result<Box<dyn Block>> {
-    Ok(Box::new(Entries::<K, E>(block::decode(payload)?)))
+fn decode<K: Key, E: State>(payload: &[u8]) -> Result<Box<dyn ListBlock>> {
+    Ok(Box::new(TypedBlock::<K, E>(block::decode(payload)?)))
 }
 
 fn encode<K: Key, E: State>(
@@ -381,53 +392,55 @@ fn encode<K: Key, E: State>(
         key: key.native::<K>(),
         rank,
         elements: match elements {
-            Stretch::Chain(chunks, count) => Native::<E>::Chain(chunks.native().take(count)),
-            Stretch::Slice(slice) => Native::Slice(slice.native().iter()),
+            ElementStretch::Chain(chunks, count) => {
+                NativeElements::<E>::Chain(chunks.native().take(count))
+            }
+            ElementStretch::Slice(slice) => NativeElements::Slice(slice.native().iter()),
         },
     });
     trials.encode_block(to, &native.collect())
 }
 
 /// Elements by their type.
-enum Native<'a, E> {
-    Chain(Take<Iter<'a, E>>),
+enum NativeElements<'a, E> {
+    Chain(Take<ElementIter<'a, E>>),
     Slice(std::slice::Iter<'a, E>),
 }
 
-impl<E> Clone for Native<'_, E> {
+impl<E> Clone for NativeElements<'_, E> {
     fn clone(&self) -> Self {
         match self {
-            Native::Chain(elements) => Native::Chain(elements.clone()),
-            Native::Slice(elements) => Native::Slice(elements.clone()),
+            NativeElements::Chain(elements) => NativeElements::Chain(elements.clone()),
+            NativeElements::Slice(elements) => NativeElements::Slice(elements.clone()),
         }
     }
 }
 
-impl<'a, E> Iterator for Native<'a, E> {
+impl<'a, E> Iterator for NativeElements<'a, E> {
     type Item = &'a E;
 
     #[inline]
     fn next(&mut self) -> Option<&'a E> {
         match self {
-            Native::Chain(elements) => elements.next(),
-            Native::Slice(elements) => elements.next(),
+            NativeElements::Chain(elements) => elements.next(),
+            NativeElements::Slice(elements) => elements.next(),
         }
     }
 
     fn size_hint(&self) -> (usize, Option<usize>) {
         match self {
-            Native::Chain(elements) => elements.size_hint(),
-            Native::Slice(elements) => elements.size_hint(),
+            NativeElements::Chain(elements) => elements.size_hint(),
+            NativeElements::Slice(elements) => elements.size_hint(),
         }
     }
 }
 
-impl<E> ExactSizeIterator for Native<'_, E> {}
+impl<E> ExactSizeIterator for NativeElements<'_, E> {}
 
 /// The entries of a block, by their types.
-struct Entries<K, E>(Vec<BlockEntry<K, E>>);
+struct TypedBlock<K, E>(Vec<BlockEntry<K, E>>);
 
-impl<K: Key, E: State> Block for Entries<K, E> {
+impl<K: Key, E: State> ListBlock for TypedBlock<K, E> {
     fn len(&self) -> usize {
         self.0.len()
     }
@@ -451,24 +464,24 @@ impl<K: Key, E: State> Block for Entries<K, E> {
         (own + table + self.0.iter().map(heap).sum::<usize>()) as u64
     }
 
-    fn take(&mut self, from: &mut dyn Block, at: usize, to: Target<'_>) {
+    fn take(&mut self, from: &mut dyn ListBlock, at: usize, to: ElementTarget<'_>) {
         let from = from.as_any().downcast_mut::<Self>().expect("blocks of the same types");
         let mut elements = std::mem::take(&mut from.0[at].elements);
         match to {
-            Target::Last(rank) => {
+            ElementTarget::Last(rank) => {
                 let last = self.0.last_mut().expect("there is an entry");
                 last.rank = rank;
                 last.elements.append(&mut elements);
             }
-            Target::New(key, rank) => {
+            ElementTarget::New(key, rank) => {
                 let key = key.native::<K>().clone();
                 self.0.push(BlockEntry { key, rank, elements });
             }
         }
     }
 
-    fn pour(&mut self, at: usize, grow: &mut dyn FnMut(&mut Chain)) -> Chain {
-        let mut chain = Chain::default();
+    fn pour(&mut self, at: usize, grow: &mut dyn FnMut(&mut ElementChain)) -> ElementChain {
+        let mut chain = ElementChain::default();
         for element in std::mem::take(&mut self.0[at].elements) {
             if !chain.has_room() {
                 grow(&mut chain);
@@ -488,8 +501,8 @@ impl<K: Key, E: State> Block for Entries<K, E> {
 }
 
 /// The elements of one list as they are read: all in one chain, most often.
-pub enum Told<'t, 'a> {
-    Chain(Chunks<'a>),
+pub enum ListElements<'t, 'a> {
+    Chain(ElementChunks<'a>),
     Other(&'t mut dyn NextElements),
 }
 
@@ -507,22 +520,22 @@ pub trait NextElements {
     fn next_slice(&mut self) -> Result<Option<ElementSlice<'_>>>;
 }
 
-impl Told<'_, '_> {
+impl ListElements<'_, '_> {
     /// The next elements that stand side by side; none at the end.
     ///
     /// # Errors
     /// Those of reading.
     pub fn next_slice(&mut self) -> Result<Option<ElementSlice<'_>>> {
         match self {
-            Told::Chain(chunks) => Ok(chunks.next_slice()),
-            Told::Other(slices) => slices.next_slice(),
+            ListElements::Chain(chunks) => Ok(chunks.next_slice()),
+            ListElements::Other(slices) => slices.next_slice(),
         }
     }
 }
 
 /// The elements of one list as they are read, by their type.
 pub enum NativeList<'t, 'a, E> {
-    Chain(Iter<'a, E>),
+    Chain(ElementIter<'a, E>),
     Other(&'t mut dyn NextElements),
 }
 
@@ -532,10 +545,10 @@ impl<'t, 'a, E: State> NativeList<'t, 'a, E> {
     /// # Panics
     /// If they are of another type; of those on storage when they are told.
     #[inline]
-    pub fn new(told: Told<'t, 'a>) -> Self {
+    pub fn new(told: ListElements<'t, 'a>) -> Self {
         match told {
-            Told::Chain(chunks) => NativeList::Chain(chunks.native()),
-            Told::Other(list) => NativeList::Other(list),
+            ListElements::Chain(chunks) => NativeList::Chain(chunks.native()),
+            ListElements::Other(list) => NativeList::Other(list),
         }
     }
 }

@@ -6,13 +6,13 @@ use alluvium_pagestore::block::{self, AlignedVec, BorrowedEntry};
 use alluvium_pagestore::{Key, State, Trials};
 
 use super::arena_unsafe::{Arena, PIECE_BYTES_MAX};
-use super::block::{Block, ListType, NewEntry, Stretch, Target};
-use super::chain_unsafe::Chain;
+use super::block::{ElementStretch, ElementTarget, ListBlock, ListType, NewEntry};
+use super::chain_unsafe::ElementChain;
 use super::element_type_unsafe::{ElementSlice, ElementType};
 use super::key_unsafe::KeyRef;
 
-fn chain<E: State + Clone>(elements: &[E]) -> Chain {
-    let (layout, mut chain) = (Layout::new::<E>(), Chain::default());
+fn chain<E: State + Clone>(elements: &[E]) -> ElementChain {
+    let (layout, mut chain) = (Layout::new::<E>(), ElementChain::default());
     let mut arena = Arena::new(ElementType::of::<E>(), PIECE_BYTES_MAX);
     for element in elements {
         if !chain.has_room() {
@@ -24,7 +24,7 @@ fn chain<E: State + Clone>(elements: &[E]) -> Chain {
 }
 
 /// The bytes of a block that has these elements of one key.
-fn encoded<E: State>(rank: i64, elements: &Stretch<'_>) -> AlignedVec {
+fn encoded<E: State>(rank: i64, elements: &ElementStretch<'_>) -> AlignedVec {
     let (mut bytes, entry) = (AlignedVec::new(), |_: usize| NewEntry {
         key: KeyRef::of(&7u64),
         rank,
@@ -42,7 +42,7 @@ fn expected<E: State>(rank: i64, elements: &[E]) -> AlignedVec {
     bytes
 }
 
-fn elements_of<E: State + Clone>(block: &dyn Block, at: usize) -> Vec<E> {
+fn elements_of<E: State + Clone>(block: &dyn ListBlock, at: usize) -> Vec<E> {
     block.elements(at).native::<E>().to_vec()
 }
 
@@ -56,14 +56,17 @@ fn is_encoded_alike<E: State + Clone + PartialEq + std::fmt::Debug>(make: impl F
             chunks.pass(from);
             let count = rest.len() - rest.len() / 3;
             let (whole, part) = (expected(-3, rest), expected(-3, &rest[..count]));
-            let slice = Stretch::Slice(ElementSlice::of(rest));
+            let slice = ElementStretch::Slice(ElementSlice::of(rest));
             assert_eq!(
-                encoded::<E>(-3, &Stretch::Chain(chunks.clone(), rest.len()))[..],
+                encoded::<E>(-3, &ElementStretch::Chain(chunks.clone(), rest.len()))[..],
                 whole[..]
             );
             assert_eq!(encoded::<E>(-3, &slice)[..], whole[..]);
-            assert_eq!(encoded::<E>(-3, &Stretch::Chain(chunks.clone(), count))[..], part[..]);
-            for elements in [Stretch::Chain(chunks, rest.len()), slice] {
+            assert_eq!(
+                encoded::<E>(-3, &ElementStretch::Chain(chunks.clone(), count))[..],
+                part[..]
+            );
+            for elements in [ElementStretch::Chain(chunks, rest.len()), slice] {
                 let halves = NewEntry { key: KeyRef::of(&7u64), rank: -3, elements }.halves();
                 let middle = rest.len() / 2;
                 for (half, of) in halves.iter().zip([&rest[..middle], &rest[middle..]]) {
@@ -94,8 +97,11 @@ fn a_block_takes_elements_of_others_as_new_entries_and_behind_its_last() {
         let mut from = block_type.decode(&expected(n as i64, some)).unwrap();
         assert_eq!((from.len(), *from.key(0).native::<u64>(), from.rank(0)), (1, 7, n as i64));
         assert_eq!(elements_of::<String>(&*from, 0), some);
-        let to =
-            if n == 1 { Target::Last(5) } else { Target::New(KeyRef::of(&8u64), 2 * n as i64) };
+        let to = if n == 1 {
+            ElementTarget::Last(5)
+        } else {
+            ElementTarget::New(KeyRef::of(&8u64), 2 * n as i64)
+        };
         gathered.take(&mut *from, 0, to);
         assert_eq!(elements_of::<String>(&*from, 0), [""; 0]);
         bytes.push(gathered.bytes());
@@ -119,7 +125,11 @@ fn a_block_takes_elements_of_others_as_new_entries_and_behind_its_last() {
 #[should_panic(expected = "blocks of the same types")]
 fn a_block_takes_nothing_of_other_types() {
     let mut from = ListType::of::<u64, u32>().decode(&expected(0, &[1u32])).unwrap();
-    ListType::of::<u64, u64>().empty().take(&mut *from, 0, Target::New(KeyRef::of(&1u64), 0));
+    ListType::of::<u64, u64>().empty().take(
+        &mut *from,
+        0,
+        ElementTarget::New(KeyRef::of(&1u64), 0),
+    );
 }
 
 #[test]
@@ -157,7 +167,7 @@ fn decoded<E: State + Clone>(elements: &[E]) -> (u64, u64, u64) {
     let entry = |nth: usize| NewEntry {
         key: KeyRef::of(&keys[nth]),
         rank: 5,
-        elements: Stretch::Slice(ElementSlice::of(elements)),
+        elements: ElementStretch::Slice(ElementSlice::of(elements)),
     };
     block_type.encode(&mut Trials::default(), &mut bytes, 0..keys.len(), &entry).unwrap();
     let stored = bytes.len() as u64;
@@ -194,7 +204,7 @@ fn cut_and_decoded<K: Key, E: State>(key: impl Fn(u64) -> K, elements: &[E]) -> 
     let of = |nth: usize, count: usize| NewEntry {
         key: KeyRef::of(&keys[nth]),
         rank: 5,
-        elements: Stretch::Slice(ElementSlice::of(&elements[..count])),
+        elements: ElementStretch::Slice(ElementSlice::of(&elements[..count])),
     };
     let (mut counts, mut native) = (Vec::new(), 0);
     while native < CUT_BYTES as u64 {

@@ -8,24 +8,24 @@ use alluvium_pagestore::{Account, HeapSize, KeyHash, MemoryKind, Result, Time, r
 
 use super::arena_unsafe::{Arena, ArenaKind};
 use super::block::ListType;
-use super::chain_unsafe::{Chain, Drain};
-use super::frozen::{Booked, Early, Frozen, LIVE, Piece, sooner};
-use super::heads_unsafe::Heads;
+use super::chain_unsafe::{ChainDrain, ElementChain};
+use super::frozen::{BookedByKind, EarlyElements, FrozenBucket, FrozenElements, LIVE, sooner};
+use super::heads_unsafe::ListHeads;
 use super::key_unsafe::{KeyRef, OwnedKey};
-use super::notes::{Import, KeptNote, Note};
-use super::run::Run;
-use crate::heap::entry_table_unsafe::{EntryTable, FrozenTable, Keyed};
+use super::notes::{ImportedRuns, KeptNote, KeyNote};
+use super::run::ListRun;
+use crate::heap::entry_table_unsafe::{EntryTable, FrozenTable, KeyedEntry};
 use crate::heap::hash_range::HashRange;
 use crate::heap::snapshot::Snapshot;
 use crate::support::gaps::Gaps;
 use crate::support::tree_bytes::tree_bytes;
 
 /// Bytes booked for a bucket without lists: itself, and its part of the tree.
-pub const BUCKET_BYTES: u64 = rounded(size_of::<Bucket>()) as u64 + NODE_BYTES;
+pub const BUCKET_BYTES: u64 = rounded(size_of::<AppendBucket>()) as u64 + NODE_BYTES;
 /// A bucket's part of the nodes of the tree of buckets.
 const NODE_BYTES: u64 = 56;
 /// What the first node of that tree takes more.
-pub const FIRST_BYTES: u64 = tree_bytes::<Time, Box<Bucket>>(1) - NODE_BYTES;
+pub const FIRST_BYTES: u64 = tree_bytes::<Time, Box<AppendBucket>>(1) - NODE_BYTES;
 const _: () = assert!(are_enough(FIRST_BYTES, BUCKET_BYTES));
 
 /// Less than that on storage is not worth a merge, however much of it is cut off.
@@ -36,8 +36,8 @@ const fn are_enough(first: u64, each: u64) -> bool {
     // From eleven on there are several nodes, that may be half full.
     let mut len = 1;
     while len <= 1_000 {
-        let own = len * rounded(size_of::<Bucket>()) as u64;
-        if tree_bytes::<Time, Box<Bucket>>(len as usize) + own > first + len * each {
+        let own = len * rounded(size_of::<AppendBucket>()) as u64;
+        if tree_bytes::<Time, Box<AppendBucket>>(len as usize) + own > first + len * each {
             return false;
         }
         len += 1;
@@ -47,16 +47,16 @@ const fn are_enough(first: u64, each: u64) -> bool {
 
 /// A bucket.
 #[derive(Debug)]
-pub struct Bucket {
+pub struct AppendBucket {
     pub time: Time,
     /// No run of it has a lower number. Runs that do are of a bucket of the same time that was
     /// purged.
     pub first: u64,
     pub range: HashRange,
     pub(super) account: Rc<Account>,
-    pub live: Heads,
-    pub early: EntryTable<Early>,
-    notes: EntryTable<Note>,
+    pub live: ListHeads,
+    pub early: EntryTable<EarlyElements>,
+    notes: EntryTable<KeyNote>,
     notes_bytes: u64,
     /// Notes that were left when all runs were merged last: merging once more would leave them too.
     notes_left: u64,
@@ -71,7 +71,7 @@ pub struct Bucket {
     /// How many imports there are from each other bucket.
     pub sources: BTreeMap<Time, u64>,
     /// By number.
-    pub runs: Vec<Run>,
+    pub runs: Vec<ListRun>,
     /// Where the chains of `live` and `early` have their chunks.
     pub arena: Arena,
     /// Heap bytes of their keys and elements.
@@ -86,7 +86,7 @@ pub struct Bucket {
     pub loaded_before: u64,
 }
 
-impl Bucket {
+impl AppendBucket {
     /// An empty bucket, whose lists may be of few of so many key groups. Books [`BUCKET_BYTES`].
     pub fn new(
         list_type: &'static ListType,
@@ -101,7 +101,7 @@ impl Bucket {
             first,
             range,
             account: account.clone(),
-            live: Heads::new(list_type.heads, account, range, few_of),
+            live: ListHeads::new(list_type.heads, account, range, few_of),
             early: EntryTable::maybe_few_of(account.clone(), range, few_of),
             notes: EntryTable::maybe_few_of(account.clone(), range, few_of),
             notes_bytes: 0,
@@ -126,8 +126,8 @@ impl Bucket {
         if self.elements == 0 { 0 } else { self.booked().total() }
     }
 
-    fn booked(&self) -> Booked {
-        Booked {
+    fn booked(&self) -> BookedByKind {
+        BookedByKind {
             index: self.live.memory_bytes() + self.early.memory_bytes(),
             pages: self.arena.bytes(),
             values: self.values,
@@ -141,12 +141,12 @@ impl Bucket {
     }
 
     /// Takes its lists in memory out, as those of the run `number`. Cost: O(1).
-    pub fn freeze(&mut self, number: u64) -> Frozen {
+    pub fn freeze(&mut self, number: u64) -> FrozenBucket {
         let booked = self.booked();
         // The chains keep their memory.
         self.arena.leave();
         (self.values, self.elements) = (0, 0);
-        Frozen {
+        FrozenBucket {
             heads: self.live.freeze(),
             early: self.early.freeze(),
             bucket: self.time,
@@ -164,7 +164,7 @@ impl Bucket {
 
     /// Adds a chunk to a chain of this bucket, whose elements are such, and books what that takes.
     #[inline(always)]
-    pub fn grow(element: Layout, arena: &mut Arena, account: &Account, chain: &mut Chain) {
+    pub fn grow(element: Layout, arena: &mut Arena, account: &Account, chain: &mut ElementChain) {
         let missing = arena.missing(element, chain.next_capacity(element));
         if missing > 0 {
             account.charge(MemoryKind::Pages, missing);
@@ -174,8 +174,8 @@ impl Bucket {
 
     /// Moves the elements that are left of another bucket's chain to one of this bucket. Cost:
     /// O(elements). There is memory for [`Arena::bytes_max`].
-    fn add_chain(&mut self, from: &mut Drain) -> Chain {
-        let mut chain = Chain::default();
+    fn add_chain(&mut self, from: &mut ChainDrain) -> ElementChain {
+        let mut chain = ElementChain::default();
         let element = self.arena.elements().layout();
         while from.len() > 0 {
             if !chain.has_room() {
@@ -191,7 +191,7 @@ impl Bucket {
     }
 
     /// Books that a key which owned so much, and the elements of its chain, are gone. The chunks stay.
-    fn remove_chain(&mut self, key_bytes: u64, chain: &Chain) {
+    fn remove_chain(&mut self, key_bytes: u64, chain: &ElementChain) {
         let counts = (&mut self.values, &mut self.elements);
         Self::book_gone(&self.account, counts, key_bytes, chain);
     }
@@ -200,7 +200,7 @@ impl Bucket {
         account: &Account,
         (values, elements): (&mut u64, &mut u64),
         key_bytes: u64,
-        chain: &Chain,
+        chain: &ElementChain,
     ) {
         let gone = key_bytes + chain.heap_bytes();
         account.release(MemoryKind::Values, gone);
@@ -210,11 +210,11 @@ impl Bucket {
 
     /// Drops what is left of a chain that was taken out, and keeps its chunks for others; or all
     /// memory, if that was the last one.
-    pub fn recycle(&mut self, chain: Drain) {
+    pub fn recycle(&mut self, chain: ChainDrain) {
         self.arena.recycle(chain);
         if self.elements == 0 {
             // There may be heads of keys that got no element.
-            let Frozen { heads, early, booked, .. } = self.freeze(0);
+            let FrozenBucket { heads, early, booked, .. } = self.freeze(0);
             drop((heads, early));
             self.account.release(MemoryKind::Index, booked.index);
             self.account.release(MemoryKind::Pages, booked.pages);
@@ -236,7 +236,7 @@ impl Bucket {
     pub fn ensure_early(&mut self, hash: u64, key: &OwnedKey, rank: i64) -> Result<()> {
         if self.early.find(hash, |early| early.rank == rank && early.key == *key).is_none() {
             self.account.ensure(key.heap_bytes() as u64, "a key")?;
-            let make = || Early { key: key.clone(), rank, chain: Chain::default() };
+            let make = || EarlyElements { key: key.clone(), rank, chain: ElementChain::default() };
             let early = self.early.insert(hash, make)?;
             let bytes = early.key.heap_bytes() as u64;
             self.add_key(bytes);
@@ -248,7 +248,7 @@ impl Bucket {
     ///
     /// # Panics
     /// If there is no head.
-    pub fn prepend(&mut self, hash: u64, key: KeyRef<'_>, from: &mut Drain) {
+    pub fn prepend(&mut self, hash: u64, key: KeyRef<'_>, from: &mut ChainDrain) {
         let chain = self.add_chain(from);
         self.live.chain_mut(hash, key).expect("a head was made").prepend(chain);
     }
@@ -257,15 +257,15 @@ impl Bucket {
     ///
     /// # Panics
     /// If it is not there.
-    pub fn fill_early(&mut self, hash: u64, key: &OwnedKey, rank: i64, from: &mut Drain) {
+    pub fn fill_early(&mut self, hash: u64, key: &OwnedKey, rank: i64, from: &mut ChainDrain) {
         let chain = self.add_chain(from);
         let early = self.early.find_mut(hash, |early| early.rank == rank && early.key == *key);
         early.expect("an early part was made").chain.prepend(chain);
     }
 
     /// Takes the list of a key out of memory, but for the early parts. What is taken out is to be
-    /// [recycled](Bucket::recycle), until when its memory stays booked.
-    pub fn take_live(&mut self, hash: u64, key: KeyRef<'_>) -> Option<Chain> {
+    /// [recycled](AppendBucket::recycle), until when its memory stays booked.
+    pub fn take_live(&mut self, hash: u64, key: KeyRef<'_>) -> Option<ElementChain> {
         let Self { live, account, values, elements, .. } = self;
         live.remove(hash, key, |bytes, chain| {
             Self::book_gone(account, (values, elements), bytes, chain);
@@ -273,14 +273,18 @@ impl Bucket {
     }
 
     /// The same with an early part of a key's list.
-    pub fn take_early(&mut self, hash: u64, key: KeyRef<'_>) -> Option<Early> {
+    pub fn take_early(&mut self, hash: u64, key: KeyRef<'_>) -> Option<EarlyElements> {
         let early = self.early.remove(hash, |early| early.key.get() == key)?;
         self.remove_chain(early.key.heap_bytes() as u64, &early.chain);
         Some(early)
     }
 
     /// Ranks and number of the early parts of a key.
-    pub fn early_of<'a>(&'a self, hash: u64, key: KeyRef<'a>) -> impl Iterator<Item = &'a Early> {
+    pub fn early_of<'a>(
+        &'a self,
+        hash: u64,
+        key: KeyRef<'a>,
+    ) -> impl Iterator<Item = &'a EarlyElements> {
         let part = self.early.part_at(self.range.place(hash)).0;
         part.iter().filter(move |early| early.key.get() == key)
     }
@@ -289,12 +293,12 @@ impl Bucket {
     pub fn bytes_to_move(&self, hash: u64, key: KeyRef<'_>) -> u64 {
         let early = self.early_of(hash, key).map(|early| &early.chain);
         let live = self.live.find(hash, key).map(|(_, chain)| chain);
-        let bytes = |chain: &Chain| self.arena.bytes_max(chain.len()) + chain.heap_bytes();
+        let bytes = |chain: &ElementChain| self.arena.bytes_max(chain.len()) + chain.heap_bytes();
         early.chain(live).map(bytes).sum()
     }
 
     /// The first of the bucket's runs that count for a key with this hash, of which this is noted.
-    pub fn first_run(&self, hash: u64, note: Option<&Note>) -> u64 {
+    pub fn first_run(&self, hash: u64, note: Option<&KeyNote>) -> u64 {
         let cut = note.map_or(0, |note| note.cut).max(self.first);
         if self.gaps.is_empty() { cut } else { cut.max(self.gaps.first_part(hash)) }
     }
@@ -343,7 +347,7 @@ impl Bucket {
     }
 
     /// What is noted of a key.
-    pub fn note(&self, hash: u64, key: KeyRef<'_>) -> Option<&Note> {
+    pub fn note(&self, hash: u64, key: KeyRef<'_>) -> Option<&KeyNote> {
         if self.notes.is_empty() {
             return None;
         }
@@ -400,7 +404,7 @@ impl Bucket {
     }
 
     /// Visits all notes.
-    pub fn for_each_note(&self, mut visit: impl FnMut(&Note) -> Result<()>) -> Result<()> {
+    pub fn for_each_note(&self, mut visit: impl FnMut(&KeyNote) -> Result<()>) -> Result<()> {
         let mut from = Some(0);
         while let Some(place) = from {
             let (notes, end) = self.notes.part_at(place);
@@ -431,7 +435,7 @@ impl Bucket {
 
     /// Gives some of the notes of the barrier that were not taken yet to `take`; says whether there
     /// are more.
-    pub fn take_notes(&mut self, mut take: impl FnMut(&Note) -> Result<()>) -> Result<bool> {
+    pub fn take_notes(&mut self, mut take: impl FnMut(&KeyNote) -> Result<()>) -> Result<bool> {
         let Some(noted) = &mut self.noted else { return Ok(false) };
         let more = noted.take_some(&self.notes, &self.account, &mut take)?;
         if !more {
@@ -448,7 +452,7 @@ impl Bucket {
             return;
         }
         let (key, before) = (key.to_owned(), self.notes.find(hash, |note| note.key.get() == key));
-        let bytes = key.heap_bytes() as u64 + before.map_or(0, Note::heap_bytes);
+        let bytes = key.heap_bytes() as u64 + before.map_or(0, KeyNote::heap_bytes);
         if !noted.keep(hash, bytes, || KeptNote { key, before: before.cloned() }) {
             noted.lose();
         }
@@ -479,7 +483,7 @@ impl Bucket {
     }
 
     /// Takes the note of a key out.
-    pub fn take_note(&mut self, hash: u64, key: KeyRef<'_>) -> Option<Note> {
+    pub fn take_note(&mut self, hash: u64, key: KeyRef<'_>) -> Option<KeyNote> {
         self.keep_note(hash, key);
         let note = self.notes.remove(hash, |note| note.key.get() == key)?;
         self.notes_left = self.notes_left.min(self.notes());
@@ -492,7 +496,7 @@ impl Bucket {
     ///
     /// # Errors
     /// If there is no memory for it; nothing has changed then.
-    pub fn put_note(&mut self, note: Note) -> Result<Option<Note>> {
+    pub fn put_note(&mut self, note: KeyNote) -> Result<Option<KeyNote>> {
         let bytes = note.heap_bytes();
         self.account.ensure(bytes, "a note")?;
         let (hash, imports) = (note.key.key_hash(), note.imports.clone());
@@ -515,7 +519,7 @@ impl Bucket {
         self.notes_bytes = self.notes_bytes - before + after;
     }
 
-    fn count_imports(&mut self, gone: &[Import], new: &[Import]) {
+    fn count_imports(&mut self, gone: &[ImportedRuns], new: &[ImportedRuns]) {
         for import in new {
             *self.sources.entry(import.source).or_default() += 1;
         }
@@ -529,17 +533,22 @@ impl Bucket {
     }
 
     /// Adds the pieces in memory from `place` on, up to an end that it may bring nearer.
-    pub fn collect<'a>(&'a self, place: u64, end: &mut Option<u64>, out: &mut Vec<Piece<'a>>) {
+    pub fn collect<'a>(
+        &'a self,
+        place: u64,
+        end: &mut Option<u64>,
+        out: &mut Vec<FrozenElements<'a>>,
+    ) {
         let source = (self.time, LIVE);
         let live_end = self.live.visit_part(place, &mut |hash, key, chain| {
-            out.push(Piece::of_head((self.range.place(hash), source), key, chain));
+            out.push(FrozenElements::of_head((self.range.place(hash), source), key, chain));
         });
         let (early, early_end) = self.early.part_at(place);
         out.extend(early.iter().map(|early| early.piece(self.range, source)));
         let (notes, notes_end) = self.notes.part_at(place);
         // A note only tells where else to look.
         let imported = notes.iter().filter(|note| !note.imports.is_empty());
-        out.extend(imported.map(|note| Piece {
+        out.extend(imported.map(|note| FrozenElements {
             place: self.range.place(note.key.key_hash()),
             source,
             key: note.key.get(),
@@ -555,7 +564,7 @@ impl Bucket {
     }
 
     /// Adds the pieces of one key that are in memory and in no run.
-    pub fn find<'a>(&'a self, hash: u64, key: KeyRef<'_>, out: &mut Vec<Piece<'a>>) {
+    pub fn find<'a>(&'a self, hash: u64, key: KeyRef<'_>, out: &mut Vec<FrozenElements<'a>>) {
         let source = (self.time, LIVE);
         if !self.early.is_empty() {
             let part = self.early.part_at(self.range.place(hash)).0;
@@ -564,16 +573,17 @@ impl Bucket {
         }
         let head = self.live.find(hash, key);
         let at = (self.range.place(hash), source);
-        out.extend(head.map(|(key, chain)| Piece::of_head(at, key, chain)));
+        out.extend(head.map(|(key, chain)| FrozenElements::of_head(at, key, chain)));
     }
 
     /// Takes the notes out, to be dropped, and says what is booked for them and the bucket itself.
-    pub fn freeze_notes(&mut self) -> (FrozenTable<Note>, Booked) {
+    pub fn freeze_notes(&mut self) -> (FrozenTable<KeyNote>, BookedByKind) {
         let notes = self.notes.freeze();
         (self.notes_left, self.cut_bytes) = (0, 0);
         let gaps = std::mem::take(&mut self.gaps).bytes();
         let tables = BUCKET_BYTES + std::mem::take(&mut self.notes_bytes) + gaps;
-        let booked = Booked { index: notes.memory_bytes(), tables, ..Booked::default() };
+        let booked =
+            BookedByKind { index: notes.memory_bytes(), tables, ..BookedByKind::default() };
         (notes, booked)
     }
 }
@@ -587,13 +597,13 @@ fn first_of<T>(
     table.of_hash(hash).next().map(|entry| key(entry).clone())
 }
 
-impl Keyed for Early {
+impl KeyedEntry for EarlyElements {
     fn hash_of_key(&self) -> u64 {
         self.key.key_hash()
     }
 }
 
-impl Keyed for Note {
+impl KeyedEntry for KeyNote {
     fn hash_of_key(&self) -> u64 {
         self.key.key_hash()
     }

@@ -5,7 +5,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::rc::Rc;
 
 use super::arena_unsafe::{Arena, PIECE_BYTES_MAX};
-use super::chain_unsafe::{Chain, Drain};
+use super::chain_unsafe::{ChainDrain, ElementChain};
 use super::element_type_unsafe::{ElementSlice, in_memory};
 
 const PIECE: usize = PIECE_BYTES_MAX;
@@ -16,7 +16,11 @@ fn arena<E: 'static>(piece: usize) -> Arena {
     Arena::new(in_memory::of::<E>(), piece)
 }
 
-fn extend<E: 'static>(chain: &mut Chain, arena: &mut Arena, elements: impl IntoIterator<Item = E>) {
+fn extend<E: 'static>(
+    chain: &mut ElementChain,
+    arena: &mut Arena,
+    elements: impl IntoIterator<Item = E>,
+) {
     let layout = Layout::new::<E>();
     for element in elements {
         if !chain.has_room() {
@@ -29,15 +33,15 @@ fn extend<E: 'static>(chain: &mut Chain, arena: &mut Arena, elements: impl IntoI
     }
 }
 
-fn chain<E: 'static>(arena: &mut Arena, elements: impl IntoIterator<Item = E>) -> Chain {
-    let mut chain = Chain::default();
+fn chain<E: 'static>(arena: &mut Arena, elements: impl IntoIterator<Item = E>) -> ElementChain {
+    let mut chain = ElementChain::default();
     extend(&mut chain, arena, elements);
     chain
 }
 
 /// The next elements of a chain that is taken apart, as a chain of another arena.
-fn moved(from: &mut Drain, most: u64, arena: &mut Arena) -> Chain {
-    let (mut chain, layout) = (Chain::default(), arena.elements().layout());
+fn moved(from: &mut ChainDrain, most: u64, arena: &mut Arena) -> ElementChain {
+    let (mut chain, layout) = (ElementChain::default(), arena.elements().layout());
     while chain.len() < most && from.len() > 0 {
         if !chain.has_room() {
             chain.grow(layout, arena);
@@ -49,13 +53,13 @@ fn moved(from: &mut Drain, most: u64, arena: &mut Arena) -> Chain {
 }
 
 /// The elements of a chain.
-fn strings(chain: &Chain) -> impl Iterator<Item = &String> {
+fn strings(chain: &ElementChain) -> impl Iterator<Item = &String> {
     chain.iter::<String>()
 }
 
 #[test]
 fn chunks_double_and_fill_their_lines_of_the_cache() {
-    let (mut arena, mut chain) = (arena::<u64>(PIECE), Chain::default());
+    let (mut arena, mut chain) = (arena::<u64>(PIECE), ElementChain::default());
     let layout = Layout::new::<u64>();
     let mut capacities = Vec::new();
     for n in 0..5_000u64 {
@@ -141,7 +145,7 @@ fn a_list_takes_no_more_than_is_said_before() {
 #[test]
 fn chunks_of_a_large_piece_begin_with_a_line_of_the_cache() {
     let mut arena = arena::<u64>(PIECE);
-    let mut chains: Vec<Chain> = Vec::new();
+    let mut chains: Vec<ElementChain> = Vec::new();
     let count = 5_000 / SLOWER;
     for n in 0..count {
         chains.push(chain(&mut arena, 0..1 + n % 40));
@@ -183,7 +187,7 @@ fn elements_of_any_size_and_alignment_are_kept() {
 #[test]
 fn many_chains_in_one_arena_do_not_disturb_each_other_and_reuse_what_is_given_back() {
     let mut arena = arena::<String>(4096);
-    let mut lists: Vec<(Chain, Vec<String>)> = Vec::new();
+    let mut lists: Vec<(ElementChain, Vec<String>)> = Vec::new();
     lists.resize_with(50, Default::default);
     let mut most = 0;
     for step in 0..40_000 / SLOWER {

@@ -14,7 +14,9 @@ use std::marker::PhantomData;
 use std::ptr::{NonNull, null_mut};
 use std::sync::Arc;
 
-use super::arena_unsafe::{Arena, Chunk, LINE_BYTES, Pieces, filled, layout, offset_of};
+use super::arena_unsafe::{
+    Arena, ArenaPieces, ElementChunk, LINE_BYTES, filled, layout, offset_of,
+};
 use super::element_type_unsafe::{ElementSlice, ElementType};
 use crate::support::prefetch_unsafe::prefetch;
 
@@ -34,9 +36,9 @@ const PREFETCH_BYTES_MAX: usize = 256;
 
 /// Elements of a chain (44 bits), of its last chunk, and how many that has room for (10 bits each).
 #[derive(Clone, Copy)]
-struct Counts(u64);
+struct ChainCounts(u64);
 
-impl Counts {
+impl ChainCounts {
     /// One element more, in all and in the last chunk.
     const ONE: u64 = 1 | 1 << 44;
 
@@ -63,23 +65,23 @@ impl Counts {
 }
 
 /// A list of elements in order of arrival.
-pub struct Chain {
-    last: *mut Chunk,
-    counts: Counts,
+pub struct ElementChain {
+    last: *mut ElementChunk,
+    counts: ChainCounts,
     /// Where its chunks lie; none for a chain without chunks.
-    pieces: Option<Arc<Pieces>>,
+    pieces: Option<Arc<ArenaPieces>>,
 }
 
-impl Default for Chain {
+impl Default for ElementChain {
     fn default() -> Self {
-        Self { last: null_mut(), counts: Counts(0), pieces: None }
+        Self { last: null_mut(), counts: ChainCounts(0), pieces: None }
     }
 }
 
 // SAFETY: a chain owns its chunks alone, as a `Vec` owns its memory. Elements are `Send`, as `ElementType` says.
-unsafe impl Send for Chain {}
+unsafe impl Send for ElementChain {}
 // SAFETY: shared access only reads elements, which are `Sync`, as `ElementType` says.
-unsafe impl Sync for Chain {}
+unsafe impl Sync for ElementChain {}
 
 /// Elements that a chunk has room for, in a chain of `len` elements behind a chunk of `last`: twice
 /// as many, within limits, and as many as its lines of the cache have room for.
@@ -96,12 +98,12 @@ pub fn next_capacity(element: Layout, len: u64, last: u32) -> u32 {
 /// `chunk` is a chunk of such elements, which has room for more than `at` of them, or as many.
 // SAFETY: the chunk is the caller's to promise.
 #[inline(always)]
-unsafe fn place_in(chunk: *mut Chunk, element: Layout, at: u32) -> *mut u8 {
+unsafe fn place_in(chunk: *mut ElementChunk, element: Layout, at: u32) -> *mut u8 {
     // SAFETY: the elements stand behind the header in the same chunk, see `layout`.
     unsafe { chunk.byte_add(offset_of(element) + at as usize * element.size()).cast() }
 }
 
-impl Chain {
+impl ElementChain {
     /// Elements.
     #[inline(always)]
     pub fn len(&self) -> u64 {
@@ -121,7 +123,7 @@ impl Chain {
     }
 
     /// Adds an empty chunk. What the arena [misses](Arena::missing) for
-    /// [`next_capacity`](Chain::next_capacity) elements is booked before.
+    /// [`next_capacity`](ElementChain::next_capacity) elements is booked before.
     ///
     /// # Panics
     /// If the chain has chunks in another arena, or if that is of elements of another size.
@@ -147,7 +149,7 @@ impl Chain {
             (*self.last).next = first;
             (*self.last).capacity
         };
-        self.counts = Counts::new(self.len(), 0, capacity);
+        self.counts = ChainCounts::new(self.len(), 0, capacity);
     }
 
     /// Writes the last chunk's number of elements into it.
@@ -159,7 +161,7 @@ impl Chain {
     }
 
     /// The chunk that the others follow; null if there is none.
-    fn first(&self) -> *mut Chunk {
+    fn first(&self) -> *mut ElementChunk {
         // SAFETY: `last` is a chunk of this chain, and the last leads to the first.
         NonNull::new(self.last).map_or(null_mut(), |last| unsafe { last.as_ref() }.next)
     }
@@ -170,7 +172,7 @@ impl Chain {
     /// The chain grows in arenas of such elements.
     ///
     /// # Panics
-    /// If there is no [room](Chain::has_room).
+    /// If there is no [room](ElementChain::has_room).
     // SAFETY: the type is the caller's to promise.
     #[inline(always)]
     pub unsafe fn push<E: 'static>(&mut self, new: E) {
@@ -179,7 +181,7 @@ impl Chain {
         let at = self.counts.last_len();
         // SAFETY: the last chunk has room for more than `at` elements, and this is the next.
         unsafe { place_in(self.last, Layout::new::<E>(), at).cast::<E>().write(new) };
-        self.counts.0 += Counts::ONE;
+        self.counts.0 += ChainCounts::ONE;
     }
 
     /// The same after a look at the type.
@@ -201,7 +203,7 @@ impl Chain {
     ///
     /// # Panics
     /// If the other is of another arena.
-    pub fn prepend(&mut self, mut before: Chain) {
+    pub fn prepend(&mut self, mut before: ElementChain) {
         if before.last.is_null() {
             return;
         }
@@ -220,19 +222,19 @@ impl Chain {
         }
         self.counts.0 += added;
         // Its chunks are ours now.
-        (before.last, before.counts) = (null_mut(), Counts(0));
+        (before.last, before.counts) = (null_mut(), ChainCounts(0));
     }
 
     /// The elements, in order.
     #[cfg(test)]
-    pub fn iter<E: 'static>(&self) -> Iter<'_, E> {
+    pub fn iter<E: 'static>(&self) -> ElementIter<'_, E> {
         self.chunks().native()
     }
 
     /// The elements in order, chunk by chunk.
     #[inline]
-    pub fn chunks(&self) -> Chunks<'_> {
-        Chunks { chunk: self.last, at: 0, len: 0, chain: self, left: self.len() }
+    pub fn chunks(&self) -> ElementChunks<'_> {
+        ElementChunks { chunk: self.last, at: 0, len: 0, chain: self, left: self.len() }
     }
 
     /// Hints that it will be read: with 0 what leads to its first chunk, a while later with 1 that
@@ -264,16 +266,16 @@ impl Chain {
     }
 
     /// The elements, taken out, in order.
-    pub fn drain(mut self) -> Drain {
+    pub fn drain(mut self) -> ChainDrain {
         self.close_last();
-        let left = std::mem::replace(&mut self.counts, Counts(0)).len();
-        Drain { chunk: self.first(), at: 0, left, chain: self }
+        let left = std::mem::replace(&mut self.counts, ChainCounts(0)).len();
+        ChainDrain { chunk: self.first(), at: 0, left, chain: self }
     }
 }
 
 /// Hints that the first bytes of a chunk will be read, up to [`PREFETCH_BYTES_MAX`].
 #[inline(always)]
-fn prefetch_chunk(chunk: *const Chunk, bytes: usize) {
+fn prefetch_chunk(chunk: *const ElementChunk, bytes: usize) {
     for offset in (0..bytes.min(PREFETCH_BYTES_MAX)).step_by(LINE_BYTES) {
         prefetch(chunk.cast::<u8>().wrapping_add(offset));
     }
@@ -281,7 +283,7 @@ fn prefetch_chunk(chunk: *const Chunk, bytes: usize) {
 
 impl Arena {
     /// Drops what is left of a chain and keeps its chunks for others. Cost: O(chunks).
-    pub fn recycle(&mut self, mut drain: Drain) {
+    pub fn recycle(&mut self, mut drain: ChainDrain) {
         drain.drop_rest();
         let chain = &mut drain.chain;
         if !chain.pieces.as_ref().is_some_and(|pieces| self.has(pieces)) {
@@ -299,7 +301,7 @@ impl Arena {
     }
 }
 
-impl Chain {
+impl ElementChain {
     /// Heap bytes of all elements. Cost: O(elements), unless they own none.
     pub fn heap_bytes(&self) -> u64 {
         match self.elements() {
@@ -312,7 +314,7 @@ impl Chain {
     }
 }
 
-impl Drop for Chain {
+impl Drop for ElementChain {
     fn drop(&mut self) {
         if self.len() > 0 && self.elements().is_some_and(ElementType::needs_drop) {
             drop(std::mem::take(self).drain());
@@ -322,16 +324,16 @@ impl Drop for Chain {
 
 /// The elements of a chain that is taken apart. Those that nobody takes are dropped; one that panics
 /// then leaves those after it to another attempt.
-pub struct Drain {
-    chunk: *mut Chunk,
+pub struct ChainDrain {
+    chunk: *mut ElementChunk,
     /// Elements of the chunk that were taken.
     at: u32,
     left: u64,
     /// Owns the chunks, and counts no elements.
-    chain: Chain,
+    chain: ElementChain,
 }
 
-impl Drain {
+impl ChainDrain {
     /// Elements that are left.
     pub fn len(&self) -> u64 {
         self.left
@@ -344,7 +346,7 @@ impl Drain {
         };
         loop {
             // SAFETY: elements are left, so that this is a chunk of the chain, closed.
-            let Chunk { next, len, .. } = unsafe { &*self.chunk };
+            let ElementChunk { next, len, .. } = unsafe { &*self.chunk };
             if self.at < *len {
                 // SAFETY: the first `len` elements are initialised, and each is taken once, as the chain counts
                 // them no more.
@@ -363,7 +365,7 @@ impl Drain {
     ///
     /// # Panics
     /// If the other chain is of elements of another type.
-    pub fn move_some(&mut self, target: &mut Chain, most: u32) {
+    pub fn move_some(&mut self, target: &mut ElementChain, most: u32) {
         let (own, others) = (self.chain.elements(), target.elements());
         let is_alike = own.zip(others).is_some_and(|(own, others)| own.is_like(others));
         assert!(is_alike || self.left == 0 || !target.has_room(), "chains of two types");
@@ -378,7 +380,7 @@ impl Drain {
                 let end = place_in(target.last, layout, len);
                 end.copy_from_nonoverlapping(first, count as usize * layout.size());
             }
-            target.counts.0 += u64::from(count) * Counts::ONE;
+            target.counts.0 += u64::from(count) * ChainCounts::ONE;
         }
     }
 
@@ -398,47 +400,47 @@ impl Drain {
     }
 }
 
-impl Drop for Drain {
+impl Drop for ChainDrain {
     fn drop(&mut self) {
         /// Goes on when an element has panicked.
-        struct Rest<'d>(&'d mut Drain);
-        impl Drop for Rest<'_> {
+        struct DrainOnUnwind<'d>(&'d mut ChainDrain);
+        impl Drop for DrainOnUnwind<'_> {
             fn drop(&mut self) {
                 self.0.drop_rest();
             }
         }
-        Rest(self).0.drop_rest();
+        DrainOnUnwind(self).0.drop_rest();
     }
 }
 
-impl std::fmt::Debug for Chain {
+impl std::fmt::Debug for ElementChain {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Chain({} elements)", self.len())
+        write!(f, "ElementChain({} elements)", self.len())
     }
 }
 
-/// The elements of a [`Chain`], chunk by chunk.
+/// The elements of an [`ElementChain`], chunk by chunk.
 #[derive(Clone)]
-pub struct Chunks<'a> {
+pub struct ElementChunks<'a> {
     /// What is read now; the last one before the first is begun.
-    chunk: *mut Chunk,
+    chunk: *mut ElementChunk,
     at: u32,
     /// Elements of the chunk.
     len: u32,
-    chain: &'a Chain,
+    chain: &'a ElementChain,
     left: u64,
 }
 
-impl<'a> Chunks<'a> {
+impl<'a> ElementChunks<'a> {
     /// The elements by their type.
     ///
     /// # Panics
     /// If they are of another type.
     #[inline]
-    pub fn native<E: 'static>(&self) -> Iter<'a, E> {
+    pub fn native<E: 'static>(&self) -> ElementIter<'a, E> {
         let is_of = self.chain.elements().is_none_or(ElementType::is::<E>);
         assert!(is_of, "elements of another type");
-        Iter { chunks: self.clone(), of: PhantomData }
+        ElementIter { chunks: self.clone(), of: PhantomData }
     }
 
     /// Elements that were not told.
@@ -480,7 +482,7 @@ impl<'a> Chunks<'a> {
         // SAFETY: elements are left, so that this and the next are chunks of the borrowed chain.
         let next = unsafe { (*self.chunk).next };
         // SAFETY: as above.
-        let Chunk { next: after, len, .. } = unsafe { &*next };
+        let ElementChunk { next: after, len, .. } = unsafe { &*next };
         (self.chunk, self.at) = (next, 0);
         self.len = if next == self.chain.last { self.chain.counts.last_len() } else { *len };
         prefetch_chunk(*after, PREFETCH_BYTES_MAX);
@@ -514,20 +516,20 @@ impl<'a> Chunks<'a> {
     }
 }
 
-/// The elements of a [`Chain`], by their type.
-pub struct Iter<'a, E> {
+/// The elements of an [`ElementChain`], by their type.
+pub struct ElementIter<'a, E> {
     /// Of a chain of such elements.
-    chunks: Chunks<'a>,
+    chunks: ElementChunks<'a>,
     of: PhantomData<&'a E>,
 }
 
-impl<E> Clone for Iter<'_, E> {
+impl<E> Clone for ElementIter<'_, E> {
     fn clone(&self) -> Self {
         Self { chunks: self.chunks.clone(), of: PhantomData }
     }
 }
 
-impl<'a, E> Iter<'a, E> {
+impl<'a, E> ElementIter<'a, E> {
     /// The next elements that stand in one chunk; none at the end.
     #[inline]
     pub fn next_chunk(&mut self) -> &'a [E] {
@@ -540,7 +542,7 @@ impl<'a, E> Iter<'a, E> {
     }
 }
 
-impl<'a, E> Iterator for Iter<'a, E> {
+impl<'a, E> Iterator for ElementIter<'a, E> {
     type Item = &'a E;
 
     #[inline]
@@ -563,4 +565,4 @@ impl<'a, E> Iterator for Iter<'a, E> {
     }
 }
 
-impl<E> ExactSizeIterator for Iter<'_, E> {}
+impl<E> ExactSizeIterator for ElementIter<'_, E> {}

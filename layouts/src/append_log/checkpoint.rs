@@ -10,13 +10,13 @@ use alluvium_pagestore::{
     SegmentInfo, SegmentReader, StateImage, Time, codec,
 };
 
-use super::bucket::Bucket;
+use super::bucket::AppendBucket;
 use super::core::ListsCore;
-use super::notes::{Import, Note};
+use super::notes::{ImportedRuns, KeyNote};
 use super::packed::page_of;
-use super::run::{BlockAt, RUN_BYTES, Run, StoredRun};
+use super::run::{BlockAt, ListRun, RUN_BYTES, StoredRun};
 use crate::checkpoint::{files_of, files_of_image};
-use crate::support::gaps::Gap;
+use crate::support::gaps::HashGap;
 use crate::trace_event;
 
 /// Bytes booked for a file of runs, or of a catalog.
@@ -30,14 +30,14 @@ pub type RunKey = (i64, u64);
 pub type RunValue = (u64, bool, Vec<(u64, u32, u32)>);
 /// Of a gap: its bucket and the first run that counts, the first hash, and as its only file, of no blocks, the
 /// last hash.
-pub fn record_of_gap(time: Time, gap: Gap) -> (RunKey, RunValue) {
+pub fn record_of_gap(time: Time, gap: HashGap) -> (RunKey, RunValue) {
     ((time.0, gap.before), (gap.first, false, vec![(gap.last, 0, 0)]))
 }
 
 /// The gap that a record is of, if it is not of a run.
-pub fn gap_of((time, before): RunKey, (first, _, parts): &RunValue) -> Option<(Time, Gap)> {
+pub fn gap_of((time, before): RunKey, (first, _, parts): &RunValue) -> Option<(Time, HashGap)> {
     let &[(last, 0, 0)] = &parts[..] else { return None };
-    Some((Time(time), Gap { first: *first, last, before }))
+    Some((Time(time), HashGap { first: *first, last, before }))
 }
 
 /// Bucket, cut and lowest rank; per import source, first and last run, shift of ranks.
@@ -112,12 +112,12 @@ impl ListsCore {
         }
         for (key, ((time, cut, low), imports)) in notes {
             let imports = imports.into_iter();
-            let imports = imports.map(|(source, first, last, delta)| Import {
+            let imports = imports.map(|(source, first, last, delta)| ImportedRuns {
                 source: Time(source),
                 runs: (first, last),
                 delta,
             });
-            let note = Note { key, cut, low, imports: imports.collect() };
+            let note = KeyNote { key, cut, low, imports: imports.collect() };
             let hash = note.key.key_hash();
             let bucket = self.restored_bucket(Time(time))?;
             bucket.put_note(note)?;
@@ -177,7 +177,7 @@ impl ListsCore {
         self.files.add(files_of(&stored.files));
         let keys = elements.min(stored.blocks.len() as u64);
         let stored = Some(Arc::new(stored));
-        let run = Run {
+        let run = ListRun {
             number,
             elements,
             keys,
@@ -197,7 +197,7 @@ impl ListsCore {
         Ok(())
     }
 
-    fn restored_bucket(&mut self, time: Time) -> Result<&mut Bucket> {
+    fn restored_bucket(&mut self, time: Time) -> Result<&mut AppendBucket> {
         if !self.buckets.contains_key(&time) {
             let bucket = self.new_bucket((time, 0))?;
             self.add_bucket(bucket);

@@ -126,7 +126,7 @@ impl AppendLog {
         memory_bytes: u64,
         (plain, stored, is_there): (bool, bool, bool),
         max_value_bytes: u64,
-    ) -> Result<Sizes> {
+    ) -> Result<ListSizes> {
         let auto = (memory_bytes / 256).clamp(BLOCK_BYTES as u64, BLOCK_BYTES_MAX);
         // A block with its headers is to fit whole pages of storage.
         let block = self.block.map_or(auto, |size| size.0).clamp(512, 1 << 20);
@@ -135,7 +135,7 @@ impl AppendLog {
         let chunk_bytes = chunk_bytes / BLOCK_BYTES * BLOCK_BYTES;
         // The last element of a block may be as large as elements get.
         let block_most = block_bytes as u64 + if plain { 1024 } else { max_value_bytes };
-        let sizes = Sizes {
+        let sizes = ListSizes {
             block_bytes,
             merge_bytes: SegmentWriter::memory_bytes(MERGE_CHUNK_BYTES, PAGE_BLOCKS, 0)
                 + 2 * block_most
@@ -178,7 +178,7 @@ pub const PAGE_BYTES: u64 = 4 << 20;
 
 /// The sizes of an open append log.
 #[derive(Clone, Debug)]
-pub struct Sizes {
+pub struct ListSizes {
     /// A block ends when it has so many bytes.
     pub block_bytes: usize,
     /// Memory of the helper while it merges, but for what it reads.

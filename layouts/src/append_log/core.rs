@@ -14,22 +14,22 @@ use alluvium_pagestore::{
 };
 
 use super::arena_unsafe::{ArenaKind, LINE_BYTES, PIECE_BYTES_MAX, SharedPool};
-use super::block::{ListType, Told};
-use super::bucket::{Bucket, FIRST_BYTES};
-use super::capture::Capture;
+use super::block::{ListElements, ListType};
+use super::bucket::{AppendBucket, FIRST_BYTES};
 use super::checkpoint::FILE_BYTES;
-use super::config::{AppendLog, Sizes};
-use super::fold::{Resume, Visit};
+use super::config::{AppendLog, ListSizes};
+use super::fold::{PausedFold, VisitElements};
 use super::jobs::ListJobs;
-use super::kept::Kept;
 use super::key_unsafe::KeyRef;
-use super::packed::Packed;
-use super::run::{Run, RunCursor, Source};
-use crate::checkpoint::{Files, at_once};
+use super::list_checkpoint::ListCheckpoint;
+use super::packed::PackedState;
+use super::run::{CursorSource, ListRun, RunCursor};
+use super::runs_memory::ListRunsMemory;
+use crate::checkpoint::{FilesByName, at_once};
 use crate::contract::table::{CheckpointOutcome, Cursor, StateContext, TableStats};
 use crate::contract::upkeep::Upkeep;
 use crate::heap::hash_range::HashRange;
-use crate::hybrid_log::Pool;
+use crate::hybrid_log::PiecePool;
 use crate::support::out_of_line_unsafe::DroppedHere;
 use crate::support::oversize::Oversize;
 use crate::support::patient_reads::PatientReads;
@@ -39,7 +39,7 @@ pub struct ListsCore {
     /// The types of its lists.
     pub(super) list_type: &'static ListType,
     pub(super) context: StateContext,
-    pub(super) sizes: Sizes,
+    pub(super) sizes: ListSizes,
     pub(super) account: Rc<Account>,
     pub(super) range: HashRange,
     /// What the tables of buckets are for: the range, and of how many key groups their lists may be few, if
@@ -48,20 +48,20 @@ pub struct ListsCore {
     /// What the arenas of buckets are for, and where their memory comes from.
     pub(super) pieces: ArenaKind,
     /// Each in a box of its own: a node of the tree has room for eleven, whatever it has.
-    pub(super) buckets: BTreeMap<Time, Box<Bucket>>,
+    pub(super) buckets: BTreeMap<Time, Box<AppendBucket>>,
     /// Runs of buckets that were purged, which others import from.
-    pub(super) graves: BTreeMap<Time, Vec<Run>>,
+    pub(super) graves: BTreeMap<Time, Vec<ListRun>>,
     /// Number of the newest run.
     pub(super) epoch: u64,
     /// Elements, those of runs that were cleared or not.
     pub(super) elements: u64,
     pub(super) jobs: ListJobs,
     /// Where runs are read; `None` without storage.
-    pub(super) source: Option<Source>,
+    pub(super) source: Option<CursorSource>,
     /// How the owner reads them.
     pub(super) reads: Option<PatientReads>,
-    pub(super) files: Files,
-    pub(super) resume: Option<Resume>,
+    pub(super) files: FilesByName,
+    pub(super) resume: Option<PausedFold>,
     pub(super) stats: TableStats,
     /// Whether runs are being merged.
     pub(super) merging: bool,
@@ -74,12 +74,12 @@ pub struct ListsCore {
     /// Why runs could not be written, the last time it was tried.
     pub(super) failed: Option<alluvium_pagestore::Error>,
     /// The checkpoint being taken, or not decided yet.
-    pub(super) capture: Option<Box<Capture>>,
+    pub(super) checkpoint: Option<Box<ListCheckpoint>>,
     pub(super) oversize: Oversize,
     /// Buckets less than this apart are read together.
     pub(super) span: i128,
     /// What appends leave, as long as the runs are what they were.
-    pub(super) kept: Option<Kept>,
+    pub(super) kept: Option<ListRunsMemory>,
     /// Runs are merged that else would not be.
     pub(super) is_tight: bool,
     /// Whether runs may be in memory that are on storage too.
@@ -89,7 +89,7 @@ pub struct ListsCore {
     #[cfg(test)]
     pub(super) looked_for_unwritten: u64,
     /// Small buckets that share runs.
-    pub(super) packed: Option<Box<Packed>>,
+    pub(super) packed: Option<Box<PackedState>>,
 }
 
 impl std::fmt::Debug for ListsCore {
@@ -144,7 +144,7 @@ impl ListsCore {
             store.as_ref().map(|store| PatientReads::new(store, sizes.patience, account.clone()));
         let has_packed = restored.as_ref().is_some_and(|(image, _)| image.runs().next().is_some());
         let packed = reads.as_ref().and_then(|reads| {
-            Packed::new((&context, reads.store()), list_type, &sizes, has_packed).map(Box::new)
+            PackedState::new((&context, reads.store()), list_type, &sizes, has_packed).map(Box::new)
         });
         let mut lists = ListsCore {
             list_type,
@@ -158,9 +158,9 @@ impl ListsCore {
             epoch: 0,
             elements: 0,
             jobs: ListJobs::new(context.helper.clone(), store.clone(), writer),
-            source: store.map(|store| Source { store, state, range, list_type, cut_bytes }),
+            source: store.map(|store| CursorSource { store, state, range, list_type, cut_bytes }),
             reads,
-            files: Files::booked(context.account.clone(), FILE_BYTES),
+            files: FilesByName::booked(context.account.clone(), FILE_BYTES),
             resume: None,
             stats: TableStats::default(),
             merging: false,
@@ -168,7 +168,7 @@ impl ListsCore {
             writing: 0,
             reaping: 0,
             failed: None,
-            capture: None,
+            checkpoint: None,
             oversize: Oversize::new(&context.name, context.max_value_bytes),
             span: 1,
             kept: None,
@@ -190,30 +190,30 @@ impl ListsCore {
     ///
     /// # Errors
     /// If there is no memory.
-    pub(super) fn new_bucket(&self, name: (Time, u64)) -> Result<Bucket> {
-        Bucket::new(self.list_type, name, self.tables, self.pieces.clone(), &self.account)
+    pub(super) fn new_bucket(&self, name: (Time, u64)) -> Result<AppendBucket> {
+        AppendBucket::new(self.list_type, name, self.tables, self.pieces.clone(), &self.account)
     }
 
     /// Adds a bucket that was not there.
-    pub(super) fn add_bucket(&mut self, mut bucket: Bucket) {
+    pub(super) fn add_bucket(&mut self, mut bucket: AppendBucket) {
         let before = self.buckets.range(..bucket.time).next_back();
         bucket.loaded_before = before.map_or(0, |(_, before)| before.loaded_before + before.loaded);
         self.buckets.insert(bucket.time, Box::new(bucket));
     }
 
     /// The runs of a bucket, and those of one of the same time that was purged.
-    pub(super) fn runs_of(&self, time: Time) -> impl Iterator<Item = &Run> {
+    pub(super) fn runs_of(&self, time: Time) -> impl Iterator<Item = &ListRun> {
         let own = self.buckets.get(&time).into_iter().flat_map(|bucket| &bucket.runs);
         own.chain(self.graves.get(&time).into_iter().flatten())
     }
 
     /// A run.
-    pub(super) fn run(&self, time: Time, number: u64) -> Option<&Run> {
+    pub(super) fn run(&self, time: Time, number: u64) -> Option<&ListRun> {
         self.runs_of(time).find(|run| run.number == number)
     }
 
     /// A run, to be changed.
-    pub(super) fn run_mut(&mut self, time: Time, number: u64) -> Option<&mut Run> {
+    pub(super) fn run_mut(&mut self, time: Time, number: u64) -> Option<&mut ListRun> {
         let own = self.buckets.get_mut(&time).into_iter().flat_map(|bucket| &mut bucket.runs);
         let mut all = own.chain(self.graves.get_mut(&time).into_iter().flatten());
         all.find(|run| run.number == number)
@@ -256,7 +256,7 @@ impl ListsCore {
         buckets: Range<Time>,
         cursor: &mut Cursor,
         fuel: usize,
-        visit: Visit<'_>,
+        visit: VisitElements<'_>,
     ) -> Result<()> {
         let folded = self.fold_buckets(buckets, cursor, fuel, visit);
         self.book_left();
@@ -274,7 +274,7 @@ impl ListsCore {
         &mut self,
         bucket: Time,
         key: KeyRef<'_>,
-        visit: &mut dyn FnMut(Told<'_, '_>) -> Result<()>,
+        visit: &mut dyn FnMut(ListElements<'_, '_>) -> Result<()>,
     ) -> Result<()> {
         self.leave_fold();
         let read = self.read_key(bucket, key, visit);
@@ -327,7 +327,7 @@ fn pool_of(context: &StateContext, piece_bytes: usize) -> Option<SharedPool> {
     let layout = std::alloc::Layout::from_size_align(PIECE_BYTES_MAX, LINE_BYTES).ok()?;
     let pool = || {
         let helper = Some(context.helper.clone());
-        Pool::new(layout, context.account.clone(), MemoryKind::Pages, helper)
+        PiecePool::new(layout, context.account.clone(), MemoryKind::Pages, helper)
     };
     (piece_bytes == PIECE_BYTES_MAX).then(|| Rc::new(RefCell::new(pool())))
 }
@@ -384,7 +384,7 @@ impl Drop for ListsCore {
         if let Some(reads) = self.reads.as_ref().filter(|_| !helper.is_left_alone()) {
             reads.wait_to_close();
         }
-        self.capture = None;
+        self.checkpoint = None;
         self.packed = None;
         self.buckets.clear();
         self.graves.clear();

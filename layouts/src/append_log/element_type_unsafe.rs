@@ -22,13 +22,13 @@ pub struct ElementType {
     // SAFETY: so many initialised elements of this type stand from the place on, to be measured.
     heap_bytes: unsafe fn(*const u8, usize) -> u64,
     // SAFETY: as many stand there at least, which are read in their order.
-    take_while: unsafe fn(*const u8, usize, Measured<'_>) -> usize,
+    take_while: unsafe fn(*const u8, usize, VisitMeasured<'_>) -> usize,
     // SAFETY: the caller owns so many initialised elements from the place on, and does not touch them again.
     drop: unsafe fn(*mut u8, usize),
 }
 
 /// Takes the heap bytes of an element; says whether to go on.
-pub type Measured<'m> = &'m mut dyn FnMut(usize) -> bool;
+pub type VisitMeasured<'m> = &'m mut dyn FnMut(usize) -> bool;
 
 impl std::fmt::Debug for ElementType {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -37,10 +37,10 @@ impl std::fmt::Debug for ElementType {
 }
 
 /// Makes the [`ElementType`] of a type.
-struct Of<E>(PhantomData<E>);
+struct ElementTypeOf<E>(PhantomData<E>);
 
 // SAFETY of these functions: the caller gives initialised elements, as `ElementType` says.
-impl<E: 'static> Of<E> {
+impl<E: 'static> ElementTypeOf<E> {
     // SAFETY: so many elements stand there, and stay as they are during `'a`.
     unsafe fn slice<'a>(first: *const u8, count: usize) -> &'a [E] {
         // SAFETY: as said above.
@@ -54,7 +54,7 @@ impl<E: 'static> Of<E> {
     }
 }
 
-impl<E: State> Of<E> {
+impl<E: State> ElementTypeOf<E> {
     const TYPE: ElementType = ElementType {
         layout: Layout::new::<E>(),
         is_plain: E::NO_HEAP,
@@ -66,7 +66,7 @@ impl<E: State> Of<E> {
     };
 
     // SAFETY: the caller's promise, as `ElementType` says.
-    unsafe fn take_while(first: *const u8, count: usize, measured: Measured<'_>) -> usize {
+    unsafe fn take_while(first: *const u8, count: usize, measured: VisitMeasured<'_>) -> usize {
         // SAFETY: as said above.
         let all = unsafe { Self::slice(first, count) };
         all.iter().take_while(|element| measured(element.heap_bytes())).count()
@@ -82,7 +82,7 @@ impl<E: State> Of<E> {
 impl ElementType {
     /// That of elements `E`.
     pub const fn of<E: State>() -> &'static Self {
-        const { &Of::<E>::TYPE }
+        const { &ElementTypeOf::<E>::TYPE }
     }
 
     /// Whether elements are `E`.
@@ -154,7 +154,7 @@ impl<'a> ElementSlice<'a> {
         let is_known = std::ptr::eq(self.elements, ElementType::of::<E>());
         assert!(is_known || self.elements.is::<E>(), "elements of another type");
         // SAFETY: elements of this type are there during `'a`.
-        unsafe { Of::<E>::slice(self.first, self.len) }
+        unsafe { ElementTypeOf::<E>::slice(self.first, self.len) }
     }
 
     #[inline]
@@ -179,7 +179,7 @@ impl<'a> ElementSlice<'a> {
     }
 
     /// Shows the heap bytes of one element after the other as long as `measured` says so; of how many it did.
-    pub fn take_while(self, measured: Measured<'_>) -> usize {
+    pub fn take_while(self, measured: VisitMeasured<'_>) -> usize {
         // SAFETY: the elements are there during `'a`.
         unsafe { (self.elements.take_while)(self.first, self.len, measured) }
     }
@@ -213,7 +213,7 @@ impl ElementType {
 pub mod in_memory {
     use super::*;
 
-    impl<E: 'static> Of<E> {
+    impl<E: 'static> ElementTypeOf<E> {
         const IN_MEMORY: ElementType = ElementType {
             layout: Layout::new::<E>(),
             is_plain: true,
@@ -227,6 +227,6 @@ pub mod in_memory {
 
     /// That of any elements.
     pub fn of<E: 'static>() -> &'static ElementType {
-        const { &Of::<E>::IN_MEMORY }
+        const { &ElementTypeOf::<E>::IN_MEMORY }
     }
 }

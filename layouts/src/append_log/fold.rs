@@ -9,15 +9,15 @@ use std::sync::Arc;
 
 use alluvium_pagestore::{ErrorKind, Result, Time};
 
-use super::block::{ListType, Told};
-use super::bucket::Bucket;
+use super::block::{ListElements, ListType};
+use super::bucket::AppendBucket;
 use super::core::ListsCore;
-use super::frozen::{LIVE, Piece, sooner};
-use super::gather::{Gathered, Stop};
+use super::frozen::{FrozenElements, LIVE, sooner};
+use super::gather::{GatherStop, GatheredElements};
 use super::key_unsafe::{KeyRef, OwnedKey, has};
-use super::notes::{View, resolve, views};
+use super::notes::{OwnedRuns, resolve, views};
 use super::packed::is_paged;
-use super::run::{Mark, Run, RunCursor, Source, StoredRun, window_bytes_min};
+use super::run::{CursorMark, CursorSource, ListRun, RunCursor, StoredRun, window_bytes_min};
 use crate::contract::lists::span;
 use crate::contract::table::Cursor;
 
@@ -34,20 +34,20 @@ const STEPS: usize = 4;
 
 /// A fold between two calls.
 #[derive(Debug)]
-pub struct Resume {
+pub struct PausedFold {
     pub(super) buckets: Range<Time>,
     /// The next place, and how many elements were told of it.
     pub(super) position: (u64, u64),
     pub(super) cursors: Vec<RunCursor>,
     /// Where the list there was left, if one was.
-    pub(super) within: Option<(OwnedKey, Stop)>,
+    pub(super) within: Option<(OwnedKey, GatherStop)>,
     /// Merges of levels that had ended: cursors do not find what was merged since.
     pub(super) merges: u64,
 }
 
 /// How far a fold goes, and what it has looked at in memory.
 #[derive(Clone, Copy, Debug)]
-pub struct Bounds {
+pub struct FoldBounds {
     pub fuel: usize,
     /// The last place.
     pub last: u64,
@@ -55,7 +55,7 @@ pub struct Bounds {
 }
 
 /// Takes the elements of a key.
-pub type Visit<'v> = &'v mut dyn FnMut(KeyRef<'_>, Told<'_, '_>) -> Result<()>;
+pub type VisitElements<'v> = &'v mut dyn FnMut(KeyRef<'_>, ListElements<'_, '_>) -> Result<()>;
 
 impl ListsCore {
     pub(super) fn fold_buckets(
@@ -63,7 +63,7 @@ impl ListsCore {
         buckets: Range<Time>,
         cursor: &mut Cursor,
         fuel: usize,
-        visit: Visit<'_>,
+        visit: VisitElements<'_>,
     ) -> Result<()> {
         self.poll()?;
         if cursor.done {
@@ -71,7 +71,7 @@ impl ListsCore {
         }
         let position = (cursor.position, 0);
         let Some((mut cursors, _)) = self.cursors_at(&buckets, position)? else { return Ok(()) };
-        let mut bounds = Bounds { fuel, last: u64::MAX, looked_at: 0 };
+        let mut bounds = FoldBounds { fuel, last: u64::MAX, looked_at: 0 };
         let folded = self.fold_from(
             &buckets,
             cursor,
@@ -90,7 +90,7 @@ impl ListsCore {
         if folded.is_ok() && !cursor.done {
             let position = (cursor.position, 0);
             let merges = self.merges_of_levels();
-            self.resume = Some(Resume { buckets, position, cursors, within: None, merges });
+            self.resume = Some(PausedFold { buckets, position, cursors, within: None, merges });
         }
         folded
     }
@@ -102,9 +102,9 @@ impl ListsCore {
         &mut self,
         buckets: &Range<Time>,
         position: (u64, u64),
-    ) -> Result<Option<(Vec<RunCursor>, Option<(OwnedKey, Stop)>)>> {
+    ) -> Result<Option<(Vec<RunCursor>, Option<(OwnedKey, GatherStop)>)>> {
         let merges = self.merges_of_levels();
-        let is_known = |resume: &Resume| {
+        let is_known = |resume: &PausedFold| {
             let is_there = resume.buckets == *buckets
                 && (resume.merges == merges || !resume.cursors.iter().any(RunCursor::is_paged));
             position != (0, 0) && is_there && resume.position == position
@@ -172,7 +172,7 @@ impl ListsCore {
             return Ok(Vec::new());
         }
         let of_place = of_key.map(|hash| self.range.place(hash));
-        let stored = |run: &Run| run.stored.clone().expect("a run is somewhere");
+        let stored = |run: &ListRun| run.stored.clone().expect("a run is somewhere");
         let (names, needed) = loop {
             // Making room may pack more of these slices, or drop other runs from memory.
             if self.load_packed(&packed(self), of_place)? {
@@ -205,7 +205,7 @@ impl ListsCore {
         else {
             return Ok(Vec::new());
         };
-        let source = Source { store: reads.store().clone(), ..source.clone() };
+        let source = CursorSource { store: reads.store().clone(), ..source.clone() };
         for (time, number) in &names {
             if let Some(cached) = self.run_mut(*time, *number).and_then(|run| run.cached.as_mut()) {
                 cached.used = true;
@@ -240,20 +240,20 @@ impl ListsCore {
         &self,
         buckets: &Range<Time>,
         cursor: &mut Cursor,
-        bounds: &mut Bounds,
+        bounds: &mut FoldBounds,
         cursors: &mut [RunCursor],
         mut each: impl for<'a> FnMut(
-            &mut Walk<'a>,
+            &mut BucketFold<'a>,
             u64,
-            &[Piece<'a>],
+            &[FrozenElements<'a>],
             &mut [RunCursor],
         ) -> Result<(u64, bool)>,
     ) -> Result<()> {
-        let folded: Vec<&Bucket> =
+        let folded: Vec<&AppendBucket> =
             self.buckets.range(span(buckets)).map(|(_, bucket)| &**bucket).collect();
         let (mut spent, fuel, last) = (0, bounds.fuel.max(1) as u64, bounds.last);
         let mut pieces = Vec::new();
-        let mut walk = Walk { log: self, buckets: &folded, views: Vec::new() };
+        let mut walk = BucketFold { log: self, buckets: &folded, views: Vec::new() };
         loop {
             // A part of memory, and what runs have there.
             let (start, mut end) = (cursor.position, None);
@@ -307,7 +307,7 @@ impl ListsCore {
         &mut self,
         bucket: Time,
         key: KeyRef<'_>,
-        visit: &mut dyn FnMut(Told<'_, '_>) -> Result<()>,
+        visit: &mut dyn FnMut(ListElements<'_, '_>) -> Result<()>,
     ) -> Result<()> {
         self.poll()?;
         let hash = key.key_hash();
@@ -339,7 +339,7 @@ impl ListsCore {
     fn open_few(
         &mut self,
         packed: impl Fn(&Self) -> Vec<Time>,
-        seen: &[View],
+        seen: &[OwnedRuns],
         (hash, place): (u64, u64),
     ) -> Result<Vec<RunCursor>> {
         let mut without: Vec<Arc<StoredRun>> = Vec::new();
@@ -388,7 +388,7 @@ impl ListsCore {
     }
 
     /// The runs that are not in memory and that some view shows.
-    fn runs_to_read(&self, seen: &[View]) -> Vec<(Time, u64)> {
+    fn runs_to_read(&self, seen: &[OwnedRuns]) -> Vec<(Time, u64)> {
         let mut names = Vec::new();
         for view in seen {
             let visible = self.runs_of(view.source).filter(|run| {
@@ -404,9 +404,9 @@ impl ListsCore {
         bucket: Time,
         key: KeyRef<'_>,
         (hash, place): (u64, u64),
-        seen: &[View],
+        seen: &[OwnedRuns],
         cursors: &mut [RunCursor],
-        visit: &mut dyn FnMut(Told<'_, '_>) -> Result<()>,
+        visit: &mut dyn FnMut(ListElements<'_, '_>) -> Result<()>,
     ) -> Result<()> {
         let mut pieces = Vec::new();
         // Making room may have frozen what was in memory.
@@ -418,9 +418,9 @@ impl ListsCore {
             cursor.seek(place)?;
         }
         let (pieces, mut others) = (pieces.into_iter(), Vec::new());
-        let mut list = Gathered::new((key, place), seen, cursors, pieces, &mut others)?;
+        let mut list = GatheredElements::new((key, place), seen, cursors, pieces, &mut others)?;
         if !list.is_empty() {
-            visit(Told::Other(&mut list))?;
+            visit(ListElements::Other(&mut list))?;
         }
         Ok(())
     }
@@ -428,10 +428,10 @@ impl ListsCore {
     /// Adds the pieces of a key that are in memory in runs of buckets that it imports from.
     fn find_imported<'a>(
         &'a self,
-        seen: &[View],
+        seen: &[OwnedRuns],
         hash: u64,
         key: KeyRef<'_>,
-        out: &mut Vec<Piece<'a>>,
+        out: &mut Vec<FrozenElements<'a>>,
     ) {
         let mut sources: Vec<Time> = seen.iter().map(|view| view.source).collect();
         sources.sort_unstable();
@@ -449,9 +449,9 @@ impl ListsCore {
 }
 
 /// What cursors have at a place.
-pub struct Arrived {
+pub struct CursorElements {
     /// Those that stand there.
-    pub cursors: Vec<(usize, Mark)>,
+    pub cursors: Vec<(usize, CursorMark)>,
     /// The first one's key, if there is nothing in memory.
     pub key: Option<OwnedKey>,
     /// Whether some cursors are to [rest](RunCursor::rest) afterwards.
@@ -459,30 +459,31 @@ pub struct Arrived {
 }
 
 /// A fold over some buckets, place by place.
-pub struct Walk<'a> {
+pub struct BucketFold<'a> {
     log: &'a ListsCore,
-    buckets: &'a [&'a Bucket],
-    views: Vec<View>,
+    buckets: &'a [&'a AppendBucket],
+    views: Vec<OwnedRuns>,
 }
 
-impl<'a> Walk<'a> {
+impl<'a> BucketFold<'a> {
     /// Visits the keys at `place`, of which there is hardly ever more than one, and tells how many
     /// elements were looked at.
     fn visit_place(
         &mut self,
         place: u64,
-        pieces: &[Piece<'a>],
+        pieces: &[FrozenElements<'a>],
         cursors: &mut [RunCursor],
-        visit: Visit<'_>,
+        visit: VisitElements<'_>,
     ) -> Result<u64> {
-        if let ([Piece { key, source: (_, LIVE), chain: Some(chain), .. }], true) =
+        if let ([FrozenElements { key, source: (_, LIVE), chain: Some(chain), .. }], true) =
             (pieces, cursors.is_empty())
         {
             // All there is of the key, most often.
-            visit(*key, Told::Chain(chain.chunks()))?;
+            visit(*key, ListElements::Chain(chain.chunks()))?;
             return Ok(chain.len());
         }
-        let Arrived { cursors: at_place, key, is_noted } = self.arrive(place, pieces, cursors)?;
+        let CursorElements { cursors: at_place, key, is_noted } =
+            self.arrive(place, pieces, cursors)?;
         if at_place.is_empty() && pieces.iter().all(|piece| piece.key == pieces[0].key) {
             return self.visit_key((pieces[0].key, place), pieces, cursors, &mut Vec::new(), visit);
         }
@@ -519,9 +520,9 @@ impl<'a> Walk<'a> {
     pub(super) fn arrive(
         &mut self,
         place: u64,
-        pieces: &[Piece<'a>],
+        pieces: &[FrozenElements<'a>],
         cursors: &mut [RunCursor],
-    ) -> Result<Arrived> {
+    ) -> Result<CursorElements> {
         // Runs of other buckets have something only for keys that a note tells of.
         let mut noted = Vec::new();
         for piece in pieces.iter().filter(|piece| piece.chain.is_none()) {
@@ -529,7 +530,7 @@ impl<'a> Walk<'a> {
                 views(bucket, owner, piece.key.key_hash(), piece.key, &mut noted);
             }
         }
-        let mut at_place: Vec<(usize, Mark)> = Vec::new();
+        let mut at_place: Vec<(usize, CursorMark)> = Vec::new();
         let mut key = None;
         for (number, cursor) in cursors.iter_mut().enumerate() {
             if !cursor.drives {
@@ -547,20 +548,20 @@ impl<'a> Walk<'a> {
                 cursor.rest();
             }
         }
-        Ok(Arrived { cursors: at_place, key, is_noted: !noted.is_empty() })
+        Ok(CursorElements { cursors: at_place, key, is_noted: !noted.is_empty() })
     }
 
     fn visit_key(
         &mut self,
         (key, place): (KeyRef<'_>, u64),
-        pieces: &[Piece<'a>],
+        pieces: &[FrozenElements<'a>],
         cursors: &mut [RunCursor],
         others: &mut Vec<OwnedKey>,
-        visit: Visit<'_>,
+        visit: VisitElements<'_>,
     ) -> Result<u64> {
         self.gather((key, place), pieces, cursors, others, |mut list| {
             if !list.is_empty() {
-                visit(key, Told::Other(&mut list))?;
+                visit(key, ListElements::Other(&mut list))?;
             }
             Ok(list.finish()?.max(1))
         })
@@ -570,17 +571,17 @@ impl<'a> Walk<'a> {
     pub(super) fn gather<R>(
         &mut self,
         (key, place): (KeyRef<'_>, u64),
-        pieces: &[Piece<'a>],
+        pieces: &[FrozenElements<'a>],
         cursors: &mut [RunCursor],
         others: &mut Vec<OwnedKey>,
-        read: impl FnOnce(Gathered<'_, 'a>) -> Result<R>,
+        read: impl FnOnce(GatheredElements<'_, 'a>) -> Result<R>,
     ) -> Result<R> {
         let hash = key.key_hash();
         self.views.clear();
         for (owner, bucket) in self.buckets.iter().enumerate() {
             views(bucket, owner, hash, key, &mut self.views);
         }
-        let mut own: Vec<Piece<'a>> =
+        let mut own: Vec<FrozenElements<'a>> =
             pieces.iter().filter(|piece| piece.key == key).copied().collect();
         let own_times = |time: &Time| self.buckets.iter().any(|bucket| bucket.time == *time);
         if self.views.len() > self.buckets.len() {
@@ -592,7 +593,7 @@ impl<'a> Walk<'a> {
             own.extend(imported);
         }
         let pieces = own.into_iter();
-        read(Gathered::new((key, place), &self.views, cursors, pieces, others)?)
+        read(GatheredElements::new((key, place), &self.views, cursors, pieces, others)?)
     }
 }
 
@@ -602,7 +603,7 @@ pub fn rest(cursors: &mut [RunCursor]) {
 }
 
 /// Hints that the first of these lists will be read soon.
-fn fetch_first(pieces: &[Piece<'_>]) {
+fn fetch_first(pieces: &[FrozenElements<'_>]) {
     for step in 0..STEPS {
         let soon = pieces.iter().take(AHEAD - step * (AHEAD / STEPS));
         soon.filter_map(|piece| piece.chain).for_each(|chain| chain.prefetch_read(step));
@@ -612,7 +613,7 @@ fn fetch_first(pieces: &[Piece<'_>]) {
 /// Hints which lists will be read soon, those behind the one that is read now. One step of a list
 /// leads to the next, so that each is given time.
 #[inline]
-fn fetch_ahead(pieces: &[Piece<'_>]) {
+fn fetch_ahead(pieces: &[FrozenElements<'_>]) {
     for step in 0..STEPS {
         let distance = AHEAD - 1 - step * (AHEAD / STEPS);
         if let Some(chain) = pieces.get(distance).and_then(|piece| piece.chain) {

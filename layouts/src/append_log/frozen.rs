@@ -3,7 +3,7 @@
 
 use alluvium_pagestore::{KeyHash, Time};
 
-use super::chain_unsafe::Chain;
+use super::chain_unsafe::ElementChain;
 use super::heads_unsafe::FrozenHeads;
 use super::key_unsafe::{KeyRef, OwnedKey};
 use crate::heap::entry_table_unsafe::FrozenTable;
@@ -11,15 +11,15 @@ use crate::heap::hash_range::HashRange;
 
 /// Elements that stand before others of their key which are on storage.
 #[derive(Debug)]
-pub struct Early {
+pub struct EarlyElements {
     pub key: OwnedKey,
     pub rank: i64,
-    pub chain: Chain,
+    pub chain: ElementChain,
 }
 
 /// Elements of one key that stand together in memory.
 #[derive(Clone, Copy, Debug)]
-pub struct Piece<'a> {
+pub struct FrozenElements<'a> {
     /// Where the key stands.
     pub place: u64,
     /// The bucket it was appended to, and the number of its run; [`LIVE`] if it is in none.
@@ -27,7 +27,7 @@ pub struct Piece<'a> {
     pub key: KeyRef<'a>,
     pub rank: i64,
     /// `None` for a key that may have elements elsewhere.
-    pub chain: Option<&'a Chain>,
+    pub chain: Option<&'a ElementChain>,
 }
 
 /// The run number of what is in no run yet.
@@ -35,14 +35,14 @@ pub const LIVE: u64 = u64::MAX;
 
 /// Bytes by the kinds they are booked as.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Booked {
+pub struct BookedByKind {
     pub index: u64,
     pub pages: u64,
     pub values: u64,
     pub tables: u64,
 }
 
-impl Booked {
+impl BookedByKind {
     pub fn total(&self) -> u64 {
         self.index + self.pages + self.values + self.tables
     }
@@ -50,21 +50,26 @@ impl Booked {
 
 /// The lists of a bucket in memory that belong to one run.
 #[derive(Debug)]
-pub struct Frozen {
+pub struct FrozenBucket {
     pub heads: FrozenHeads,
-    pub early: FrozenTable<Early>,
+    pub early: FrozenTable<EarlyElements>,
     pub bucket: Time,
     pub number: u64,
     pub range: HashRange,
-    pub booked: Booked,
+    pub booked: BookedByKind,
 }
 
-impl Frozen {
+impl FrozenBucket {
     /// Adds the pieces from `place` on, up to an end that it may bring nearer, in no order.
-    pub fn collect<'a>(&'a self, place: u64, end: &mut Option<u64>, out: &mut Vec<Piece<'a>>) {
+    pub fn collect<'a>(
+        &'a self,
+        place: u64,
+        end: &mut Option<u64>,
+        out: &mut Vec<FrozenElements<'a>>,
+    ) {
         let source = (self.bucket, self.number);
         let heads_end = self.heads.visit_part(place, &mut |hash, key, chain| {
-            out.push(Piece::of_head((self.range.place(hash), source), key, chain));
+            out.push(FrozenElements::of_head((self.range.place(hash), source), key, chain));
         });
         let (early, early_end) = self.early.part_at(place);
         out.extend(early.iter().map(|early| early.piece(self.range, source)));
@@ -72,20 +77,20 @@ impl Frozen {
     }
 
     /// Adds the pieces of one key.
-    pub fn find<'a>(&'a self, hash: u64, key: KeyRef<'_>, out: &mut Vec<Piece<'a>>) {
+    pub fn find<'a>(&'a self, hash: u64, key: KeyRef<'_>, out: &mut Vec<FrozenElements<'a>>) {
         let source = (self.bucket, self.number);
         let place = self.range.place(hash);
         let early = self.early.part_at(place).0.iter().filter(|early| early.key.get() == key);
         out.extend(early.map(|early| early.piece(self.range, source)));
         let head = self.heads.find(hash, key);
-        out.extend(head.map(|(key, chain)| Piece::of_head((place, source), key, chain)));
+        out.extend(head.map(|(key, chain)| FrozenElements::of_head((place, source), key, chain)));
     }
 
     /// Visits the pieces that have elements, in the order of their places; of a key those of a
     /// lower rank first.
     pub fn for_each<'a, Error>(
         &'a self,
-        visit: impl FnMut(Piece<'a>) -> Result<(), Error>,
+        visit: impl FnMut(FrozenElements<'a>) -> Result<(), Error>,
     ) -> Result<(), Error> {
         let mut visit = visit;
         let (mut from, mut pieces) = (Some(0), Vec::new());
@@ -101,9 +106,13 @@ impl Frozen {
     }
 }
 
-impl<'a> Piece<'a> {
+impl<'a> FrozenElements<'a> {
     /// Of a head, which stands at this place.
-    pub fn of_head((place, source): (u64, (Time, u64)), key: KeyRef<'a>, chain: &'a Chain) -> Self {
+    pub fn of_head(
+        (place, source): (u64, (Time, u64)),
+        key: KeyRef<'a>,
+        chain: &'a ElementChain,
+    ) -> Self {
         Self { place, source, key, rank: rank_of(source.1), chain: Some(chain) }
     }
 
@@ -114,10 +123,10 @@ impl<'a> Piece<'a> {
     }
 }
 
-impl Early {
+impl EarlyElements {
     /// The elements as a piece.
-    pub fn piece(&self, range: HashRange, source: (Time, u64)) -> Piece<'_> {
-        Piece {
+    pub fn piece(&self, range: HashRange, source: (Time, u64)) -> FrozenElements<'_> {
+        FrozenElements {
             place: range.place(self.key.key_hash()),
             source,
             key: self.key.get(),

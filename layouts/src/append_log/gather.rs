@@ -8,37 +8,37 @@
 use alluvium_pagestore::{Error, ErrorKind, Result};
 
 use super::block::NextElements;
-use super::chain_unsafe::Chunks;
+use super::chain_unsafe::ElementChunks;
 use super::element_type_unsafe::ElementSlice;
-use super::frozen::Piece;
+use super::frozen::FrozenElements;
 use super::key_unsafe::{KeyRef, OwnedKey, has};
-use super::notes::{View, resolve};
+use super::notes::{OwnedRuns, resolve};
 use super::run::RunCursor;
 
 /// Before what it comes: the number of the bucket it belongs to, and its shifted rank.
-type Turn = (usize, i64);
+type ArrivalOrder = (usize, i64);
 
 /// Where the elements of one key were left, until they are gathered again by cursors that have not moved.
 #[derive(Clone, Copy, Debug)]
-pub struct Stop {
-    turn: Turn,
+pub struct GatherStop {
+    turn: ArrivalOrder,
     /// Elements of what had its turn that are still to be told.
     left: usize,
 }
 
 /// The elements of one key.
-pub struct Gathered<'c, 'a> {
+pub struct GatheredElements<'c, 'a> {
     key: KeyRef<'c>,
     place: u64,
-    views: &'c [View],
+    views: &'c [OwnedRuns],
     cursors: &'c mut [RunCursor],
     /// Of each cursor, whose turn its entry has; `None` if it has none of the key.
-    fronts: Vec<Option<Turn>>,
+    fronts: Vec<Option<ArrivalOrder>>,
     /// Pieces in memory, the last first.
-    pieces: Vec<(Turn, Chunks<'a>)>,
-    current: Current<'a>,
+    pieces: Vec<(ArrivalOrder, ElementChunks<'a>)>,
+    current: CurrentElements<'a>,
     /// Whose turn that is.
-    turn: Turn,
+    turn: ArrivalOrder,
     /// Other keys at the same place.
     others: &'c mut Vec<OwnedKey>,
     /// Elements that were told, and passed.
@@ -47,21 +47,21 @@ pub struct Gathered<'c, 'a> {
     failed: Option<ErrorKind>,
 }
 
-enum Current<'a> {
+enum CurrentElements<'a> {
     None,
-    Memory(Chunks<'a>),
+    Memory(ElementChunks<'a>),
     /// A cursor, and how many elements of its entry were told.
     Stored(usize, usize),
 }
 
-impl<'c, 'a> Gathered<'c, 'a> {
+impl<'c, 'a> GatheredElements<'c, 'a> {
     /// Gathers `key`, which stands at `place`, from its pieces in memory and from cursors at that
     /// place or after it. `others` gets the keys that stand at the same place.
     pub fn new(
         (key, place): (KeyRef<'c>, u64),
-        views: &'c [View],
+        views: &'c [OwnedRuns],
         cursors: &'c mut [RunCursor],
-        pieces: impl Iterator<Item = Piece<'a>>,
+        pieces: impl Iterator<Item = FrozenElements<'a>>,
         others: &'c mut Vec<OwnedKey>,
     ) -> Result<Self> {
         let mut own: Vec<_> = pieces
@@ -79,7 +79,7 @@ impl<'c, 'a> Gathered<'c, 'a> {
             cursors,
             fronts,
             pieces: own,
-            current: Current::None,
+            current: CurrentElements::None,
             turn: (0, 0),
             others,
             looked_at: 0,
@@ -128,14 +128,14 @@ impl<'c, 'a> Gathered<'c, 'a> {
         let memory = self.pieces.last().map(|(turn, _)| turn);
         let stored = match (stored, memory) {
             (Some((first, _)), Some(turn)) if turn < first => None,
-            (stored, _) => stored.map(|(turn, number)| (*turn, Current::Stored(number, 0))),
+            (stored, _) => stored.map(|(turn, number)| (*turn, CurrentElements::Stored(number, 0))),
         };
         let next = match stored {
             Some(stored) => stored,
             None => match self.pieces.pop() {
-                Some((turn, piece)) => (turn, Current::Memory(piece)),
+                Some((turn, piece)) => (turn, CurrentElements::Memory(piece)),
                 None => {
-                    self.current = Current::None;
+                    self.current = CurrentElements::None;
                     return false;
                 }
             },
@@ -145,26 +145,26 @@ impl<'c, 'a> Gathered<'c, 'a> {
     }
 
     /// Leaves the list, of whose last chunk `unread` elements are still to be told; the cursors stand
-    /// where they are needed to [go on](Gathered::go_on).
-    pub fn stop(self, unread: usize) -> Stop {
+    /// where they are needed to [go on](GatheredElements::go_on).
+    pub fn stop(self, unread: usize) -> GatherStop {
         let left = match &self.current {
-            Current::None => 0,
-            Current::Memory(piece) => piece.len(),
-            Current::Stored(number, told) => self.cursors[*number].elements().len() - told,
+            CurrentElements::None => 0,
+            CurrentElements::Memory(piece) => piece.len(),
+            CurrentElements::Stored(number, told) => self.cursors[*number].elements().len() - told,
         };
-        Stop { turn: self.turn, left: left + unread }
+        GatherStop { turn: self.turn, left: left + unread }
     }
 
     /// Goes on where the list was left.
-    pub fn go_on(&mut self, stop: Stop) {
+    pub fn go_on(&mut self, stop: GatherStop) {
         self.pieces.retain(|(turn, _)| *turn >= stop.turn);
         if let Some(number) = self.fronts.iter().position(|front| *front == Some(stop.turn)) {
             let told = self.cursors[number].elements().len() - stop.left;
-            self.current = Current::Stored(number, told);
+            self.current = CurrentElements::Stored(number, told);
         } else if self.pieces.last().is_some_and(|(turn, _)| *turn == stop.turn) {
             let (_, mut piece) = self.pieces.pop().expect("looked at above");
             piece.pass(piece.len() - stop.left);
-            self.current = Current::Memory(piece);
+            self.current = CurrentElements::Memory(piece);
         }
         self.turn = stop.turn;
     }
@@ -190,26 +190,26 @@ impl<'c, 'a> Gathered<'c, 'a> {
     }
 }
 
-impl Gathered<'_, '_> {
+impl GatheredElements<'_, '_> {
     /// Goes to where the next elements are; says whether there are any.
     fn come_to_next(&mut self) -> Result<bool> {
         self.check()?;
         loop {
             match &self.current {
-                Current::Memory(piece) if piece.len() > 0 => return Ok(true),
-                Current::Stored(number, told) => {
+                CurrentElements::Memory(piece) if piece.len() > 0 => return Ok(true),
+                CurrentElements::Stored(number, told) => {
                     let number = *number;
                     if *told < self.cursors[number].elements().len() {
                         return Ok(true);
                     }
-                    self.current = Current::None;
+                    self.current = CurrentElements::None;
                     self.cursors[number].advance();
                     if let Err(error) = self.find(number) {
                         self.failed = Some(error.kind());
                         return Err(error);
                     }
                 }
-                Current::Memory(_) | Current::None => {}
+                CurrentElements::Memory(_) | CurrentElements::None => {}
             }
             if !self.turn() {
                 return Ok(false);
@@ -223,22 +223,22 @@ impl Gathered<'_, '_> {
             return Ok(None);
         }
         let slice = match &mut self.current {
-            Current::Memory(piece) if is_one => piece.next_one(),
-            Current::Memory(piece) => piece.next_slice(),
-            Current::Stored(number, told) => {
+            CurrentElements::Memory(piece) if is_one => piece.next_one(),
+            CurrentElements::Memory(piece) => piece.next_slice(),
+            CurrentElements::Stored(number, told) => {
                 let [_, rest] = self.cursors[*number].elements().split_at(*told);
                 let slice = if is_one { rest.split_at(1)[0] } else { rest };
                 *told += slice.len();
                 Some(slice)
             }
-            Current::None => None,
+            CurrentElements::None => None,
         };
         self.looked_at += slice.map_or(0, |slice| slice.len() as u64);
         Ok(slice)
     }
 }
 
-impl NextElements for Gathered<'_, '_> {
+impl NextElements for GatheredElements<'_, '_> {
     fn next_one(&mut self) -> Result<Option<ElementSlice<'_>>> {
         self.next(true)
     }

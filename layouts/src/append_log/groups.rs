@@ -15,12 +15,12 @@ use std::ops::{Range, RangeInclusive};
 use alluvium_pagestore::block::AlignedVec;
 use alluvium_pagestore::{Error, ErrorKind, MemoryKind, Result, Time};
 
-use super::block::{ListType, Told};
+use super::block::{ListElements, ListType};
 use super::core::ListsCore;
 use super::element_type_unsafe::ElementSlice;
-use super::fold::{Arrived, Bounds, Resume, Walk, rest};
-use super::frozen::{LIVE, Piece};
-use super::gather::Stop;
+use super::fold::{BucketFold, CursorElements, FoldBounds, PausedFold, rest};
+use super::frozen::{FrozenElements, LIVE};
+use super::gather::GatherStop;
 use super::key_unsafe::{KeyRef, OwnedKey, has};
 use super::run::RunCursor;
 use crate::contract::lists::span_alone;
@@ -114,7 +114,7 @@ impl ListsCore {
             cursors.iter().map(|cursor| cursor.entries_read).sum()
         };
         let seen_before = seen(&cursors);
-        let mut telling = Telling {
+        let mut telling = ListVisit {
             visit,
             left: fuel.max(1) as u64,
             skip: if within.is_some() { 0 } else { cursor.version },
@@ -123,7 +123,7 @@ impl ListsCore {
             run_bytes: usize::try_from(self.context.max_value_bytes).unwrap_or(usize::MAX),
             failed: None,
         };
-        let mut bounds = Bounds { fuel, last, looked_at: 0 };
+        let mut bounds = FoldBounds { fuel, last, looked_at: 0 };
         let folded = self.fold_from(
             &buckets,
             cursor,
@@ -131,7 +131,7 @@ impl ListsCore {
             &mut cursors,
             |walk, place, pieces, c| telling.tell_place(walk, place, pieces, c),
         );
-        let Telling { told, within, failed, .. } = telling;
+        let ListVisit { told, within, failed, .. } = telling;
         cursor.version = told;
         self.stats.sought += bounds.looked_at + seen(&cursors) - seen_before;
         self.count_reads(&mut cursors);
@@ -144,7 +144,7 @@ impl ListsCore {
         if !cursor.done {
             let position = (cursor.position, told);
             let merges = self.merges_of_levels();
-            self.resume = Some(Resume { buckets, position, cursors, within, merges });
+            self.resume = Some(PausedFold { buckets, position, cursors, within, merges });
         }
         failed.map_or(Ok(()), Err)
     }
@@ -177,7 +177,7 @@ impl ListsCore {
 }
 
 /// A visit of lists, as far as it has come.
-struct Telling<'v> {
+struct ListVisit<'v> {
     visit: VisitSlices<'v>,
     /// Fuel.
     left: u64,
@@ -186,29 +186,29 @@ struct Telling<'v> {
     /// Elements at the place that were told.
     told: u64,
     /// The list that was left in the middle, which is the only one at its place.
-    within: Option<(OwnedKey, Stop)>,
+    within: Option<(OwnedKey, GatherStop)>,
     /// Bytes of a run's elements.
     run_bytes: usize,
     /// What `visit` said of the run at hand.
     failed: Option<Error>,
 }
 
-impl Telling<'_> {
+impl ListVisit<'_> {
     /// Tells what stands at a place; says what it took, and whether that was all.
     fn tell_place<'a>(
         &mut self,
-        walk: &mut Walk<'a>,
+        walk: &mut BucketFold<'a>,
         place: u64,
-        pieces: &[Piece<'a>],
+        pieces: &[FrozenElements<'a>],
         cursors: &mut [RunCursor],
     ) -> Result<(u64, bool)> {
         let before = self.left;
         let is_all = match (pieces, cursors.is_empty()) {
             // All there is of the key, most often.
-            ([Piece { key, source: (_, LIVE), chain: Some(chain), .. }], true) => {
+            ([FrozenElements { key, source: (_, LIVE), chain: Some(chain), .. }], true) => {
                 self.within = None;
                 self.skip = self.told;
-                self.tell(*key, Told::Chain(chain.chunks()), 0)?.is_none()
+                self.tell(*key, ListElements::Chain(chain.chunks()), 0)?.is_none()
             }
             _ => self.tell_keys(walk, place, pieces, cursors)?,
         };
@@ -223,9 +223,9 @@ impl Telling<'_> {
     /// The same if some of it may be in runs.
     fn tell_keys<'a>(
         &mut self,
-        walk: &mut Walk<'a>,
+        walk: &mut BucketFold<'a>,
         place: u64,
-        pieces: &[Piece<'a>],
+        pieces: &[FrozenElements<'a>],
         cursors: &mut [RunCursor],
     ) -> Result<bool> {
         let mut within = self.within.take();
@@ -233,7 +233,7 @@ impl Telling<'_> {
             // The cursors stand where the list goes on.
             Some((key, _)) => (Vec::new(), true, vec![key.clone()]),
             None => {
-                let Arrived { cursors: there, is_noted, .. } =
+                let CursorElements { cursors: there, is_noted, .. } =
                     walk.arrive(place, pieces, cursors)?;
                 let keys = keys_at(walk.list_type(), pieces, &there, cursors)?;
                 (there, is_noted, keys)
@@ -253,7 +253,7 @@ impl Telling<'_> {
                         return list.finish().map(|_| None);
                     }
                     let before = if stop.is_some() { told } else { 0 };
-                    match self.tell(key.get(), Told::Other(&mut list), before)? {
+                    match self.tell(key.get(), ListElements::Other(&mut list), before)? {
                         None => list.finish().map(|_| None),
                         Some(unread) => Ok(Some(list.stop(unread))),
                     }
@@ -278,7 +278,7 @@ impl Telling<'_> {
     fn tell(
         &mut self,
         key: KeyRef<'_>,
-        mut list: Told<'_, '_>,
+        mut list: ListElements<'_, '_>,
         before: u64,
     ) -> Result<Option<usize>> {
         let mut from = before;
@@ -310,8 +310,8 @@ impl Telling<'_> {
 /// whose blocks end with the place, as others may follow.
 fn keys_at(
     list_type: &ListType,
-    pieces: &[Piece<'_>],
-    there: &[(usize, super::run::Mark)],
+    pieces: &[FrozenElements<'_>],
+    there: &[(usize, super::run::CursorMark)],
     cursors: &mut [RunCursor],
 ) -> Result<Vec<OwnedKey>> {
     let mut keys: Vec<OwnedKey> = Vec::new();

@@ -1,9 +1,9 @@
 //! The heads of a bucket's lists, each a key and its elements in memory, in a table of the heap.
 //!
-//! [`Heads`] are compiled once: they know a key by its type's functions. An append reaches native
+//! [`ListHeads`] are compiled once: they know a key by its type's functions. An append reaches native
 //! keys by [`NativeHeads`].
 //!
-//! What makes it sound: the table's records are a native key and a [`Chain`], and `chain_at` leads
+//! What makes it sound: the table's records are a native key and an [`ElementChain`], and `chain_at` leads
 //! from a record to its chain; both come from one [`HeadType`].
 
 use std::fmt;
@@ -14,12 +14,12 @@ use std::rc::Rc;
 
 use alluvium_pagestore::{Account, Key, Result};
 
-use super::chain_unsafe::Chain;
+use super::chain_unsafe::ElementChain;
 use super::key_unsafe::{KeyRef, KeyType, OwnedKey, key_type};
 use crate::heap::hash_range::HashRange;
-use crate::heap::probing_unsafe::Near;
+use crate::heap::probing_unsafe::SlotHint;
 use crate::heap::raw_table_unsafe::RawTable;
-use crate::support::record_type_unsafe::{Entry, RecordRef, RecordType};
+use crate::support::record_type_unsafe::{NativeEntry, RecordRef, RecordType};
 
 /// Groups of a block: a walk reads the heads of a block at a time.
 const GROUPS_MAX: usize = 8;
@@ -35,8 +35,8 @@ pub struct HeadType {
 impl HeadType {
     /// That of heads whose keys are `K`.
     pub const fn of<K: Key>() -> Self {
-        let chain_at = std::mem::offset_of!(Entry<K, Chain>, value);
-        Self { key: key_type::<K>(), record: RecordType::volatile::<K, Chain>(), chain_at }
+        let chain_at = std::mem::offset_of!(NativeEntry<K, ElementChain>, value);
+        Self { key: key_type::<K>(), record: RecordType::volatile::<K, ElementChain>(), chain_at }
     }
 
     /// The type of their keys.
@@ -46,26 +46,26 @@ impl HeadType {
 }
 
 /// Takes the hash of a head, its key and its elements.
-pub type VisitHead<'v, 'a> = &'v mut dyn FnMut(u64, KeyRef<'a>, &'a Chain);
+pub type VisitHead<'v, 'a> = &'v mut dyn FnMut(u64, KeyRef<'a>, &'a ElementChain);
 
 /// A native head.
-pub type Head<K> = Entry<K, Chain>;
+pub type ListHead<K> = NativeEntry<K, ElementChain>;
 
 /// Heads that come and go.
-pub struct Heads {
+pub struct ListHeads {
     table: RawTable,
     key: KeyType,
     /// From a record to its chain.
     chain_at: usize,
 }
 
-impl fmt::Debug for Heads {
+impl fmt::Debug for ListHeads {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Heads({})", self.table.len())
+        write!(f, "ListHeads({})", self.table.len())
     }
 }
 
-impl Heads {
+impl ListHeads {
     /// No heads, whose keys may be of few of so many key groups.
     pub fn new(
         head_type: HeadType,
@@ -100,20 +100,20 @@ impl Heads {
 
     /// The elements of a head.
     #[inline]
-    fn chain<'a>(&self, head: RecordRef<'a>) -> &'a Chain {
+    fn chain<'a>(&self, head: RecordRef<'a>) -> &'a ElementChain {
         // SAFETY: a head has a chain there, as long as it is there itself.
         unsafe { &*head.as_ptr().add(self.chain_at).cast() }
     }
 
     /// The head of a key.
-    pub fn find(&self, hash: u64, key: KeyRef<'_>) -> Option<(KeyRef<'_>, &Chain)> {
+    pub fn find(&self, hash: u64, key: KeyRef<'_>) -> Option<(KeyRef<'_>, &ElementChain)> {
         let spot = self.table.find(hash, &mut |head| self.key(head) == key)?;
         let head = self.table.entry(spot)?;
         Some((self.key(head), self.chain(head)))
     }
 
     /// The elements of a key's head, to be changed.
-    pub fn chain_mut(&mut self, hash: u64, key: KeyRef<'_>) -> Option<&mut Chain> {
+    pub fn chain_mut(&mut self, hash: u64, key: KeyRef<'_>) -> Option<&mut ElementChain> {
         let spot = self.table.find(hash, &mut |head| self.key(head) == key)?;
         let head = self.table.entry_mut(spot)?;
         // SAFETY: a head has a chain there, and the table is borrowed as long.
@@ -131,7 +131,7 @@ impl Heads {
         unsafe {
             let (head, _) = self.table.claim(hash);
             key.move_to(head.as_ptr());
-            head.add(self.chain_at).cast().write(Chain::default());
+            head.add(self.chain_at).cast().write(ElementChain::default());
         }
         Ok(heap)
     }
@@ -141,14 +141,14 @@ impl Heads {
         &mut self,
         hash: u64,
         key: KeyRef<'_>,
-        gone: impl FnOnce(u64, &Chain),
-    ) -> Option<Chain> {
+        gone: impl FnOnce(u64, &ElementChain),
+    ) -> Option<ElementChain> {
         let spot = self.table.find(hash, &mut |head| self.key(head) == key)?;
         let heap = key.heap_bytes();
         // SAFETY: key and chain are taken out of the memory of a head, once each.
         unsafe {
             let (head, _) = self.table.remove(spot, hash)?;
-            let chain = head.add(self.chain_at).cast::<Chain>().read();
+            let chain = head.add(self.chain_at).cast::<ElementChain>().read();
             gone(heap, &chain);
             self.key.drop_entry(head.as_ptr());
             Some(chain)
@@ -166,7 +166,7 @@ impl Heads {
 
     /// The hashes of heads from `place` to `last`, those of the part at `place`, sorted; and where
     /// the next part begins, if that is not after `last`. What they take, the caller books: see
-    /// [`hashes_bytes`](Heads::hashes_bytes).
+    /// [`hashes_bytes`](ListHeads::hashes_bytes).
     pub fn hashes_at(&self, place: u64, last: u64) -> (Vec<u64>, Option<u64>) {
         self.table.hashes_at(place, last)
     }
@@ -185,7 +185,7 @@ impl Heads {
     /// Takes all out, as heads that are only read. Cost: O(1).
     pub fn freeze(&mut self) -> FrozenHeads {
         let (key, chain_at) = (self.key, self.chain_at);
-        FrozenHeads(Heads { table: self.table.detach(), key, chain_at })
+        FrozenHeads(ListHeads { table: self.table.detach(), key, chain_at })
     }
 
     /// Heads whose keys are `K`, to be read.
@@ -210,9 +210,9 @@ impl Heads {
 }
 
 /// Heads that do not change any more, and may go to other threads. What was booked for their table
-/// [stays booked](Heads::memory_bytes): their owner gives it back.
+/// [stays booked](ListHeads::memory_bytes): their owner gives it back.
 #[derive(Debug)]
-pub struct FrozenHeads(Heads);
+pub struct FrozenHeads(ListHeads);
 
 // SAFETY: the table was detached: it has no account. Keys and chains are `Send`.
 unsafe impl Send for FrozenHeads {}
@@ -220,10 +220,10 @@ unsafe impl Send for FrozenHeads {}
 unsafe impl Sync for FrozenHeads {}
 
 impl Deref for FrozenHeads {
-    type Target = Heads;
+    type Target = ListHeads;
 
     #[inline]
-    fn deref(&self) -> &Heads {
+    fn deref(&self) -> &ListHeads {
         &self.0
     }
 }
@@ -249,16 +249,16 @@ impl<'h, K: Key> ReadHeads<'h, K> {
 
     /// Where the head with this hash probably is, which is fetched into the cache.
     #[inline(always)]
-    pub fn look_ahead(self, hash: u64) -> Near {
+    pub fn look_ahead(self, hash: u64) -> SlotHint {
         // SAFETY: the records are heads of such keys.
-        unsafe { self.table.look_ahead_native::<K, Chain>(hash, false) }
+        unsafe { self.table.look_ahead_native::<K, ElementChain>(hash, false) }
     }
 
     /// The elements of a head that is probably the one with this hash.
     #[inline(always)]
-    pub fn at(self, hash: u64, near: Near) -> Option<&'h Chain> {
+    pub fn at(self, hash: u64, near: SlotHint) -> Option<&'h ElementChain> {
         // SAFETY: the records are heads of such keys, and stay as long as the table is borrowed.
-        let head = unsafe { self.table.near::<K, Chain>(hash, near)?.as_ref() };
+        let head = unsafe { self.table.near::<K, ElementChain>(hash, near)?.as_ref() };
         Some(&head.value)
     }
 }
@@ -275,10 +275,10 @@ impl<'h, K: Key> NativeHeads<'h, K> {
     pub fn find(
         self,
         hash: u64,
-        near: Option<Near>,
+        near: Option<SlotHint>,
         is: impl Fn(&K) -> bool,
-    ) -> Option<&'h mut Head<K>> {
-        let is = |head: &Head<K>| is(&head.key);
+    ) -> Option<&'h mut ListHead<K>> {
+        let is = |head: &ListHead<K>| is(&head.key);
         // SAFETY: the records are heads of such keys, and the table is borrowed as long.
         unsafe {
             let found = match near {
@@ -294,12 +294,12 @@ impl<'h, K: Key> NativeHeads<'h, K> {
     /// # Errors
     /// If the table cannot grow.
     #[inline]
-    pub fn insert(self, hash: u64, key: K) -> Result<&'h mut Head<K>> {
+    pub fn insert(self, hash: u64, key: K) -> Result<&'h mut ListHead<K>> {
         self.table.make_room(hash)?;
         // SAFETY: room was made; the records are heads of such keys, and one is written at once.
         unsafe {
-            let mut head: NonNull<Head<K>> = self.table.claim(hash).0.cast();
-            head.write(Entry { key, value: Chain::default() });
+            let mut head: NonNull<ListHead<K>> = self.table.claim(hash).0.cast();
+            head.write(NativeEntry { key, value: ElementChain::default() });
             Ok(head.as_mut())
         }
     }
@@ -313,12 +313,12 @@ mod tests {
 
     use super::*;
 
-    fn heads<K: Key>(account: &Rc<Account>) -> Heads {
-        Heads::new(HeadType::of::<K>(), account, HashRange::of(&(0..256), 256), Some(256))
+    fn heads<K: Key>(account: &Rc<Account>) -> ListHeads {
+        ListHeads::new(HeadType::of::<K>(), account, HashRange::of(&(0..256), 256), Some(256))
     }
 
     /// Adds a key with erased or with native calls.
-    fn add<K: Key>(heads: &mut Heads, hash: u64, key: K, erased: bool) {
+    fn add<K: Key>(heads: &mut ListHeads, hash: u64, key: K, erased: bool) {
         if erased {
             let heap = heads.insert(hash, KeyRef::of(&key)).unwrap();
             assert_eq!(heap, key.heap_bytes() as u64);
@@ -329,7 +329,7 @@ mod tests {
     }
 
     /// Keys of a table, part by part, which are found where they are.
-    fn walked<K: Key + Ord>(heads: &Heads) -> BTreeSet<K> {
+    fn walked<K: Key + Ord>(heads: &ListHeads) -> BTreeSet<K> {
         let (mut from, mut keys) = (Some(0), BTreeSet::new());
         while let Some(place) = from {
             let mut hashes = Vec::new();

@@ -13,10 +13,10 @@ use alluvium_pagestore::{
     SegmentReader, SegmentStore, SegmentWriter, Time,
 };
 
-use super::block::{EntryAt, ListType, NewEntry, Stretch};
-use super::chain_unsafe::Chunks;
+use super::block::{ElementStretch, EntryAt, ListType, NewEntry};
+use super::chain_unsafe::ElementChunks;
 use super::config::{PAGE_BLOCKS, PAGE_BYTES};
-use super::frozen::{Booked, Frozen};
+use super::frozen::{BookedByKind, FrozenBucket};
 use super::key_unsafe::KeyRef;
 use super::packed::{PackOrder, PackedRuns, sync_all};
 use super::run::{BlockAt, StoredRun};
@@ -28,15 +28,15 @@ use crate::trace_span;
 pub type RunName = (Time, u64);
 
 /// What the helper answers.
-pub enum Answer {
+pub enum ListJobOutcome {
     /// Runs were written, or none of them could be.
     Written { runs: Vec<RunName>, result: Result<Vec<StoredRun>> },
     /// Lists were dropped.
-    Reaped(Booked),
+    Reaped(BookedByKind),
     /// A run was read ahead.
     ReadAhead { run: RunName, booked: (u64, u64), result: Result<Vec<AlignedVec>> },
     /// A merge went on.
-    Merged(Box<Merging>),
+    Merged(Box<SteppedMerge>),
     /// Buckets were packed together, or none of them could be.
     Packed { runs: Vec<RunName>, result: Result<PackedRuns> },
     /// The device keeps these files, or may not keep some of them.
@@ -46,7 +46,7 @@ pub enum Answer {
 }
 
 /// A merge of runs that the helper does step by step.
-pub trait Merge: Send {
+pub trait MergeJob: Send {
     /// Merges a bounded part; the run that came of it once all is done.
     fn step(&mut self) -> Result<Option<MergedRun>>;
     /// Gives up, and tells the files that are of no use.
@@ -75,15 +75,15 @@ pub struct MergeName {
 }
 
 /// A merge after a step.
-pub struct Merging {
+pub struct SteppedMerge {
     pub name: MergeName,
     pub step: Result<Option<MergedRun>>,
-    pub merge: Box<dyn Merge>,
+    pub merge: Box<dyn MergeJob>,
 }
 
 /// Hands jobs to the helper and collects answers.
 pub struct ListJobs {
-    jobs: Jobs<Answer>,
+    jobs: Jobs<ListJobOutcome>,
     store: Option<SegmentStore>,
     writer: Option<Arc<Mutex<SegmentWriter>>>,
 }
@@ -104,7 +104,7 @@ impl ListJobs {
     pub fn write(
         &mut self,
         list_type: &'static ListType,
-        runs: Vec<Arc<Frozen>>,
+        runs: Vec<Arc<FrozenBucket>>,
         block_bytes: usize,
     ) {
         let writer = self.writer.clone().expect("runs are written where there is storage");
@@ -125,7 +125,7 @@ impl ListJobs {
                 remove(store, sealed.into_iter().map(|info| info.id));
             }
             let names = runs.iter().map(|run| (run.bucket, run.number)).collect();
-            Answer::Written { runs: names, result: written }
+            ListJobOutcome::Written { runs: names, result: written }
         });
     }
 
@@ -134,7 +134,7 @@ impl ListJobs {
         self.submit(move |_| {
             trace_span!(DEBUG, "pack", runs = order.runs.len());
             let names = order.runs.iter().map(|run| (run.bucket, run.number)).collect();
-            Answer::Packed { runs: names, result: order.write() }
+            ListJobOutcome::Packed { runs: names, result: order.write() }
         });
     }
 
@@ -142,16 +142,16 @@ impl ListJobs {
     pub fn sync(&mut self, files: Vec<UnsyncedRun>) {
         self.submit(move |store| {
             let store = store.expect("runs are where there is storage");
-            Answer::Synced(sync_all(store, &files))
+            ListJobOutcome::Synced(sync_all(store, &files))
         });
     }
 
     /// Has lists dropped, which are booked as told.
-    pub fn reap<T: Send + 'static>(&mut self, lists: T, booked: Booked) {
+    pub fn reap<T: Send + 'static>(&mut self, lists: T, booked: BookedByKind) {
         self.submit(move |_| {
             // What panics here panics for nobody: there is no call that it belongs to.
             let _panic = catch_unwind(AssertUnwindSafe(|| drop(lists)));
-            Answer::Reaped(booked)
+            ListJobOutcome::Reaped(booked)
         });
     }
 
@@ -171,12 +171,12 @@ impl ListJobs {
                 }
                 Ok(blocks)
             };
-            Answer::ReadAhead { run, booked, result: read() }
+            ListJobOutcome::ReadAhead { run, booked, result: read() }
         });
     }
 
     /// Has a merge go on.
-    pub fn merge(&mut self, mut merge: Box<dyn Merge>, name: MergeName) {
+    pub fn merge(&mut self, mut merge: Box<dyn MergeJob>, name: MergeName) {
         self.submit(move |store| {
             let step = catch_unwind(AssertUnwindSafe(|| merge.step())).unwrap_or_else(|_| {
                 let message = "a key or an element panicked while runs were merged";
@@ -185,7 +185,7 @@ impl ListJobs {
             if step.is_err() {
                 remove(store, merge.abandon().into_iter());
             }
-            Answer::Merged(Box::new(Merging { name, step, merge }))
+            ListJobOutcome::Merged(Box::new(SteppedMerge { name, step, merge }))
         });
     }
 
@@ -193,17 +193,20 @@ impl ListJobs {
     pub fn remove(&mut self, ids: Vec<SegmentId>) {
         self.submit(move |store| {
             remove(store, ids.into_iter());
-            Answer::Removed
+            ListJobOutcome::Removed
         });
     }
 
-    fn submit(&mut self, job: impl FnOnce(Option<&SegmentStore>) -> Answer + Send + 'static) {
+    fn submit(
+        &mut self,
+        job: impl FnOnce(Option<&SegmentStore>) -> ListJobOutcome + Send + 'static,
+    ) {
         let store = self.store.clone();
         self.jobs.submit(move || job(store.as_ref()));
     }
 
     /// An answer, if there is one.
-    pub fn poll(&mut self) -> Option<Answer> {
+    pub fn poll(&mut self) -> Option<ListJobOutcome> {
         self.jobs.poll()
     }
 
@@ -213,7 +216,7 @@ impl ListJobs {
     }
 
     /// Waits a moment for an answer, doing the work of an inline helper.
-    pub fn wait(&mut self) -> Option<Answer> {
+    pub fn wait(&mut self) -> Option<ListJobOutcome> {
         let store = &self.store;
         self.jobs.wait(|| store.iter().for_each(|store| store.device().drive()))
     }
@@ -231,7 +234,7 @@ fn remove(store: Option<&SegmentStore>, ids: impl Iterator<Item = SegmentId>) {
 fn write(
     list_type: &'static ListType,
     writer: &mut SegmentWriter,
-    runs: &[Arc<Frozen>],
+    runs: &[Arc<FrozenBucket>],
     block_bytes: usize,
 ) -> Result<Vec<StoredRun>> {
     let mut pending = Vec::new();
@@ -244,7 +247,7 @@ fn write(
             block_bytes,
             entries: Vec::new(),
             bytes: 0,
-            pages: Pages::new(),
+            pages: PageWriter::new(),
         };
         run.for_each(|piece| {
             let chain = piece.chain.expect("a frozen piece has elements");
@@ -273,18 +276,18 @@ pub fn resolve(blocks: Vec<(SegmentId, FooterEntry)>, sealed: &[SegmentInfo]) ->
 }
 
 /// Where blocks are written, and where they are encoded.
-pub struct Output<'w> {
+pub struct BlockOutput<'w> {
     pub writer: &'w mut SegmentWriter,
     pub scratch: &'w mut AlignedVec,
 }
 
 /// Writes the blocks of one run, in pages.
-pub struct Pages {
+pub struct PageWriter {
     segment: Option<SegmentId>,
     blocks: Vec<(SegmentId, FooterEntry)>,
 }
 
-impl Pages {
+impl PageWriter {
     /// None yet.
     pub fn new() -> Self {
         Self { segment: None, blocks: Vec::new() }
@@ -294,18 +297,18 @@ impl Pages {
     pub fn put(
         &mut self,
         list_type: &ListType,
-        to: Output<'_>,
+        to: BlockOutput<'_>,
         numbers: Range<usize>,
         entries: EntryAt<'_, '_>,
     ) -> Result<()> {
-        let Output { writer, scratch } = to;
+        let BlockOutput { writer, scratch } = to;
         if numbers.is_empty() {
             return Ok(());
         }
         let hash = entries(numbers.start).key.key_hash();
         list_type.encode(writer.trials(), scratch, numbers.clone(), entries)?;
         if scratch.len() as u64 > RECORD_BYTES_MAX {
-            return self.put_in_parts(list_type, Output { writer, scratch }, numbers, entries);
+            return self.put_in_parts(list_type, BlockOutput { writer, scratch }, numbers, entries);
         }
         if self.segment.is_some() && !writer.has_room(scratch.len()) {
             writer.finish_page()?;
@@ -334,7 +337,7 @@ impl Pages {
     fn put_in_parts(
         &mut self,
         list_type: &ListType,
-        Output { writer, scratch }: Output<'_>,
+        BlockOutput { writer, scratch }: BlockOutput<'_>,
         numbers: Range<usize>,
         entries: EntryAt<'_, '_>,
     ) -> Result<()> {
@@ -342,8 +345,8 @@ impl Pages {
         let Range { start, end } = numbers;
         if end - start > 1 {
             let middle = start.midpoint(end);
-            self.put(list_type, Output { writer, scratch }, start..middle, entries)?;
-            return self.put(list_type, Output { writer, scratch }, middle..end, entries);
+            self.put(list_type, BlockOutput { writer, scratch }, start..middle, entries)?;
+            return self.put(list_type, BlockOutput { writer, scratch }, middle..end, entries);
         }
         let entry = entries(start);
         if entry.elements.len() < 2 {
@@ -355,7 +358,7 @@ impl Pages {
             return Err(error.with("key", entry.key.text()));
         }
         for half in entry.halves() {
-            self.put(list_type, Output { writer, scratch }, 0..1, &|_| half.clone())?;
+            self.put(list_type, BlockOutput { writer, scratch }, 0..1, &|_| half.clone())?;
         }
         Ok(())
     }
@@ -377,17 +380,17 @@ struct BlockWriter<'w, 'a> {
     block_bytes: usize,
     entries: Vec<NewEntry<'a>>,
     bytes: usize,
-    pages: Pages,
+    pages: PageWriter,
 }
 
 impl<'a> BlockWriter<'_, 'a> {
     /// Appends elements of one key, as one entry or, if they are many, as several.
-    fn push(&mut self, key: KeyRef<'a>, rank: i64, mut elements: Chunks<'a>) -> Result<()> {
+    fn push(&mut self, key: KeyRef<'a>, rank: i64, mut elements: ElementChunks<'a>) -> Result<()> {
         while elements.len() > 0 {
             self.bytes += self.list_type.key_bytes(key) + ENTRY_BYTES;
             let room = self.block_bytes.saturating_sub(self.bytes);
             let count = self.take(&elements, room);
-            let some = Stretch::Chain(elements.clone(), count);
+            let some = ElementStretch::Chain(elements.clone(), count);
             self.entries.push(NewEntry { key, rank, elements: some });
             elements.pass(count);
             if self.bytes >= self.block_bytes {
@@ -398,7 +401,7 @@ impl<'a> BlockWriter<'_, 'a> {
     }
 
     /// How many elements go into the block: at least one, and then as many as fit `room`.
-    fn take(&mut self, elements: &Chunks<'a>, room: usize) -> usize {
+    fn take(&mut self, elements: &ElementChunks<'a>, room: usize) -> usize {
         let element = self.list_type.elements;
         let each = element.layout().size().max(1);
         if element.is_plain() {
@@ -429,7 +432,7 @@ impl<'a> BlockWriter<'_, 'a> {
     }
 
     fn flush(&mut self) -> Result<()> {
-        let to = Output { writer: self.writer, scratch: self.scratch };
+        let to = BlockOutput { writer: self.writer, scratch: self.scratch };
         let entries = &|at: usize| self.entries[at].clone();
         self.pages.put(self.list_type, to, 0..self.entries.len(), entries)?;
         self.entries.clear();

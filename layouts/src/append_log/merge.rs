@@ -14,15 +14,17 @@ use alluvium_pagestore::{
     Error, ErrorKind, KeyHash, MemoryKind, Result, SegmentId, SegmentWriter, Time,
 };
 
-use super::block::{Block, ListType, NewEntry, Stretch, Target};
-use super::bucket::Bucket;
+use super::block::{ElementStretch, ElementTarget, ListBlock, ListType, NewEntry};
+use super::bucket::AppendBucket;
 use super::config::MERGE_CHUNK_BYTES;
 use super::core::ListsCore;
 use super::frozen::{rank_of, sooner};
-use super::jobs::{ENTRY_BYTES, Merge, MergeName, MergedRun, Merging, Output, Pages, resolve};
+use super::jobs::{
+    BlockOutput, ENTRY_BYTES, MergeJob, MergeName, MergedRun, PageWriter, SteppedMerge, resolve,
+};
 use super::key_unsafe::{OwnedKey, has};
-use super::notes::Note;
-use super::run::{Prepaid, RUN_BYTES, Run, RunCursor, Source, StoredRun, is_long};
+use super::notes::KeyNote;
+use super::run::{CursorSource, ListRun, Prepaid, RUN_BYTES, RunCursor, StoredRun, is_long};
 use crate::checkpoint::files_of;
 use crate::heap::hash_range::HashRange;
 use crate::support::gaps::Gaps;
@@ -46,7 +48,7 @@ const NOTES_STEP: u64 = 64;
 const UNREAD: usize = 8;
 
 /// Whether it is time to look whether a bucket has too many notes.
-pub(super) fn is_step(bucket: &Bucket) -> bool {
+pub(super) fn is_step(bucket: &AppendBucket) -> bool {
     bucket.notes().is_multiple_of(NOTES_STEP)
 }
 
@@ -89,9 +91,9 @@ impl ListsCore {
 
     /// New notes of a bucket after which all its runs are merged: the more, the larger these are, as a bucket whose lists
     /// are cleared one by one would be written again and again otherwise.
-    fn notes_max(&self, bucket: &Bucket) -> u64 {
+    fn notes_max(&self, bucket: &AppendBucket) -> u64 {
         // Tables double, and do not shrink before they are empty.
-        let each = 2 * size_of::<Note>() as u64 + bucket.notes_bytes() / bucket.notes().max(1);
+        let each = 2 * size_of::<KeyNote>() as u64 + bucket.notes_bytes() / bucket.notes().max(1);
         // Large lists are written again seldom.
         let is_large = bucket.stored_bytes() > LARGE * self.account.limit();
         let share = if is_large { NOTES_SHARE_OF_LARGE } else { NOTES_SHARE };
@@ -126,7 +128,7 @@ impl ListsCore {
     /// Whether a bucket has more runs than reading it should meet. Those whose lists nobody asks
     /// for one by one are folded, which reads every run once, merged or not: merging would only
     /// write them again.
-    fn has_many_runs(&self, bucket: &Bucket) -> bool {
+    fn has_many_runs(&self, bucket: &AppendBucket) -> bool {
         let (count, max) = (bucket.runs.len(), self.sizes.runs_max);
         if self.is_tight && count > 1 {
             return true;
@@ -143,7 +145,7 @@ impl ListsCore {
 
     /// Whether the runs of a bucket have blocks so long that reading all of them takes more than a
     /// quarter of the memory.
-    fn has_long_runs(&self, bucket: &Bucket) -> bool {
+    fn has_long_runs(&self, bucket: &AppendBucket) -> bool {
         let stored = bucket.runs.iter().filter_map(|run| run.stored.as_ref());
         let bytes =
             stored.filter(|stored| is_long(stored)).map(|stored| self.least_to_read(stored));
@@ -180,7 +182,7 @@ impl ListsCore {
         None
     }
 
-    fn merge_memory(&self, runs: &[Run]) -> u64 {
+    fn merge_memory(&self, runs: &[ListRun]) -> u64 {
         // Many short elements take more as values; one that is long does not.
         let expansion = if self.list_type.is_plain { 2 } else { 8 };
         let short = 2 * self.sizes.block_bytes as u64;
@@ -245,15 +247,15 @@ impl ListsCore {
 
     fn merger_of(
         &self,
-        (source, cursors): (Source, Vec<RunCursor<Prepaid>>),
+        (source, cursors): (CursorSource, Vec<RunCursor<Prepaid>>),
         cuts: Vec<(OwnedKey, u64)>,
         gaps: Gaps,
-    ) -> Merger {
+    ) -> RunMerger {
         let (chunk, segment) = (MERGE_CHUNK_BYTES, self.sizes.segment_bytes);
-        Merger {
+        RunMerger {
             writer: SegmentWriter::new(source.store, source.state, chunk, segment),
             scratch: AlignedVec::new(),
-            pages: Some(Pages::new()),
+            pages: Some(PageWriter::new()),
             cursors,
             cuts,
             gaps,
@@ -299,8 +301,8 @@ impl ListsCore {
     }
 
     /// A step of a merge was done.
-    pub(super) fn take_merging(&mut self, merging: Merging) {
-        let Merging { mut name, step, mut merge } = merging;
+    pub(super) fn take_merging(&mut self, merging: SteppedMerge) {
+        let SteppedMerge { mut name, step, mut merge } = merging;
         let gone = !self.buckets.get(&name.bucket).is_some_and(|bucket| {
             bucket.runs.iter().filter(|run| name.runs.contains(&run.number)).count()
                 == name.runs.len()
@@ -355,7 +357,7 @@ impl ListsCore {
         self.account.charge(MemoryKind::Tables, stored.memory_bytes() + RUN_BYTES);
         self.elements += elements;
         let stored = Some(Arc::new(stored));
-        let run = Run {
+        let run = ListRun {
             number,
             elements,
             keys,
@@ -384,10 +386,10 @@ impl ListsCore {
 }
 
 /// Merges runs, on the helper.
-struct Merger {
+struct RunMerger {
     writer: SegmentWriter,
     scratch: AlignedVec,
-    pages: Option<Pages>,
+    pages: Option<PageWriter>,
     cursors: Vec<RunCursor<Prepaid>>,
     /// Keys, in the order of their places, of which older runs have nothing any more.
     cuts: Vec<(OwnedKey, u64)>,
@@ -397,14 +399,14 @@ struct Merger {
     block_bytes: usize,
     list_type: &'static ListType,
     /// The block that is gathered.
-    entries: Box<dyn Block>,
+    entries: Box<dyn ListBlock>,
     bytes: usize,
     last_plain: bool,
     elements: u64,
     keys: u64,
 }
 
-impl Merge for Merger {
+impl MergeJob for RunMerger {
     fn step(&mut self) -> Result<Option<MergedRun>> {
         let mut done = 0;
         while done < STEP_BYTES {
@@ -426,7 +428,7 @@ impl Merge for Merger {
     }
 }
 
-impl Merger {
+impl RunMerger {
     /// Merges what stands at `place`, key by key, of which there is hardly ever more than one.
     fn merge_place(&mut self, place: u64) -> Result<usize> {
         let (mut keys, mut marks) = (Vec::<OwnedKey>::new(), Vec::new());
@@ -500,11 +502,11 @@ impl Merger {
             && last.is_some_and(|last| self.entries.key(last) == key.get());
         let (from, at) = self.cursors[cursor].entry_mut();
         if goes_on {
-            self.entries.take(from, at, Target::Last(rank));
+            self.entries.take(from, at, ElementTarget::Last(rank));
         } else {
             self.bytes += entry;
             self.keys += 1;
-            self.entries.take(from, at, Target::New(key.get(), rank));
+            self.entries.take(from, at, ElementTarget::New(key.get(), rank));
         }
         self.last_plain = plain;
         self.bytes += bytes;
@@ -516,10 +518,10 @@ impl Merger {
         let entries = &|at: usize| NewEntry {
             key: gathered.key(at),
             rank: gathered.rank(at),
-            elements: Stretch::Slice(gathered.elements(at)),
+            elements: ElementStretch::Slice(gathered.elements(at)),
         };
         let pages = self.pages.as_mut().expect("a merge that is not finished");
-        let to = Output { writer: &mut self.writer, scratch: &mut self.scratch };
+        let to = BlockOutput { writer: &mut self.writer, scratch: &mut self.scratch };
         pages.put(self.list_type, to, 0..gathered.len(), entries)?;
         self.entries.clear();
         self.bytes = 0;

@@ -11,7 +11,6 @@ mod block;
 #[cfg(test)]
 mod block_tests;
 mod bucket;
-mod capture;
 #[cfg(test)]
 mod chain_tests;
 mod chain_unsafe;
@@ -25,13 +24,14 @@ mod gather;
 mod groups;
 mod heads_unsafe;
 mod jobs;
-mod kept;
+mod list_checkpoint;
 mod merge;
 mod needs;
 mod notes;
 mod packed;
 mod relocate;
 mod run;
+mod runs_memory;
 mod spill;
 mod table;
 mod taking;

@@ -5,15 +5,15 @@ use alluvium_pagestore::{Key, SegmentInfo, State, Time, rounded};
 use super::arena_unsafe;
 use super::block::ListType;
 use super::bucket::BUCKET_BYTES;
-use super::capture::NAMED_BYTES;
-use super::chain_unsafe::{Chain, next_capacity};
+use super::chain_unsafe::{ElementChain, next_capacity};
 use super::config::AppendLog;
 use super::core::ListsCore;
 use super::jobs::ENTRY_BYTES;
-use super::kept::DESCRIBED_BYTES;
+use super::list_checkpoint::NAMED_BYTES;
 use super::packed::{PackedSlice, SliceDirectory};
 use super::run::{BlockAt, RUN_BYTES};
-use crate::contract::needs::{ContextOf, ExpectedSlices, Hot, MemoryNeeds, MemoryParts};
+use super::runs_memory::DESCRIBED_BYTES;
+use crate::contract::needs::{ContextOf, ExpectedSlices, HotPlacement, MemoryNeeds, MemoryParts};
 use crate::contract::table::StateContext;
 
 /// A table of heads has at least so many bytes, and up to so many times those of its heads, in tenths.
@@ -54,7 +54,7 @@ fn memory_for(
     if all_bytes_max(list_type, slices).is_none_or(|bytes| bytes > MOST) {
         return None;
     }
-    let asked = Asked { slices, slice: Slice::of(list_type, slices) };
+    let asked = RequestedLists { slices, slice: SliceNeeds::of(list_type, slices) };
     MemoryNeeds::find(context_of, &mut |context, hot| {
         let before = context.account.used();
         let mut lists = ListsCore::open(layout, list_type, context.clone()).ok()?;
@@ -77,7 +77,7 @@ fn all_bytes_max(list_type: &ListType, slices: &ExpectedSlices) -> Option<u128> 
 
 /// What one slice takes.
 #[derive(Clone, Copy, Debug)]
-struct Slice {
+struct SliceNeeds {
     elements: u64,
     /// Its lists in memory, without the bucket.
     in_memory: u64,
@@ -87,7 +87,7 @@ struct Slice {
     counted: u64,
 }
 
-impl Slice {
+impl SliceNeeds {
     fn of(list_type: &ListType, slices: &ExpectedSlices) -> Self {
         let ExpectedSlices { lists, elements, owned_bytes, .. } = *slices;
         let element = list_type.elements.layout();
@@ -102,7 +102,7 @@ impl Slice {
             chunks += (elements - room).div_ceil(u64::from(last)) * bytes(last);
         }
         let key = list_type.heads.key().layout().size() as u64;
-        let heads = lists * (key + size_of::<Chain>() as u64) * HEADS_TENTHS / 10;
+        let heads = lists * (key + size_of::<ElementChain>() as u64) * HEADS_TENTHS / 10;
         let elastic = (lists * chunks * 3 / 2).max(PIECES_BYTES_MIN) + lists * owned_bytes;
         let counted = key + ENTRY_BYTES as u64 + elements * element.size() as u64 + owned_bytes;
         Self {
@@ -115,17 +115,22 @@ impl Slice {
 }
 
 /// An append log that is asked for.
-struct Asked<'a> {
+struct RequestedLists<'a> {
     slices: &'a ExpectedSlices,
-    slice: Slice,
+    slice: SliceNeeds,
 }
 
-impl Asked<'_> {
-    fn parts_in(&self, lists: &mut ListsCore, context: &StateContext, hot: Hot) -> MemoryParts {
+impl RequestedLists<'_> {
+    fn parts_in(
+        &self,
+        lists: &mut ListsCore,
+        context: &StateContext,
+        hot: HotPlacement,
+    ) -> MemoryParts {
         let (slices, one) = (self.slices.slices, BUCKET_BYTES + self.slice.in_memory);
         let (is_stored, memory) = (context.segments.is_some(), context.account.limit());
         let is_packed = self.is_packed(lists, memory);
-        if hot == Hot::InMemory || !is_stored {
+        if hot == HotPlacement::InMemory || !is_stored {
             // Writing begins while a part of the memory is free. What is not written is kept room for too.
             let kept = match is_packed {
                 true => 0,

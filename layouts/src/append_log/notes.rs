@@ -7,10 +7,10 @@
 
 use alluvium_pagestore::{Account, HeapSize, KeyHash, Result, Time, rounded};
 
-use super::bucket::Bucket;
+use super::bucket::AppendBucket;
 use super::frozen::LIVE;
 use super::key_unsafe::{KeyRef, OwnedKey};
-use crate::heap::entry_table_unsafe::{EntryTable, Keyed};
+use crate::heap::entry_table_unsafe::{EntryTable, KeyedEntry};
 use crate::heap::snapshot::Snapshot;
 
 /// Less than a note that could not be kept takes.
@@ -18,7 +18,7 @@ const KEPT_BYTES: u64 = 4 << 10;
 
 /// Elements in runs of another bucket that belong to a key here.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Import {
+pub struct ImportedRuns {
     pub source: Time,
     /// Numbers of the first and the last run.
     pub runs: (u64, u64),
@@ -28,19 +28,20 @@ pub struct Import {
 
 /// What is to be known of one key of a bucket.
 #[derive(Clone, Debug)]
-pub struct Note {
+pub struct KeyNote {
     pub key: OwnedKey,
     /// Runs of this bucket with a lower number are not the key's any more.
     pub cut: u64,
     /// No element of the key has a lower rank.
     pub low: i64,
-    pub imports: Vec<Import>,
+    pub imports: Vec<ImportedRuns>,
 }
 
-impl Note {
+impl KeyNote {
     /// Bytes that it owns.
     pub fn heap_bytes(&self) -> u64 {
-        (self.key.heap_bytes() + rounded(self.imports.capacity() * size_of::<Import>())) as u64
+        (self.key.heap_bytes() + rounded(self.imports.capacity() * size_of::<ImportedRuns>()))
+            as u64
     }
 }
 
@@ -48,10 +49,10 @@ impl Note {
 #[derive(Debug)]
 pub struct KeptNote {
     pub key: OwnedKey,
-    pub before: Option<Note>,
+    pub before: Option<KeyNote>,
 }
 
-impl Keyed for KeptNote {
+impl KeyedEntry for KeptNote {
     fn hash_of_key(&self) -> u64 {
         self.key.key_hash()
     }
@@ -65,9 +66,9 @@ impl Snapshot<KeptNote> {
     /// Those of `take`; [`ErrorKind::OverBudget`](alluvium_pagestore::ErrorKind::OverBudget) if one could not be kept.
     pub fn take_some(
         &mut self,
-        notes: &EntryTable<Note>,
+        notes: &EntryTable<KeyNote>,
         account: &Account,
-        take: &mut dyn FnMut(&Note) -> Result<()>,
+        take: &mut dyn FnMut(&KeyNote) -> Result<()>,
     ) -> Result<bool> {
         if self.is_lost() {
             let what = "what a checkpoint keeps of notes that change";
@@ -85,7 +86,7 @@ impl Snapshot<KeptNote> {
 
 /// Whose the elements of a key in some runs are.
 #[derive(Clone, Copy, Debug)]
-pub struct View {
+pub struct OwnedRuns {
     pub source: Time,
     pub runs: (u64, u64),
     /// The number, among the buckets that are read, of the one they belong to.
@@ -94,21 +95,27 @@ pub struct View {
 }
 
 /// Adds what `key` sees in the bucket with the number `owner`.
-pub fn views(bucket: &Bucket, owner: usize, hash: u64, key: KeyRef<'_>, out: &mut Vec<View>) {
+pub fn views(
+    bucket: &AppendBucket,
+    owner: usize,
+    hash: u64,
+    key: KeyRef<'_>,
+    out: &mut Vec<OwnedRuns>,
+) {
     let note = bucket.note(hash, key);
     let cut = bucket.first_run(hash, note);
     let imports = note.map_or(&[][..], |note| &note.imports);
-    out.extend(imports.iter().map(|import| View {
+    out.extend(imports.iter().map(|import| OwnedRuns {
         source: import.source,
         runs: import.runs,
         owner,
         delta: import.delta,
     }));
-    out.push(View { source: bucket.time, runs: (cut, LIVE), owner, delta: 0 });
+    out.push(OwnedRuns { source: bucket.time, runs: (cut, LIVE), owner, delta: 0 });
 }
 
 /// Whose the elements of this run are, and what is added to their ranks.
-pub fn resolve(views: &[View], (bucket, number): (Time, u64)) -> Option<(usize, i64)> {
+pub fn resolve(views: &[OwnedRuns], (bucket, number): (Time, u64)) -> Option<(usize, i64)> {
     let view = views
         .iter()
         .find(|view| view.source == bucket && view.runs.0 <= number && number <= view.runs.1)?;

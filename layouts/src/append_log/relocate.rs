@@ -7,13 +7,13 @@
 
 use alluvium_pagestore::{Result, Time};
 
-use super::bucket::Bucket;
-use super::chain_unsafe::Chain;
+use super::bucket::AppendBucket;
+use super::chain_unsafe::ElementChain;
 use super::core::ListsCore;
 use super::frozen::rank_of;
 use super::key_unsafe::{KeyRef, OwnedKey};
 use super::merge::is_step;
-use super::notes::{Import, Note};
+use super::notes::{ImportedRuns, KeyNote};
 
 /// Memory that a note or a moved list may take, by upper bound but for the growth of large tables.
 const ROOM_BYTES: u64 = 48 << 10;
@@ -46,7 +46,7 @@ impl ListsCore {
             }
         }
         let live = bucket.take_live(hash, key);
-        let next = |bucket: &mut Bucket| Some(bucket.take_early(hash, key)?.chain);
+        let next = |bucket: &mut AppendBucket| Some(bucket.take_early(hash, key)?.chain);
         let mut gone = live.or_else(|| next(bucket));
         while let Some(chain) = gone {
             self.elements -= chain.len();
@@ -96,7 +96,7 @@ impl ListsCore {
         let mut imports = note.map_or(Vec::new(), |note| note.imports.clone());
         let cut = source.first_run(hash, note);
         if source.runs.last().is_some_and(|run| run.number >= cut) {
-            imports.push(Import { source: from, runs: (cut, next - 1), delta: 0 });
+            imports.push(ImportedRuns { source: from, runs: (cut, next - 1), delta: 0 });
         }
         let early: Vec<i64> = source.early_of(hash, key).map(|early| early.rank).collect();
         let has_live = source.live.find(hash, key).is_some();
@@ -127,7 +127,7 @@ impl ListsCore {
         }
         let mut before = None;
         if is_noted {
-            let note = Note { key: owned.clone(), cut: target_cut, low, imports };
+            let note = KeyNote { key: owned.clone(), cut: target_cut, low, imports };
             before = target.put_note(note)?;
         }
         let source = self.buckets.get_mut(&from).expect("looked up before");
@@ -149,7 +149,7 @@ impl ListsCore {
         while let Some(early) = source.take_early(hash, key) {
             parts.push((early.rank, early.chain.drain()));
         }
-        let mut live = source.take_live(hash, key).map(Chain::drain);
+        let mut live = source.take_live(hash, key).map(ElementChain::drain);
         let target = self.buckets.get_mut(&to).expect("looked up before");
         for (rank, chain) in &mut parts {
             target.fill_early(hash, owned, *rank + delta, chain);
@@ -168,7 +168,7 @@ impl ListsCore {
 }
 
 /// Whether a key may have elements in a bucket.
-fn may_have(bucket: &Bucket, hash: u64, key: KeyRef<'_>) -> bool {
+fn may_have(bucket: &AppendBucket, hash: u64, key: KeyRef<'_>) -> bool {
     let note = bucket.note(hash, key);
     let cut = bucket.first_run(hash, note);
     bucket.runs.last().is_some_and(|run| run.number >= cut)
@@ -178,6 +178,6 @@ fn may_have(bucket: &Bucket, hash: u64, key: KeyRef<'_>) -> bool {
 }
 
 /// The note of a key of which runs below `cut` have nothing any more.
-fn cut_off(key: OwnedKey, cut: u64) -> Note {
-    Note { key, cut, low: rank_of(cut), imports: Vec::new() }
+fn cut_off(key: OwnedKey, cut: u64) -> KeyNote {
+    KeyNote { key, cut, low: rank_of(cut), imports: Vec::new() }
 }

@@ -7,19 +7,19 @@
 use std::rc::Rc;
 use std::sync::Arc;
 
-use alluvium_pagestore::block::{AlignedVec, Room};
+use alluvium_pagestore::block::{AlignedVec, DecodeMemory};
 use alluvium_pagestore::io::BLOCK_BYTES;
 use alluvium_pagestore::{
     Account, Error, ErrorKind, FooterEntry, MemoryKind, RECORD_HEADER_BYTES, Result, SegmentInfo,
     SegmentReader, SegmentStore, Time, rounded,
 };
 
-use super::block::{Block, ListType};
+use super::block::{ListBlock, ListType};
 use super::config::BLOCK_BYTES_MAX;
 use super::element_type_unsafe::ElementSlice;
-use super::frozen::Frozen;
+use super::frozen::FrozenBucket;
 use super::key_unsafe::{KeyRef, OwnedKey, has};
-use super::packed::{Begin, End, PagedSlice, Part};
+use super::packed::{PagedPart, PagedSlice, PartEnd, PartStart};
 use crate::heap::hash_range::HashRange;
 
 /// Where a block is.
@@ -104,12 +104,12 @@ const LONG_BYTES: u64 = BLOCK_BYTES_MAX;
 pub const RUN_BYTES: u64 = 320;
 
 /// A run's blocks, read ahead.
-pub type Blocks = Arc<Vec<AlignedVec>>;
+pub type RunBlocks = Arc<Vec<AlignedVec>>;
 
 /// A run's blocks in memory, and what is booked for them.
 #[derive(Debug)]
-pub struct Cached {
-    pub blocks: Blocks,
+pub struct CachedBlocks {
+    pub blocks: RunBlocks,
     pub bytes: u64,
     /// Whether anyone has read them.
     pub used: bool,
@@ -117,24 +117,24 @@ pub struct Cached {
 
 /// A run of one bucket: in memory, on storage, or both.
 #[derive(Debug)]
-pub struct Run {
+pub struct ListRun {
     pub number: u64,
     /// Elements in it, cut off or not.
     pub elements: u64,
     /// Lists in it, or parts of lists; of a run that a checkpoint had as many as it has blocks.
     pub keys: u64,
-    pub memory: Option<Arc<Frozen>>,
+    pub memory: Option<Arc<FrozenBucket>>,
     pub stored: Option<Arc<StoredRun>>,
     /// The helper writes it, or reads it ahead.
     pub busy: bool,
     /// It is small, and stays in memory until levels are merged, of which there are many.
     pub waits: bool,
-    pub cached: Option<Cached>,
+    pub cached: Option<CachedBlocks>,
 }
 
 /// Where cursors read.
 #[derive(Clone, Debug)]
-pub struct Source {
+pub struct CursorSource {
     pub store: SegmentStore,
     /// Fingerprint of the state.
     pub state: u64,
@@ -145,14 +145,14 @@ pub struct Source {
 }
 
 /// Who books what a cursor takes.
-pub trait Booking {
+pub trait CursorBooking {
     /// Books `bytes`, if they fit.
     fn reserve(&self, bytes: u64) -> Result<()>;
     /// Books the change of a quantity.
     fn adjust(&self, before: u64, after: u64);
 }
 
-impl Booking for Rc<Account> {
+impl CursorBooking for Rc<Account> {
     fn reserve(&self, bytes: u64) -> Result<()> {
         Account::reserve(self, MemoryKind::Buffers, bytes, "reading runs")
     }
@@ -166,7 +166,7 @@ impl Booking for Rc<Account> {
 #[derive(Debug)]
 pub struct Prepaid;
 
-impl Booking for Prepaid {
+impl CursorBooking for Prepaid {
     fn reserve(&self, _: u64) -> Result<()> {
         Ok(())
     }
@@ -176,28 +176,28 @@ impl Booking for Prepaid {
 
 /// Reads a run forwards.
 #[derive(Debug)]
-pub struct RunCursor<B: Booking = Rc<Account>> {
+pub struct RunCursor<B: CursorBooking = Rc<Account>> {
     pub bucket: Time,
     pub number: u64,
     /// Whether a fold visits all keys of the run, not only those that others import.
     pub drives: bool,
-    source: Source,
+    source: CursorSource,
     booking: B,
     run: Arc<StoredRun>,
-    cached: Option<Blocks>,
+    cached: Option<RunBlocks>,
     /// The packed slice, if it is one that is read part by part, and the part that is there.
     paged: Option<Arc<PagedSlice>>,
-    part: Option<Part>,
+    part: Option<PagedPart>,
     /// Where the part before ended, or the one before that.
-    part_end: Option<End>,
+    part_end: Option<PartEnd>,
     /// With its window, once something was read.
     reader: Option<SegmentReader>,
     /// The block after the one that is decoded.
     next_block: usize,
     /// The block that is decoded, if one is.
-    entries: Option<Box<dyn Block>>,
+    entries: Option<Box<dyn ListBlock>>,
     /// A block that was decoded to see what it begins with.
-    ahead: Option<Ahead>,
+    ahead: Option<DecodedBlock>,
     at: usize,
     /// Place of the entry at `at`, once it is known.
     place: Option<u64>,
@@ -218,27 +218,27 @@ pub struct RunCursor<B: Booking = Rc<Account>> {
 
 /// A block that is decoded and not read yet.
 #[derive(Debug)]
-struct Ahead {
+struct DecodedBlock {
     block: usize,
-    entries: Box<dyn Block>,
+    entries: Box<dyn ListBlock>,
 }
 
 /// A place of a cursor to come back to.
 #[derive(Clone, Copy, Debug)]
-pub struct Mark {
+pub struct CursorMark {
     block: usize,
     at: usize,
 }
 
-impl<B: Booking> RunCursor<B> {
+impl<B: CursorBooking> RunCursor<B> {
     /// A cursor at the run's start, which reads `window_bytes` at a time. The caller has seen to
     /// it that there is the memory, which is booked with the first read.
     pub fn new(
-        source: Source,
+        source: CursorSource,
         booking: B,
         (bucket, number): (Time, u64),
         run: Arc<StoredRun>,
-        cached: Option<Blocks>,
+        cached: Option<RunBlocks>,
         window_bytes: u64,
     ) -> Self {
         let least = window_bytes_min(&run);
@@ -283,7 +283,12 @@ impl<B: Booking> RunCursor<B> {
     }
 
     /// A cursor at the start of a packed slice, which is read part by part. Each record is a block.
-    pub fn paged(source: Source, booking: B, name: (Time, u64), slice: Arc<PagedSlice>) -> Self {
+    pub fn paged(
+        source: CursorSource,
+        booking: B,
+        name: (Time, u64),
+        slice: Arc<PagedSlice>,
+    ) -> Self {
         let none = Arc::new(StoredRun { files: Vec::new(), blocks: Vec::new() });
         let mut cursor = Self::new(source, booking, name, none, None, 0);
         cursor.decoded_most = slice.decoded_bytes();
@@ -303,19 +308,19 @@ impl<B: Booking> RunCursor<B> {
             return Ok(self.run.blocks.get(block).map(|block| range.place(block.record.hash)));
         }
         if self.part.as_ref().is_none_or(|part| !part.tells(block)) {
-            self.read_part(Begin::Nth(block))?;
+            self.read_part(PartStart::Nth(block))?;
         }
         let record = self.part.as_ref().and_then(|part| part.get(block));
         Ok(record.map(|(place, _)| *place))
     }
 
     /// Reads the part that begins there, and says with which record that is.
-    fn read_part(&mut self, begin: Begin) -> Result<usize> {
+    fn read_part(&mut self, begin: PartStart) -> Result<usize> {
         let paged = self.paged.clone().expect("only a paged slice has parts");
         self.forget_part();
         self.booking.reserve(paged.reading_bytes())?;
         let part = paged.read(begin, self.part_end.as_ref());
-        let bytes = part.as_ref().map_or(0, Part::bytes);
+        let bytes = part.as_ref().map_or(0, PagedPart::bytes);
         self.booking.adjust(paged.reading_bytes(), bytes);
         self.bytes_read += bytes;
         Ok(self.part.insert(part?).first())
@@ -354,11 +359,11 @@ impl<B: Booking> RunCursor<B> {
     ///
     /// # Panics
     /// If there is none.
-    pub fn entry_mut(&mut self) -> (&mut dyn Block, usize) {
+    pub fn entry_mut(&mut self) -> (&mut dyn ListBlock, usize) {
         (&mut **self.entries.as_mut().expect("an entry was peeked"), self.at)
     }
 
-    fn entry(&self) -> (&dyn Block, usize) {
+    fn entry(&self) -> (&dyn ListBlock, usize) {
         (&**self.entries.as_ref().expect("an entry was peeked"), self.at)
     }
 
@@ -423,7 +428,7 @@ impl<B: Booking> RunCursor<B> {
     fn part_at(&mut self, place: u64) -> Result<usize> {
         match self.part.as_ref().and_then(|part| part.at_or_after(place)) {
             Some(first) => Ok(first),
-            None => self.read_part(Begin::Place(place)),
+            None => self.read_part(PartStart::Place(place)),
         }
     }
 
@@ -433,12 +438,12 @@ impl<B: Booking> RunCursor<B> {
     }
 
     /// Where it stands.
-    pub fn mark(&self) -> Mark {
-        Mark { block: self.next_block, at: self.at }
+    pub fn mark(&self) -> CursorMark {
+        CursorMark { block: self.next_block, at: self.at }
     }
 
     /// Goes back to a mark.
-    pub fn rewind(&mut self, mark: Mark) -> Result<()> {
+    pub fn rewind(&mut self, mark: CursorMark) -> Result<()> {
         if self.next_block != mark.block {
             match mark.block.checked_sub(1) {
                 Some(block) => self.load(block)?,
@@ -470,7 +475,7 @@ impl<B: Booking> RunCursor<B> {
             let ahead = std::mem::replace(&mut self.entries, here);
             (self.next_block, self.at, self.place) = (mark.block, mark.at, None);
             self.beside_bytes = ahead.as_ref().map_or(0, |ahead| ahead.bytes());
-            self.ahead = ahead.map(|entries| Ahead { block, entries });
+            self.ahead = ahead.map(|entries| DecodedBlock { block, entries });
             if !goes_on? {
                 return Ok(());
             }
@@ -537,7 +542,7 @@ impl<B: Booking> RunCursor<B> {
         let info = self.run.files.get(file as usize);
         let (blocks, is_long) = (self.source.list_type, self.is_long);
         let mut more = booking_more(&self.booking, &mut self.decoded_room, self.beside_bytes);
-        let mut room = Room { bytes: self.decoded_most, more: &mut more };
+        let mut room = DecodeMemory { bytes: self.decoded_most, more: &mut more };
         let mut decode = |payload: &[u8]| match is_long {
             true => blocks.decode_long(payload, &mut room),
             false => blocks.decode_within(payload, &mut room),
@@ -550,7 +555,7 @@ impl<B: Booking> RunCursor<B> {
                     Some(reader) => reader,
                     None => {
                         self.booking.reserve(self.window_bytes)?;
-                        let Source { store, state, .. } = self.source.clone();
+                        let CursorSource { store, state, .. } = self.source.clone();
                         let window = self.window_bytes as usize;
                         self.reader.insert(SegmentReader::new(store, state, window))
                     }
@@ -580,14 +585,14 @@ impl<B: Booking> RunCursor<B> {
             return Err(Error::new(ErrorKind::Corrupt, "a packed slice has lost a record"));
         };
         let mut more = booking_more(&self.booking, &mut self.decoded_room, self.beside_bytes);
-        let mut room = Room { bytes: self.decoded_most, more: &mut more };
+        let mut room = DecodeMemory { bytes: self.decoded_most, more: &mut more };
         let decoded = self.source.list_type.decode_within(record, &mut room);
         drop(more);
         self.has_decoded(block, decoded?);
         Ok(())
     }
 
-    fn has_decoded(&mut self, block: usize, entries: Box<dyn Block>) {
+    fn has_decoded(&mut self, block: usize, entries: Box<dyn ListBlock>) {
         self.blocks_read += 1;
         self.entries_read += entries.len() as u64;
         self.entries = Some(entries);
@@ -617,7 +622,7 @@ impl<B: Booking> RunCursor<B> {
 
 /// Books what a block takes beside so much, of whom so much is booked.
 fn booking_more<'b>(
-    booking: &'b impl Booking,
+    booking: &'b impl CursorBooking,
     booked: &'b mut u64,
     beside: u64,
 ) -> impl FnMut(u64) -> Result<u64> + 'b {
@@ -639,10 +644,10 @@ pub fn window_bytes_min(run: &StoredRun) -> u64 {
         + BLOCK_BYTES as u64
 }
 
-impl<B: Booking> Drop for RunCursor<B> {
+impl<B: CursorBooking> Drop for RunCursor<B> {
     fn drop(&mut self) {
         let window = if self.reader.is_some() { self.window_bytes } else { 0 };
-        let part = self.part.as_ref().map_or(0, Part::bytes);
+        let part = self.part.as_ref().map_or(0, PagedPart::bytes);
         self.booking.adjust(window + self.decoded_room + part, 0);
     }
 }

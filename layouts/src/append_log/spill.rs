@@ -13,12 +13,12 @@ use alluvium_pagestore::block::AlignedVec;
 use alluvium_pagestore::io::BLOCK_BYTES;
 use alluvium_pagestore::{Error, ErrorKind, MemoryKind, Result, Time, rounded};
 
-use super::bucket::Bucket;
+use super::bucket::AppendBucket;
 use super::core::ListsCore;
-use super::frozen::{Booked, Frozen};
-use super::jobs::Answer;
+use super::frozen::{BookedByKind, FrozenBucket};
+use super::jobs::ListJobOutcome;
 use super::packed::{PACKED, is_plain};
-use super::run::{Cached, RUN_BYTES, Run, StoredRun, window_bytes_min};
+use super::run::{CachedBlocks, ListRun, RUN_BYTES, StoredRun, window_bytes_min};
 use crate::checkpoint::files_of;
 use crate::contract::table::TableStats;
 use crate::trace_event;
@@ -37,15 +37,17 @@ impl ListsCore {
         Ok(())
     }
 
-    pub(super) fn take(&mut self, answer: Answer) {
+    pub(super) fn take(&mut self, answer: ListJobOutcome) {
         match answer {
-            Answer::Written { .. } | Answer::Merged(_) | Answer::ReadAhead { .. } => {
+            ListJobOutcome::Written { .. }
+            | ListJobOutcome::Merged(_)
+            | ListJobOutcome::ReadAhead { .. } => {
                 self.kept = None;
             }
             _ => self.keeps_less(),
         }
         match answer {
-            Answer::Written { runs, result: Ok(stored) } => {
+            ListJobOutcome::Written { runs, result: Ok(stored) } => {
                 self.writing -= 1;
                 // All, before any is looked for: a file is of several, of which the first may be gone.
                 stored.iter().for_each(|run| self.files.add(files_of(&run.files)));
@@ -56,7 +58,7 @@ impl ListsCore {
                     self.install((time, number), stored);
                 }
             }
-            Answer::Written { runs, result: Err(error) } => {
+            ListJobOutcome::Written { runs, result: Err(error) } => {
                 self.writing -= 1;
                 for (time, number) in runs {
                     self.not_captured((time, number));
@@ -68,20 +70,20 @@ impl ListsCore {
                 trace_event!(WARN, "runs could not be written", state = state, error = why);
                 self.failed = Some(error);
             }
-            Answer::Reaped(booked) => {
+            ListJobOutcome::Reaped(booked) => {
                 self.reaping -= booked.total();
                 self.release(booked);
             }
-            Answer::ReadAhead { run, booked, result } => {
+            ListJobOutcome::ReadAhead { run, booked, result } => {
                 self.take_read_ahead(run, booked, result);
             }
-            Answer::Merged(merging) => self.take_merging(*merging),
-            Answer::Packed { runs, result } => {
+            ListJobOutcome::Merged(merging) => self.take_merging(*merging),
+            ListJobOutcome::Packed { runs, result } => {
                 self.left_bytes = 0;
                 self.take_packed(runs, result);
             }
-            Answer::Synced(result) => self.take_synced(result),
-            Answer::Removed => {}
+            ListJobOutcome::Synced(result) => self.take_synced(result),
+            ListJobOutcome::Removed => {}
         }
     }
 
@@ -111,7 +113,7 @@ impl ListsCore {
         }
     }
 
-    pub(super) fn release(&self, booked: Booked) {
+    pub(super) fn release(&self, booked: BookedByKind) {
         self.account.release(MemoryKind::Index, booked.index);
         self.account.release(MemoryKind::Pages, booked.pages);
         self.account.release(MemoryKind::Values, booked.values);
@@ -119,7 +121,7 @@ impl ListsCore {
     }
 
     /// Has lists dropped; what is booked for them is released when they are.
-    pub(super) fn reap<T: Send + 'static>(&mut self, lists: T, booked: Booked) {
+    pub(super) fn reap<T: Send + 'static>(&mut self, lists: T, booked: BookedByKind) {
         self.reaping += booked.total();
         self.jobs.reap(lists, booked);
     }
@@ -211,7 +213,7 @@ impl ListsCore {
         let mut found = Vec::new();
         let mut free = self.account.available() + self.reaping;
         for bucket in self.buckets.values_mut().rev() {
-            let is_clean = |run: &&mut Run| run.stored.is_some() && run.number != PACKED;
+            let is_clean = |run: &&mut ListRun| run.stored.is_some() && run.number != PACKED;
             for run in bucket.runs.iter_mut().rev().filter(is_clean) {
                 if free >= wanted {
                     self.may_be_clean = true;
@@ -238,7 +240,7 @@ impl ListsCore {
         }
     }
 
-    pub(super) fn drop_cached(&mut self, cached: Cached) {
+    pub(super) fn drop_cached(&mut self, cached: CachedBlocks) {
         if !cached.used {
             self.stats.prefetch_wasted_bytes += cached.bytes;
         }
@@ -277,7 +279,7 @@ impl ListsCore {
     }
 
     /// Has frozen runs written. Says whether any of them are now: small ones may have to wait until levels are merged.
-    pub(super) fn write(&mut self, batch: Vec<Arc<Frozen>>) -> bool {
+    pub(super) fn write(&mut self, batch: Vec<Arc<FrozenBucket>>) -> bool {
         if batch.is_empty() {
             return false;
         }
@@ -305,9 +307,9 @@ impl ListsCore {
     }
 
     /// Leaves frozen runs that are more than are written together to be written later.
-    fn leave_plenty(&mut self, batch: Vec<Arc<Frozen>>) -> Vec<Arc<Frozen>> {
+    fn leave_plenty(&mut self, batch: Vec<Arc<FrozenBucket>>) -> Vec<Arc<FrozenBucket>> {
         let mut count = 0;
-        let is_written = |frozen: &Arc<Frozen>| {
+        let is_written = |frozen: &Arc<FrozenBucket>| {
             count += 1;
             let run = self.run_mut(frozen.bucket, frozen.number).filter(|_| count > BATCH_RUNS_MAX);
             run.map(|run| run.busy = false).is_none()
@@ -316,15 +318,15 @@ impl ListsCore {
     }
 
     /// What was frozen before the barrier of a checkpoint is not written to the same files as what was after it.
-    fn by_barrier(&self, batch: Vec<Arc<Frozen>>) -> Vec<Vec<Arc<Frozen>>> {
-        let barrier = self.capture.as_ref().map_or(u64::MAX, |capture| capture.epoch());
+    fn by_barrier(&self, batch: Vec<Arc<FrozenBucket>>) -> Vec<Vec<Arc<FrozenBucket>>> {
+        let barrier = self.checkpoint.as_ref().map_or(u64::MAX, |checkpoint| checkpoint.epoch());
         let (before, after): (Vec<_>, Vec<_>) =
             batch.into_iter().partition(|frozen| frozen.number <= barrier);
         [before, after].into_iter().filter(|part| !part.is_empty()).collect()
     }
 
     /// Runs that are nowhere but in memory and are not being written, but for those that are to wait for merges.
-    pub(super) fn unwritten(&mut self) -> Vec<Arc<Frozen>> {
+    pub(super) fn unwritten(&mut self) -> Vec<Arc<FrozenBucket>> {
         #[cfg(test)]
         {
             self.looked_for_unwritten += 1;
@@ -347,7 +349,7 @@ impl ListsCore {
     }
 
     /// Freezes the lists of the last buckets, about `bytes` of them. Small ones are left that would have to wait for merges.
-    fn freeze_last(&mut self, bytes: u64) -> Vec<Arc<Frozen>> {
+    fn freeze_last(&mut self, bytes: u64) -> Vec<Arc<FrozenBucket>> {
         let are_left = self.waits_for_merges();
         let (number, mut batch, mut total) = (self.epoch + 1, Vec::new(), 0);
         let (small, packed_bytes, packed_runs) = self.batch_to_pack();
@@ -377,7 +379,7 @@ impl ListsCore {
     }
 
     /// Freezes small buckets that could not be packed, so that they need not wait.
-    fn freeze_unpackable(&mut self, number: u64) -> Vec<Arc<Frozen>> {
+    fn freeze_unpackable(&mut self, number: u64) -> Vec<Arc<FrozenBucket>> {
         let times = self.small_unpackable(BATCH_RUNS_MAX.min(self.runs_with_room()));
         self.account.charge(MemoryKind::Tables, times.len() as u64 * RUN_BYTES);
         let mut frozen = Vec::with_capacity(times.len());
@@ -463,7 +465,7 @@ impl ListsCore {
     }
 
     /// Drops a bucket, but for runs that are `pinned`.
-    pub(super) fn drop_bucket(&mut self, mut bucket: Bucket, pinned: &BTreeSet<Time>) {
+    pub(super) fn drop_bucket(&mut self, mut bucket: AppendBucket, pinned: &BTreeSet<Time>) {
         self.elements -= bucket.elements;
         let frozen = bucket.freeze(0);
         let (snapshot, notes) = (bucket.take_snapshot(), bucket.freeze_notes());
@@ -488,7 +490,7 @@ impl ListsCore {
         }
     }
 
-    pub(super) fn drop_run(&mut self, run: Run) {
+    pub(super) fn drop_run(&mut self, run: ListRun) {
         if run.number != PACKED {
             self.kept = None;
         }
@@ -541,7 +543,7 @@ impl ListsCore {
         self.account.release(MemoryKind::Buffers, window);
         let read = result.is_ok();
         let cached =
-            result.ok().map(|blocks| Cached { blocks: Arc::new(blocks), bytes, used: false });
+            result.ok().map(|blocks| CachedBlocks { blocks: Arc::new(blocks), bytes, used: false });
         if read {
             self.stats.prefetched_bytes += bytes;
         }
@@ -603,10 +605,10 @@ impl ListsCore {
 }
 
 /// Freezes the lists of a bucket as its newest run.
-fn freeze(bucket: &mut Bucket, number: u64) -> Arc<Frozen> {
+fn freeze(bucket: &mut AppendBucket, number: u64) -> Arc<FrozenBucket> {
     let (elements, keys) = (bucket.elements, bucket.live.len());
     let frozen = Arc::new(bucket.freeze(number));
-    bucket.runs.push(Run {
+    bucket.runs.push(ListRun {
         number,
         elements,
         keys,
@@ -620,7 +622,7 @@ fn freeze(bucket: &mut Bucket, number: u64) -> Arc<Frozen> {
 }
 
 /// Whether lists of a bucket would be packed, if they are small: it has no run of its own, but for one that waits for that.
-fn would_wait(bucket: &Bucket) -> bool {
+fn would_wait(bucket: &AppendBucket) -> bool {
     let mut own = bucket.runs.iter().filter(|run| run.number != PACKED);
     is_plain(bucket) && own.all(|run| run.waits && run.stored.is_none())
 }

@@ -5,7 +5,7 @@ use std::ops::{Range, RangeInclusive};
 
 use alluvium_pagestore::{BlobWriter, Key, Lookup, Rejected, Result, State, StateImage, Time};
 
-use super::block::{ListType, NativeList, Told};
+use super::block::{ListElements, ListType, NativeList};
 use super::config::AppendLog;
 use super::core::ListsCore;
 use super::element_type_unsafe::ElementSlice;
@@ -78,7 +78,7 @@ impl<K: Key, E: State> Lists<K, E> for AppendLogLists<K, E> {
         key: &Q,
         visit: &mut dyn FnMut(&mut dyn Elements<E>) -> Result<()>,
     ) -> Result<()> {
-        let native = &mut |list: Told<'_, '_>| visit(&mut NativeList::<E>::new(list));
+        let native = &mut |list: ListElements<'_, '_>| visit(&mut NativeList::<E>::new(list));
         self.core.stream(bucket, KeyRef::of(&key.to_owned()), native)
     }
 
@@ -101,7 +101,7 @@ impl<K: Key, E: State> Lists<K, E> for AppendLogLists<K, E> {
         fuel: usize,
         visit: &mut dyn FnMut(&K, &mut dyn Elements<E>) -> Result<()>,
     ) -> Result<()> {
-        let native = &mut |key: KeyRef<'_>, list: Told<'_, '_>| {
+        let native = &mut |key: KeyRef<'_>, list: ListElements<'_, '_>| {
             visit(key.native(), &mut NativeList::<E>::new(list))
         };
         self.core.fold(buckets, cursor, fuel, native)

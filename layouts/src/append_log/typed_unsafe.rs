@@ -12,11 +12,11 @@ use std::marker::PhantomData;
 use alluvium_pagestore::{Account, Key, Lookup, MemoryKind, State, Time};
 
 use super::arena_unsafe::Arena;
-use super::bucket::Bucket;
-use super::chain_unsafe::Chain;
+use super::bucket::AppendBucket;
+use super::chain_unsafe::ElementChain;
 use super::core::ListsCore;
 use super::heads_unsafe::{NativeHeads, ReadHeads};
-use crate::heap::probing_unsafe::Near;
+use crate::heap::probing_unsafe::SlotHint;
 use crate::support::out_of_line_unsafe::DroppedHere;
 use crate::support::typed_core::typed_core;
 
@@ -25,14 +25,14 @@ const NEW_BYTES: u64 = 64 << 10;
 
 /// While memory is plentiful: how much is to stay free, and the most heap of an element and its key.
 #[derive(Clone, Copy)]
-pub struct Plenty {
+pub struct PlentifulMemory {
     pub want_free: u64,
     pub max_bytes: u64,
 }
 
 /// What was found of an element before it is appended: the hash of its key, and where its list
 /// probably is.
-pub type Found = (u64, Option<Near>);
+pub type ProbedKey = (u64, Option<SlotHint>);
 
 typed_core! {
     /// Lists of keys `K` and elements `E`.
@@ -66,7 +66,7 @@ impl<K: Key, E: State> TypedLists<K, E> {
 
 /// Buckets whose lists are of keys `K` and elements `E`.
 pub struct TypedBuckets<'b, K, E> {
-    buckets: &'b mut BTreeMap<Time, Box<Bucket>>,
+    buckets: &'b mut BTreeMap<Time, Box<AppendBucket>>,
     types: PhantomData<fn() -> (K, E)>,
 }
 
@@ -80,7 +80,7 @@ impl<K, E> TypedBuckets<'_, K, E> {
 
 /// A bucket whose lists are of keys `K` and elements `E`.
 pub struct TypedBucket<'b, K, E> {
-    bucket: &'b mut Bucket,
+    bucket: &'b mut AppendBucket,
     types: PhantomData<(K, E)>,
 }
 
@@ -91,7 +91,7 @@ impl<K: Key, E: State> TypedBucket<'_, K, E> {
     /// elements.
     #[inline(always)]
     fn parts(&mut self) -> (NativeHeads<'_, K>, &mut Arena, &Account, &mut u64, &mut u64) {
-        let Bucket { live, arena, account, values, elements, .. } = &mut *self.bucket;
+        let AppendBucket { live, arena, account, values, elements, .. } = &mut *self.bucket;
         // SAFETY: heads are of keys `K`.
         let heads = unsafe { live.native_mut() };
         (heads, arena, &**account, values, elements)
@@ -108,10 +108,10 @@ impl<K: Key, E: State> TypedBucket<'_, K, E> {
     #[inline(always)]
     pub fn append<Q: Lookup<K> + ?Sized>(
         &mut self,
-        (hash, near): Found,
+        (hash, near): ProbedKey,
         key: &Q,
         element: E,
-        plenty: Plenty,
+        plenty: PlentifulMemory,
     ) -> std::result::Result<(), E> {
         let heap = heap_of(&element);
         let (live, arena, account, values, elements) = self.parts();
@@ -126,7 +126,7 @@ impl<K: Key, E: State> TypedBucket<'_, K, E> {
             if account.available() < missing + heap + plenty.want_free {
                 return Err(element);
             }
-            Bucket::grow(Self::ELEMENT, arena, account, &mut head.value);
+            AppendBucket::grow(Self::ELEMENT, arena, account, &mut head.value);
         }
         if heap > 0 {
             if account.available() < heap {
@@ -146,11 +146,12 @@ impl<K: Key, E: State> TypedBucket<'_, K, E> {
         &mut self,
         (hash, key): (u64, &Q),
         element: E,
-        plenty: Plenty,
+        plenty: PlentifulMemory,
     ) -> std::result::Result<(), E> {
         let heap = heap_of(&element);
         let (live, arena, account, values, elements) = self.parts();
-        let missing = arena.missing(Self::ELEMENT, Chain::default().next_capacity(Self::ELEMENT));
+        let missing =
+            arena.missing(Self::ELEMENT, ElementChain::default().next_capacity(Self::ELEMENT));
         // The first element of a bucket is counted by what appends leave.
         if *elements == 0 || account.available() < plenty.want_free + heap + NEW_BYTES + missing {
             return Err(element);
@@ -160,7 +161,7 @@ impl<K: Key, E: State> TypedBucket<'_, K, E> {
             return Err(element);
         }
         let Ok(head) = live.insert(hash, key) else { return Err(element) };
-        Bucket::grow(Self::ELEMENT, arena, account, &mut head.value);
+        AppendBucket::grow(Self::ELEMENT, arena, account, &mut head.value);
         // SAFETY: the chain grows in the bucket's arena, which is of `E`.
         unsafe { head.value.push(element) };
         let key_heap = if K::NO_HEAP { 0 } else { head.key.heap_bytes() as u64 };

@@ -8,14 +8,14 @@
 
 /// The two numbers of a segment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Count {
+pub(crate) struct LiveCount {
     pub live: u32,
     /// Dead records of which it is known, or noted, which they are. A heap's ledger, which knows it of all or of none, counts
     /// all of them.
     pub known_dead: u32,
 }
 
-impl Count {
+impl LiveCount {
     /// A record has died, and it is noted which.
     #[inline]
     pub fn die(&mut self) {
@@ -34,42 +34,42 @@ impl Count {
 
 /// A segment's numbers, now and before. The owner counts barriers, and tells how many there were: its *epoch*.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Counts {
-    now: Count,
+pub(crate) struct SegmentCounts {
+    now: LiveCount,
     /// The epoch in which they have changed, and what they were when it began.
     epoch: u32,
-    before: Count,
+    before: LiveCount,
 }
 
-impl Counts {
+impl SegmentCounts {
     /// A segment of the checkpoint that was restored: it is known which records are dead. More live records than there are
     /// are refused by whoever reads the segment.
     pub fn restored(records: u64, live: u64) -> Self {
         let known_dead = records.saturating_sub(live) as u32;
-        let now = Count { live: live as u32, known_dead };
+        let now = LiveCount { live: live as u32, known_dead };
         Self { now, ..Self::default() }
     }
 
     /// A segment that was written for the checkpoint of an epoch, of whose records so many have died since the barrier.
     pub fn written(records: u64, died: u64, epoch: u32) -> Self {
-        let now = Count { live: (records - died) as u32, known_dead: died as u32 };
-        Self { now, epoch, before: Count { live: records as u32, known_dead: 0 } }
+        let now = LiveCount { live: (records - died) as u32, known_dead: died as u32 };
+        Self { now, epoch, before: LiveCount { live: records as u32, known_dead: 0 } }
     }
 
     /// Now.
     #[inline]
-    pub fn now(&self) -> Count {
+    pub fn now(&self) -> LiveCount {
         self.now
     }
 
     /// At the last barrier.
-    pub fn before(&self, epoch: u32) -> Count {
+    pub fn before(&self, epoch: u32) -> LiveCount {
         if self.epoch == epoch { self.before } else { self.now }
     }
 
     /// The numbers, to be changed by what comes after the last barrier.
     #[inline]
-    pub fn since(&mut self, epoch: u32) -> &mut Count {
+    pub fn since(&mut self, epoch: u32) -> &mut LiveCount {
         if self.epoch != epoch {
             (self.epoch, self.before) = (epoch, self.now);
         }
@@ -118,17 +118,17 @@ mod tests {
 
     #[test]
     fn what_is_before_a_barrier_stays_as_it_was() {
-        let mut counts = Counts::restored(10, 8);
-        assert_eq!(counts.before(1), Count { live: 8, known_dead: 2 });
+        let mut counts = SegmentCounts::restored(10, 8);
+        assert_eq!(counts.before(1), LiveCount { live: 8, known_dead: 2 });
         counts.since(1).live -= 3;
         assert_eq!((counts.before(1).live, counts.now().live), (8, 5));
         assert_eq!((counts.before(1).unknown_of(10), counts.now().unknown_of(10)), (0, 3));
         // One of those before has a newer record in the checkpoint, and of it is noted.
         counts.died_before(1, 1, 1);
-        assert_eq!(counts.before(1), Count { live: 7, known_dead: 3 });
+        assert_eq!(counts.before(1), LiveCount { live: 7, known_dead: 3 });
         // The next barrier, whatever became of that checkpoint.
         assert_eq!(counts.before(2), counts.now());
-        assert_eq!(counts.now(), Count { live: 4, known_dead: 3 });
+        assert_eq!(counts.now(), LiveCount { live: 4, known_dead: 3 });
         counts.know_before(10, 2);
         counts.since(2).live -= 1;
         assert_eq!((counts.before(2).unknown_of(10), counts.now().unknown_of(10)), (0, 1));
@@ -142,13 +142,13 @@ mod tests {
 
     #[test]
     fn what_is_written_after_a_barrier_is_of_before() {
-        let mut counts = Counts::default();
+        let mut counts = SegmentCounts::default();
         counts.add_written(5, 1);
         counts.since(1).live -= 1;
         counts.add_written(2, 1);
         assert_eq!((counts.before(1).live, counts.now().live), (7, 6));
-        let counts = Counts::written(7, 1, 1);
+        let counts = SegmentCounts::written(7, 1, 1);
         assert_eq!((counts.before(1).live, counts.now().live), (7, 6));
-        assert_eq!(counts.before(2), Count { live: 6, known_dead: 1 });
+        assert_eq!(counts.before(2), LiveCount { live: 6, known_dead: 1 });
     }
 }

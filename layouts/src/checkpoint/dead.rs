@@ -4,7 +4,7 @@ use std::rc::Rc;
 
 use alluvium_pagestore::{Account, MemoryKind};
 
-use crate::heap::place::Place;
+use crate::heap::record_position::RecordPosition;
 use crate::support::booked::Booked;
 
 /// Records in the first part of a list of places, and in the longest.
@@ -13,7 +13,7 @@ const DEAD_MAX: usize = 64 << 10;
 
 /// Where a record stands in a [`DeadList`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Nth {
+pub(crate) struct DeadListPosition {
     part: usize,
     at: usize,
 }
@@ -68,22 +68,27 @@ impl<T: Copy> DeadList<T> {
     }
 
     /// Behind all of them.
-    pub fn end(&self) -> Nth {
+    pub fn end(&self) -> DeadListPosition {
         let part = self.0.len().saturating_sub(1);
-        Nth { part, at: self.0.get(part).map_or(0, Vec::len) }
+        DeadListPosition { part, at: self.0.get(part).map_or(0, Vec::len) }
     }
 
     /// Some from a place on and before another, `most` at most and of one part; and the place to go on at.
-    pub fn some(&self, from: Nth, to: Nth, most: usize) -> (&[T], Nth) {
+    pub fn some(
+        &self,
+        from: DeadListPosition,
+        to: DeadListPosition,
+        most: usize,
+    ) -> (&[T], DeadListPosition) {
         // Without such a part there are no more: they were forgotten since.
         let Some(part) = self.0.get(from.part) else { return (&[], to) };
         let end = if from.part == to.part { to.at.min(part.len()) } else { part.len() };
         let next = end.min(from.at + most);
         let some = &part[from.at.min(next)..next];
         match next == end && from.part < to.part {
-            true => (some, Nth { part: from.part + 1, at: 0 }),
+            true => (some, DeadListPosition { part: from.part + 1, at: 0 }),
             false if some.is_empty() => (some, to),
-            false => (some, Nth { part: from.part, at: next }),
+            false => (some, DeadListPosition { part: from.part, at: next }),
         }
     }
 
@@ -117,7 +122,7 @@ impl<T: Copy> DeadList<T> {
 /// Places of records that are dead. All booked.
 #[derive(Debug)]
 pub(crate) struct DeadPlaces {
-    list: DeadList<Place>,
+    list: DeadList<RecordPosition>,
     booked: Booked,
 }
 
@@ -134,7 +139,7 @@ impl DeadPlaces {
     }
 
     fn add_part(&mut self, count: usize) -> bool {
-        let bytes = (count * size_of::<Place>() + 64) as u64;
+        let bytes = (count * size_of::<RecordPosition>() + 64) as u64;
         let is_booked = self.booked.try_reserve_more(bytes);
         if is_booked {
             self.list.add(Vec::with_capacity(count));
@@ -144,27 +149,27 @@ impl DeadPlaces {
 
     /// Adds one; says whether there was room.
     #[inline]
-    pub fn push(&mut self, place: Place) -> bool {
+    pub fn push(&mut self, place: RecordPosition) -> bool {
         self.list.push(place) || self.push_in_new(place)
     }
 
     #[cold]
-    fn push_in_new(&mut self, place: Place) -> bool {
+    fn push_in_new(&mut self, place: RecordPosition) -> bool {
         let count = self.list.last_capacity().map_or(0, |capacity| 2 * capacity);
         self.add_part(count.clamp(DEAD_MIN, DEAD_MAX)) && self.list.push(place)
     }
 
-    pub fn list(&self) -> &DeadList<Place> {
+    pub fn list(&self) -> &DeadList<RecordPosition> {
         &self.list
     }
 
     /// Takes the parts out to have them written; what they take stays booked while this lives.
-    pub fn lend(&mut self) -> Vec<Vec<Place>> {
+    pub fn lend(&mut self) -> Vec<Vec<RecordPosition>> {
         self.list.take_parts()
     }
 
     /// Takes parts back that were lent.
-    pub fn give_back(&mut self, parts: Vec<Vec<Place>>) {
+    pub fn give_back(&mut self, parts: Vec<Vec<RecordPosition>>) {
         self.list.give_back(parts);
     }
 
@@ -193,7 +198,7 @@ mod tests {
         }
         assert_eq!((list.len(), list.parts(), list.room()), (12, 5, 1));
         for most in 1..7 {
-            let (mut found, mut at) = (Vec::new(), Nth::default());
+            let (mut found, mut at) = (Vec::new(), DeadListPosition::default());
             while at != list.end() {
                 let (some, next) = list.some(at, list.end(), most);
                 assert!(some.len() <= most && next != at);
@@ -208,7 +213,7 @@ mod tests {
         assert_eq!(list.some(end, end, 10), (&[][..], end));
         assert_eq!(list.some(end, list.end(), 10).0, [99]);
         let lent = list.take_parts();
-        assert_eq!(list.some(Nth::default(), end, 10), (&[][..], end));
+        assert_eq!(list.some(DeadListPosition::default(), end, 10), (&[][..], end));
         list.give_back(lent);
         assert_eq!((list.clear().count(), list.is_empty(), list.parts()), (4, true, 1));
     }

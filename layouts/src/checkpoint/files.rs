@@ -46,7 +46,7 @@ impl NamedBy {
 pub(crate) type FileBytes<N = SegmentId> = (N, u64);
 
 #[derive(Debug)]
-struct File {
+struct NamedFile {
     bytes: u64,
     uses: u32,
     named: NamedBy,
@@ -54,30 +54,30 @@ struct File {
 
 /// Files by their names.
 #[derive(Debug)]
-pub(crate) struct Files<N = SegmentId> {
-    all: BTreeMap<N, File>,
-    booking: Option<Booking>,
+pub(crate) struct FilesByName<N = SegmentId> {
+    all: BTreeMap<N, NamedFile>,
+    booking: Option<FilesBooking>,
 }
 
 /// What is booked for files: so many bytes for each, and for as many as are expected.
 #[derive(Debug)]
-struct Booking {
+struct FilesBooking {
     account: Rc<Account>,
     bytes_each: u64,
     expected: usize,
     bytes: u64,
 }
 
-impl<N> Default for Files<N> {
+impl<N> Default for FilesByName<N> {
     fn default() -> Self {
         Self { all: BTreeMap::new(), booking: None }
     }
 }
 
-impl<N: Ord + Clone> Files<N> {
+impl<N: Ord + Clone> FilesByName<N> {
     /// None, for each of which so many bytes are booked.
     pub fn booked(account: Rc<Account>, bytes_each: u64) -> Self {
-        let booking = Booking { account, bytes_each, expected: 0, bytes: 0 };
+        let booking = FilesBooking { account, bytes_each, expected: 0, bytes: 0 };
         Self { booking: Some(booking), ..Self::default() }
     }
 
@@ -90,7 +90,7 @@ impl<N: Ord + Clone> Files<N> {
     }
 
     fn book(&mut self) {
-        let Some(Booking { account, bytes_each, expected, bytes }) = &mut self.booking else {
+        let Some(FilesBooking { account, bytes_each, expected, bytes }) = &mut self.booking else {
             return;
         };
         let files = self.all.len().max(*expected) as u64;
@@ -105,9 +105,13 @@ impl<N: Ord + Clone> Files<N> {
         (all, used.map(|file| file.bytes).sum())
     }
 
-    fn change(&mut self, files: impl Iterator<Item = FileBytes<N>>, change: impl Fn(&mut File)) {
+    fn change(
+        &mut self,
+        files: impl Iterator<Item = FileBytes<N>>,
+        change: impl Fn(&mut NamedFile),
+    ) {
         for (name, bytes) in files {
-            let none = File { bytes, uses: 0, named: NamedBy::default() };
+            let none = NamedFile { bytes, uses: 0, named: NamedBy::default() };
             change(self.all.entry(name).or_insert(none));
         }
         self.book();
@@ -185,7 +189,7 @@ pub(crate) fn files_of_image(image: &StateImage) -> impl Iterator<Item = FileByt
 
 /// Files of runs that checkpoints name. Each is pinned: it stays when its owner removes it, until no checkpoint names it.
 #[derive(Debug, Default)]
-pub(crate) struct PinnedRuns(Files<String>);
+pub(crate) struct PinnedRuns(FilesByName<String>);
 
 impl PinnedRuns {
     /// Whether no checkpoint names any.
@@ -238,7 +242,7 @@ mod tests {
 
     use super::*;
 
-    fn all(files: &Files<u64>) -> Vec<u64> {
+    fn all(files: &FilesByName<u64>) -> Vec<u64> {
         files.all.keys().copied().collect()
     }
 
@@ -248,7 +252,7 @@ mod tests {
 
     #[test]
     fn a_file_stays_until_no_checkpoint_that_may_be_restored_names_it() {
-        let mut files = Files::default();
+        let mut files = FilesByName::default();
         files.restored(of(&[1, 2]));
         files.take(of(&[2, 3]));
         files.name(of(&[4]));
@@ -264,7 +268,7 @@ mod tests {
 
     #[test]
     fn a_file_stays_while_it_is_used() {
-        let mut files = Files::default();
+        let mut files = FilesByName::default();
         files.add(of(&[1, 1, 2, 3]));
         assert_eq!(files.release(of(&[1, 3])), [(3, 30)]);
         files.take_used();
@@ -287,7 +291,7 @@ mod tests {
             (next >> 33) % below
         };
         let account = Account::root(1 << 20);
-        let (mut files, mut uses) = (Files::booked(account.clone(), 64), Vec::new());
+        let (mut files, mut uses) = (FilesByName::booked(account.clone(), 64), Vec::new());
         files.expect(5, 2);
         let (mut committed, mut taken, mut there) =
             (BTreeSet::new(), BTreeSet::new(), BTreeSet::new());

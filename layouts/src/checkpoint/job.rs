@@ -13,13 +13,13 @@ use alluvium_pagestore::{Error, ErrorKind, Helper, Result};
 const MOMENT: Duration = Duration::from_millis(1);
 
 /// One job with the helper.
-pub(crate) struct Job<A> {
+pub(crate) struct HelperJob<A> {
     answer: Mailbox<A>,
     /// What the job does, for the error of one that is lost.
     what: &'static str,
 }
 
-impl<A: Send + 'static> Job<A> {
+impl<A: Send + 'static> HelperJob<A> {
     /// Hands `work` to the helper. `what` completes "the helper lost".
     pub fn submit(
         helper: &Helper,
@@ -44,7 +44,7 @@ impl<A: Send + 'static> Job<A> {
         }
     }
 
-    /// [`poll`](Job::poll) that does the work of an inline helper, and waits a moment if the caller is `patient`.
+    /// [`poll`](HelperJob::poll) that does the work of an inline helper, and waits a moment if the caller is `patient`.
     ///
     /// # Errors
     /// As for `poll`.
@@ -66,16 +66,16 @@ impl<A: Send + 'static> Job<A> {
     }
 }
 
-impl<A> Job<A> {
+impl<A> HelperJob<A> {
     /// Whether there is no answer yet. There never is one to a job that panicked.
     pub fn is_empty(&self) -> bool {
         self.answer.is_empty()
     }
 }
 
-impl<A> fmt::Debug for Job<A> {
+impl<A> fmt::Debug for HelperJob<A> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Job({})", self.what)
+        write!(f, "HelperJob({})", self.what)
     }
 }
 
@@ -147,11 +147,11 @@ mod tests {
     #[test]
     fn a_job_is_answered_once_and_a_lost_one_says_what_it_was() {
         let helper = Helper::inline();
-        let job = Job::submit(&helper, "a list", || 7);
+        let job = HelperJob::submit(&helper, "a list", || 7);
         assert!(job.is_empty() && job.poll().unwrap().is_none());
         assert_eq!(job.poll_driving(&helper, false).unwrap(), Some(7));
         let helper = Helper::thread().unwrap();
-        let job = Job::submit(&helper, "a list", || -> u32 { panic!("lost on purpose") });
+        let job = HelperJob::submit(&helper, "a list", || -> u32 { panic!("lost on purpose") });
         let error = loop {
             match job.poll() {
                 Ok(answer) => assert_eq!(answer, None),
@@ -165,7 +165,7 @@ mod tests {
     fn a_patient_owner_does_the_jobs_before_its_own() {
         let helper = Helper::inline();
         (0..5).for_each(|_| helper.submit(|| {}));
-        let job = Job::submit(&helper, "a page", || "read");
+        let job = HelperJob::submit(&helper, "a page", || "read");
         assert_eq!(job.poll_driving(&helper, true).unwrap(), Some("read"));
     }
 

@@ -7,7 +7,7 @@
 //! What it keeps true:
 //! - A segment that is named has live records, and its count of them is exact.
 //! - Dead records are not more than live ones, and segments not more than a few dozen small ones beside
-//!   those of full size: what is mostly dead, or small, is written [anew](Plan::anew).
+//!   those of full size: what is mostly dead, or small, is written [anew](CheckpointPlan::anew).
 //! - Lists of the dead do not add up: now and then sets of what is live take their place.
 //! - Nothing of a checkpoint counts before it is confirmed.
 
@@ -17,10 +17,10 @@ use alluvium_pagestore::{
     Account, BlobRef, ImagePart, MemoryKind, RECORDS, SegmentImage, SegmentInfo, StateImage,
 };
 
-use super::counts::Counts;
-use super::dead::{DeadList, DeadPlaces, Nth};
+use super::counts::SegmentCounts;
+use super::dead::{DeadList, DeadListPosition, DeadPlaces};
 use super::live_sets::LiveSets;
-use crate::heap::place::Place;
+use crate::heap::record_position::RecordPosition;
 use crate::support::booked::Booked;
 
 /// Records on storage for each that is live, at most: above, segments are written anew.
@@ -39,12 +39,12 @@ const SLOTS: usize = 16;
 /// The dead that are added to sets at a time.
 pub(crate) const ADDED: usize = 4096;
 
-/// A segment, by the number that [places](Place) name it with.
+/// A segment, by the number that [places](RecordPosition) name it with.
 #[derive(Debug)]
-enum Slot {
+enum SegmentSlot {
     Free,
     /// Of the checkpoint that was confirmed.
-    Stored(Stored),
+    Stored(ConfirmedSegment),
     /// Being written, and how many of its records are dead already.
     New(u64),
     /// It was of a checkpoint that was given up. Entries that were written there are to be written anew.
@@ -53,9 +53,9 @@ enum Slot {
 
 /// A segment of the checkpoint that was confirmed.
 #[derive(Debug)]
-struct Stored {
+struct ConfirmedSegment {
     image: SegmentImage,
-    counts: Counts,
+    counts: SegmentCounts,
     /// What is live there is written anew, by each checkpoint until one is confirmed. Which of its records are dead is not
     /// noted any more.
     goes: bool,
@@ -65,7 +65,7 @@ struct Stored {
 #[derive(Debug)]
 pub(crate) struct HeapFiles {
     account: Rc<Account>,
-    slots: Vec<Slot>,
+    slots: Vec<SegmentSlot>,
     /// For slots.
     booked: Booked,
     lists: Vec<BlobRef>,
@@ -82,7 +82,7 @@ pub(crate) struct HeapFiles {
 
 /// What a checkpoint is going to do with segments of before.
 #[derive(Debug, Default)]
-pub(crate) struct Plan {
+pub(crate) struct CheckpointPlan {
     /// By slot: whether what is live there is written anew.
     pub anew: Vec<bool>,
     /// Records to be written at most.
@@ -97,14 +97,14 @@ pub(crate) struct Plan {
 
 /// What a checkpoint names, until it is decided.
 #[derive(Debug)]
-pub(crate) struct Named {
+pub(crate) struct NamedSegments {
     entries: u64,
     pub part: ImagePart,
     /// Of each segment, if it has one.
     pub slots: Vec<Option<usize>>,
 }
 
-impl Named {
+impl NamedSegments {
     /// All of the state is in the part.
     pub fn image(&self) -> StateImage {
         StateImage::of(self.entries, self.part.clone())
@@ -142,9 +142,9 @@ impl HeapFiles {
                 self.clear();
                 return false;
             }
-            let counts = Counts::restored(segment.records, segment.live_records);
+            let counts = SegmentCounts::restored(segment.records, segment.live_records);
             let (image, goes) = (segment.clone(), false);
-            self.slots[nth] = Slot::Stored(Stored { image, counts, goes });
+            self.slots[nth] = SegmentSlot::Stored(ConfirmedSegment { image, counts, goes });
         }
         self.lists = image.deaths().copied().collect();
         true
@@ -152,23 +152,23 @@ impl HeapFiles {
 
     /// A slot for a segment that is being written.
     pub fn new_slot(&mut self) -> Option<u32> {
-        let slot = match self.slots.iter().position(|slot| matches!(slot, Slot::Free)) {
+        let slot = match self.slots.iter().position(|slot| matches!(slot, SegmentSlot::Free)) {
             Some(free) => free,
             None => {
                 self.add_slots()?;
-                self.slots.push(Slot::Free);
+                self.slots.push(SegmentSlot::Free);
                 self.slots.len() - 1
             }
         };
-        self.slots[slot] = Slot::New(0);
+        self.slots[slot] = SegmentSlot::New(0);
         Some(slot as u32)
     }
 
     /// Sees to it that there is room for another slot.
     fn add_slots(&mut self) -> Option<()> {
         if self.slots.len() == self.slots.capacity() {
-            let bytes = (SLOTS * size_of::<Slot>()) as u64;
-            let fits = self.slots.len() < Place::SLOTS_MAX;
+            let bytes = (SLOTS * size_of::<SegmentSlot>()) as u64;
+            let fits = self.slots.len() < RecordPosition::SLOTS_MAX;
             if !fits || !self.booked.try_reserve_more(bytes) {
                 self.is_broken = true;
                 return None;
@@ -180,28 +180,32 @@ impl HeapFiles {
 
     /// The record at a place is not live any more: its entry was removed, or has a newer one. If the next checkpoint writes
     /// all, nobody has to know.
-    pub fn note_dead(&mut self, place: Place) {
+    pub fn note_dead(&mut self, place: RecordPosition) {
         if self.is_broken {
             return;
         }
         match self.slots.get_mut(place.slot()) {
-            _ if place == Place::NONE => return,
-            Some(Slot::Stored(Stored { counts, goes, .. })) => {
+            _ if place == RecordPosition::NONE => return,
+            Some(SegmentSlot::Stored(ConfirmedSegment { counts, goes, .. })) => {
                 counts.since(self.epoch).die();
                 if *goes {
                     return;
                 }
             }
-            Some(Slot::New(died)) => *died += 1,
-            Some(Slot::Gone | Slot::Free) | None => return,
+            Some(SegmentSlot::New(died)) => *died += 1,
+            Some(SegmentSlot::Gone | SegmentSlot::Free) | None => return,
         }
         self.is_broken |= !self.dead.push(place);
     }
 
     /// What a checkpoint of so many entries, of which so many have changed, should do. Cost: in the number of segments.
-    pub fn plan(&self, entries: u64, changed: u64, segment_bytes: u64) -> Plan {
-        let goes =
-            |slot: &Slot| matches!(slot, Slot::Gone | Slot::Stored(Stored { goes: true, .. }));
+    pub fn plan(&self, entries: u64, changed: u64, segment_bytes: u64) -> CheckpointPlan {
+        let goes = |slot: &SegmentSlot| {
+            matches!(
+                slot,
+                SegmentSlot::Gone | SegmentSlot::Stored(ConfirmedSegment { goes: true, .. })
+            )
+        };
         let mut anew: Vec<bool> = self.slots.iter().map(goes).collect();
         // Those with the smallest share of live records first.
         let stored = self.stored();
@@ -247,20 +251,23 @@ impl HeapFiles {
         let all_dead = listed + self.dead.list().len() + written;
         let makes_sets = self.lists.len() >= LISTS_MAX || all_dead > (entries / 2).max(LISTED_MIN);
         let records = (written + more).min(entries);
-        Plan { anew, records, outdated: written, makes_sets, is_full: false }
+        CheckpointPlan { anew, records, outdated: written, makes_sets, is_full: false }
     }
 
     /// Writing all of so many entries, after which no segment of before is needed.
-    pub fn plan_all(&self, entries: u64) -> Plan {
-        let anew = self.slots.iter().map(|slot| matches!(slot, Slot::Gone | Slot::Stored(_)));
+    pub fn plan_all(&self, entries: u64) -> CheckpointPlan {
+        let anew = self
+            .slots
+            .iter()
+            .map(|slot| matches!(slot, SegmentSlot::Gone | SegmentSlot::Stored(_)));
         let anew = anew.collect();
-        Plan { anew, records: entries, outdated: 0, makes_sets: false, is_full: true }
+        CheckpointPlan { anew, records: entries, outdated: 0, makes_sets: false, is_full: true }
     }
 
     /// Slots of the confirmed checkpoint, with the records that are live there.
     fn stored(&self) -> impl Iterator<Item = (usize, &SegmentImage, u64)> + Clone {
         self.slots.iter().enumerate().filter_map(|(slot, of)| match of {
-            Slot::Stored(Stored { image, counts, .. }) => {
+            SegmentSlot::Stored(ConfirmedSegment { image, counts, .. }) => {
                 Some((slot, image, counts.now().live.into()))
             }
             _ => None,
@@ -268,7 +275,7 @@ impl HeapFiles {
     }
 
     /// Empty sets of what is live in each segment that is not written anew.
-    pub fn empty_sets(&self, plan: &Plan) -> LiveSets {
+    pub fn empty_sets(&self, plan: &CheckpointPlan) -> LiveSets {
         let left = || self.stored().filter(|(slot, ..)| !plan.anew[*slot]);
         let mut sets = LiveSets::none(self.slots.len() as u32, left().count(), 0);
         left().for_each(|(slot, image, _)| sets.add(slot as u32, image.id, image.bytes));
@@ -276,7 +283,7 @@ impl HeapFiles {
     }
 
     /// Memory that those take.
-    pub fn sets_bytes(&self, plan: &Plan) -> u64 {
+    pub fn sets_bytes(&self, plan: &CheckpointPlan) -> u64 {
         let stored = self.stored().filter(|(slot, ..)| !plan.anew[*slot]);
         let sets: u64 = stored.map(|(_, image, _)| LiveSets::bytes_of(image.bytes)).sum();
         sets + LiveSets::places_bytes(self.slots.len() as u32)
@@ -284,7 +291,7 @@ impl HeapFiles {
 
     /// Memory that reading the lists of what has died takes, of a checkpoint that does as planned; see
     /// [`Liveness`](alluvium_pagestore::Liveness).
-    pub fn reading_bytes(&self, plan: &Plan) -> u64 {
+    pub fn reading_bytes(&self, plan: &CheckpointPlan) -> u64 {
         if plan.makes_sets || plan.is_full {
             return 0;
         }
@@ -295,7 +302,7 @@ impl HeapFiles {
 
     /// A checkpoint does as planned: what has died before the barrier, and room to note as many more as it may write;
     /// `None` if there is none, and then nothing has changed.
-    pub fn follow(&mut self, plan: &Plan) -> Option<DeadPlaces> {
+    pub fn follow(&mut self, plan: &CheckpointPlan) -> Option<DeadPlaces> {
         let noted = plan.outdated;
         // What a checkpoint that was given up has left may have room enough.
         let lacking = if (self.dead.list().room() as u64) < noted { noted } else { 0 };
@@ -304,7 +311,7 @@ impl HeapFiles {
         places.append(room);
         self.epoch += 1;
         for (slot, anew) in self.slots.iter_mut().zip(&plan.anew) {
-            if let Slot::Stored(Stored { goes, .. }) = slot {
+            if let SegmentSlot::Stored(ConfirmedSegment { goes, .. }) = slot {
                 *goes |= *anew;
             }
         }
@@ -314,12 +321,13 @@ impl HeapFiles {
     /// A checkpoint has a newer record than that at a place, or keeps it to write it. Says whether there was room to
     /// note it; if not, the next checkpoint is full.
     #[inline]
-    pub fn outdate(&mut self, place: Place, dead: &mut DeadPlaces) -> bool {
-        let Some(Slot::Stored(Stored { counts, goes, .. })) = self.slots.get_mut(place.slot())
+    pub fn outdate(&mut self, place: RecordPosition, dead: &mut DeadPlaces) -> bool {
+        let Some(SegmentSlot::Stored(ConfirmedSegment { counts, goes, .. })) =
+            self.slots.get_mut(place.slot())
         else {
             return true;
         };
-        if place == Place::NONE {
+        if place == RecordPosition::NONE {
             return true;
         }
         counts.died_before(1, 1, self.epoch);
@@ -329,7 +337,7 @@ impl HeapFiles {
     }
 
     /// Records that have died since the last barrier.
-    pub fn dead(&self) -> &DeadList<Place> {
+    pub fn dead(&self) -> &DeadList<RecordPosition> {
         self.dead.list()
     }
 
@@ -338,7 +346,7 @@ impl HeapFiles {
     ///
     /// # Panics
     /// If it does not have as many live records as entries.
-    pub fn name(&self, entries: u64, sealed: &[SegmentInfo], new_slots: &[u32]) -> Named {
+    pub fn name(&self, entries: u64, sealed: &[SegmentInfo], new_slots: &[u32]) -> NamedSegments {
         let mut part = ImagePart::new(RECORDS, Vec::new(), self.lists.clone());
         let mut slots = Vec::new();
         for (slot, stored, live) in self.left() {
@@ -354,13 +362,13 @@ impl HeapFiles {
             slots.push(new_slots.get(nth).map(|slot| *slot as usize));
         }
         assert_eq!(part.live_records(), entries, "every key has one live record");
-        Named { entries, part, slots }
+        NamedSegments { entries, part, slots }
     }
 
     /// Segments that have live records still, the oldest first: of a list the records come in that order.
     fn left(&self) -> impl Iterator<Item = (usize, &SegmentImage, u64)> {
         let before = self.slots.iter().enumerate().filter_map(|(slot, of)| match of {
-            Slot::Stored(Stored { image, counts, .. }) => {
+            SegmentSlot::Stored(ConfirmedSegment { image, counts, .. }) => {
                 Some((slot, image, counts.before(self.epoch).live.into()))
             }
             _ => None,
@@ -383,18 +391,23 @@ impl HeapFiles {
 
     /// Adds to the sets some of the records that have died since the barrier, from a place of their list on and before
     /// another; says at which to go on.
-    pub fn add_dead(&self, sets: &mut LiveSets, from: Nth, to: Nth) -> Nth {
+    pub fn add_dead(
+        &self,
+        sets: &mut LiveSets,
+        from: DeadListPosition,
+        to: DeadListPosition,
+    ) -> DeadListPosition {
         let (some, next) = self.dead.list().some(from, to, ADDED);
         some.iter().for_each(|place| sets.insert_at(*place));
         next
     }
 
     /// By slot, the segments that are named and stored.
-    pub fn by_slot<'n>(&self, named: &'n Named) -> Vec<Option<&'n SegmentImage>> {
+    pub fn by_slot<'n>(&self, named: &'n NamedSegments) -> Vec<Option<&'n SegmentImage>> {
         let mut by_slot = vec![None; self.slots.len()];
         for (slot, segment) in named.slots.iter().zip(&named.part.segments) {
             if let Some(slot) = slot
-                && matches!(self.slots[*slot], Slot::Stored(_))
+                && matches!(self.slots[*slot], SegmentSlot::Stored(_))
             {
                 by_slot[*slot] = Some(segment);
             }
@@ -403,21 +416,21 @@ impl HeapFiles {
     }
 
     /// The checkpoint was confirmed: the next one goes on from it.
-    pub fn confirmed(&mut self, named: Named) {
-        let Named { part, slots, .. } = named;
+    pub fn confirmed(&mut self, named: NamedSegments) {
+        let NamedSegments { part, slots, .. } = named;
         let mut is_named = vec![false; self.slots.len()];
         for (slot, image) in slots.into_iter().zip(part.segments) {
             let slot = slot.expect("nothing is broken");
             let counts = match &self.slots[slot] {
-                Slot::Stored(Stored { counts, .. }) => *counts,
-                Slot::New(died) => Counts::written(image.records, *died, self.epoch),
-                Slot::Free | Slot::Gone => unreachable!("{image:?} has slot {slot}"),
+                SegmentSlot::Stored(ConfirmedSegment { counts, .. }) => *counts,
+                SegmentSlot::New(died) => SegmentCounts::written(image.records, *died, self.epoch),
+                SegmentSlot::Free | SegmentSlot::Gone => unreachable!("{image:?} has slot {slot}"),
             };
-            self.slots[slot] = Slot::Stored(Stored { image, counts, goes: false });
+            self.slots[slot] = SegmentSlot::Stored(ConfirmedSegment { image, counts, goes: false });
             is_named[slot] = true;
         }
         let others = self.slots.iter_mut().zip(is_named).filter(|(_, is_named)| !is_named);
-        others.for_each(|(slot, _)| *slot = Slot::Free);
+        others.for_each(|(slot, _)| *slot = SegmentSlot::Free);
         self.lists = part.deaths;
         self.again = 0;
     }
@@ -427,14 +440,14 @@ impl HeapFiles {
     /// segments and of parts of lists.
     pub fn given_up(&mut self, dead: DeadPlaces, written: u64) {
         self.again += written;
-        let new = self.slots.iter_mut().filter(|slot| matches!(slot, Slot::New(_)));
-        new.for_each(|slot| *slot = Slot::Gone);
+        let new = self.slots.iter_mut().filter(|slot| matches!(slot, SegmentSlot::New(_)));
+        new.for_each(|slot| *slot = SegmentSlot::Gone);
         let since = std::mem::replace(&mut self.dead, dead);
         self.dead.append(since);
     }
 
     /// Parts come back that were lent for a checkpoint that was given up since.
-    pub fn give_back(&mut self, parts: Vec<Vec<Place>>) {
+    pub fn give_back(&mut self, parts: Vec<Vec<RecordPosition>>) {
         self.dead.give_back(parts);
     }
 
@@ -480,7 +493,7 @@ mod tests {
         assert_eq!((plan.records, plan.is_full), (30, false));
         let mut dead = files.follow(&plan).unwrap();
         files.new_slot().unwrap();
-        (1..=30).for_each(|grain| assert!(files.outdate(Place::of(0, grain), &mut dead)));
+        (1..=30).for_each(|grain| assert!(files.outdate(RecordPosition::of(0, grain), &mut dead)));
         files.given_up(dead, 30);
         // Others have changed since.
         assert_eq!(files.plan(1000, 20, SEGMENT_BYTES).records, 50);
@@ -492,14 +505,14 @@ mod tests {
     fn what_dies_after_a_barrier_is_live_in_its_checkpoint_and_dead_in_the_next_one() {
         let mut files = files(100);
         let mut dead = files.follow(&files.plan(100, 10, SEGMENT_BYTES)).unwrap();
-        (1..=10).for_each(|grain| assert!(files.outdate(Place::of(0, grain), &mut dead)));
-        (11..=15).for_each(|grain| files.note_dead(Place::of(0, grain)));
+        (1..=10).for_each(|grain| assert!(files.outdate(RecordPosition::of(0, grain), &mut dead)));
+        (11..=15).for_each(|grain| files.note_dead(RecordPosition::of(0, grain)));
         assert_eq!((files.count_live(&[]), files.live_records()), (90, 85));
         // What has newer records there stays dead: they are written again.
         files.given_up(dead, 10);
         assert_eq!((files.live_records(), files.dead().len()), (85, 15));
         files.follow(&files.plan(95, 0, SEGMENT_BYTES)).unwrap();
-        files.note_dead(Place::of(0, 16));
+        files.note_dead(RecordPosition::of(0, 16));
         assert_eq!((files.count_live(&[]), files.live_records()), (85, 84));
     }
 
@@ -507,22 +520,26 @@ mod tests {
     fn what_died_while_its_segment_was_written_is_dead_in_the_next_checkpoint() {
         let mut files = files(100);
         let mut dead = files.follow(&files.plan(100, 10, SEGMENT_BYTES)).unwrap();
-        (1..=10).for_each(|grain| assert!(files.outdate(Place::of(0, grain), &mut dead)));
+        (1..=10).for_each(|grain| assert!(files.outdate(RecordPosition::of(0, grain), &mut dead)));
         let new = files.new_slot().unwrap();
-        (1..=3).for_each(|grain| files.note_dead(Place::of(new, grain)));
+        (1..=3).for_each(|grain| files.note_dead(RecordPosition::of(new, grain)));
         let mut segments: Vec<_> = files.stored().map(|(_, image, _)| image.clone()).collect();
         segments.push(SegmentImage { id: SegmentId(2), ..segments[0].clone() });
         (segments[0].live_records, segments[1].records, segments[1].live_records) = (90, 10, 10);
         let part = ImagePart::new(RECORDS, segments, Vec::new());
-        files.confirmed(Named { entries: 100, part, slots: vec![Some(0), Some(new as usize)] });
+        files.confirmed(NamedSegments {
+            entries: 100,
+            part,
+            slots: vec![Some(0), Some(new as usize)],
+        });
         assert_eq!((files.live_records(), files.dead().len()), (97, 3));
-        files.note_dead(Place::of(new, 4));
+        files.note_dead(RecordPosition::of(new, 4));
         files.follow(&files.plan(96, 0, SEGMENT_BYTES)).unwrap();
-        files.note_dead(Place::of(new, 5));
+        files.note_dead(RecordPosition::of(new, 5));
         assert_eq!((files.count_live(&[]), files.live_records()), (96, 95));
         // A slot that is not named any more serves again.
         let part = ImagePart::new(RECORDS, Vec::new(), Vec::new());
-        files.confirmed(Named { entries: 0, part, slots: Vec::new() });
+        files.confirmed(NamedSegments { entries: 0, part, slots: Vec::new() });
         assert_eq!((files.new_slot(), files.live_records()), (Some(0), 0));
     }
 

@@ -5,7 +5,7 @@
 
 use alluvium_pagestore::{BlobRef, BlobWriter, Death, LiveSet, Result, SegmentId, SegmentImage};
 
-use crate::heap::place::Place;
+use crate::heap::record_position::RecordPosition;
 use crate::support::prefetch_unsafe::prefetch;
 
 /// Sets of a group of segments.
@@ -119,8 +119,8 @@ impl LiveSets {
 
     /// The same for a place, unless it is none.
     #[inline]
-    pub fn insert_at(&mut self, place: Place) {
-        if place != Place::NONE {
+    pub fn insert_at(&mut self, place: RecordPosition) {
+        if place != RecordPosition::NONE {
             self.insert(place.slot() as u32, place.grain());
         }
     }

@@ -1,15 +1,15 @@
 //! What a checkpoint of heap state names: segments of before, less what is written anew, and its own.
 //!
-//! It is planned at the barrier; what is told of it at the end is in `telling.rs`.
+//! It is planned at the barrier; what is told of it at the end is in `deaths_writer.rs`.
 
 use std::rc::Rc;
 
 use alluvium_pagestore::{Account, Death};
 
 use super::dead::DeadPlaces;
-use super::ledger::{HeapFiles, Plan};
+use super::ledger::{CheckpointPlan, HeapFiles};
 use super::live_sets::LiveSets;
-use crate::heap::place::Place;
+use crate::heap::record_position::RecordPosition;
 use crate::support::booked::Booked;
 
 /// Bytes that are left free beside what is kept.
@@ -50,7 +50,7 @@ impl Naming {
         files: &mut HeapFiles,
         account: &Rc<Account>,
         entries: u64,
-        mut plan: Plan,
+        mut plan: CheckpointPlan,
         (reading_bytes, left_bytes): (u64, u64),
     ) -> (Self, u64) {
         let sets = if plan.makes_sets { files.sets_bytes(&plan) } else { 0 };
@@ -70,7 +70,7 @@ impl Naming {
             }
         };
         let sets = if plan.makes_sets { files.empty_sets(&plan) } else { LiveSets::default() };
-        let Plan { mut anew, records, .. } = plan;
+        let CheckpointPlan { mut anew, records, .. } = plan;
         if !anew.contains(&true) {
             anew = Vec::new();
         }
@@ -80,13 +80,13 @@ impl Naming {
 
     /// Whether a record is in a segment that is written anew.
     #[inline]
-    pub fn is_anew(&self, place: Place) -> bool {
-        place != Place::NONE && self.anew.get(place.slot()) == Some(&true)
+    pub fn is_anew(&self, place: RecordPosition) -> bool {
+        place != RecordPosition::NONE && self.anew.get(place.slot()) == Some(&true)
     }
 
     /// Whether an entry with its record there is to be written.
-    pub fn is_due(&self, place: Place) -> bool {
-        place == Place::NONE || self.is_anew(place)
+    pub fn is_due(&self, place: RecordPosition) -> bool {
+        place == RecordPosition::NONE || self.is_anew(place)
     }
 
     /// What is dead in this checkpoint, for who decides it.

@@ -6,7 +6,7 @@ use alluvium_pagestore::{Error, ErrorKind, Key, PlacedAt, Result, State};
 use super::ledger::HeapFiles;
 use super::naming::Naming;
 use super::writer::BatchWriter;
-use crate::heap::place::Place;
+use crate::heap::record_position::RecordPosition;
 use crate::support::record_type_unsafe::RecordRef;
 
 /// Takes the records of a checkpoint.
@@ -60,18 +60,18 @@ impl Recording<'_> {
     }
 
     /// The place of a record that was written; none if there is no slot for its segment.
-    pub(crate) fn place_of(&mut self, at: PlacedAt) -> Place {
+    pub(crate) fn place_of(&mut self, at: PlacedAt) -> RecordPosition {
         let slots = &mut self.naming.slots;
         while slots.len() <= at.segment as usize {
-            let Some(slot) = self.files.new_slot() else { return Place::NONE };
+            let Some(slot) = self.files.new_slot() else { return RecordPosition::NONE };
             slots.push(slot);
         }
-        Place::of(slots[at.segment as usize], at.grain)
+        RecordPosition::of(slots[at.segment as usize], at.grain)
     }
 
     /// Whether a record is in a segment that is written anew.
     #[inline]
-    pub(crate) fn is_anew(&self, place: Place) -> bool {
+    pub(crate) fn is_anew(&self, place: RecordPosition) -> bool {
         self.naming.is_anew(place)
     }
 
@@ -82,16 +82,21 @@ impl Recording<'_> {
 
     /// Returns whether the checkpoint must [write](Recording::write) an entry at this place.
     /// Otherwise the entry [stays](Recording::keep).
-    pub fn is_due(&self, place: Place) -> bool {
+    pub fn is_due(&self, place: RecordPosition) -> bool {
         self.naming.is_due(place)
     }
 
-    /// Writes an entry whose last record is at `before`. Returns its new place, or [`Place::NONE`]
+    /// Writes an entry whose last record is at `before`. Returns its new place, or [`RecordPosition::NONE`]
     /// if there is no memory to remember it.
     ///
     /// # Errors
     /// Those of encoding and of writing.
-    pub fn write<K: Key, V: State>(&mut self, key: &K, value: &V, before: Place) -> Result<Place> {
+    pub fn write<K: Key, V: State>(
+        &mut self,
+        key: &K,
+        value: &V,
+        before: RecordPosition,
+    ) -> Result<RecordPosition> {
         let at = self.batch().place(key.key_hash(), key, value)?;
         self.count_encoded();
         self.outdate(before)?;
@@ -99,13 +104,13 @@ impl Recording<'_> {
     }
 
     /// Notes that an entry present at the barrier stays at this place.
-    pub fn keep(&mut self, place: Place) {
+    pub fn keep(&mut self, place: RecordPosition) {
         self.naming.sets.insert_at(place);
     }
 
     /// Notes that the entry [written](Recording::write) at this place was removed since the
     /// barrier.
-    pub fn note_dead(&mut self, place: Place) {
+    pub fn note_dead(&mut self, place: RecordPosition) {
         self.files.note_dead(place);
     }
 
@@ -115,7 +120,7 @@ impl Recording<'_> {
     /// # Errors
     /// [`ErrorKind::Overtaken`] if there is no room to note it: the checkpoint is lost, and the next one is full.
     #[inline]
-    pub(crate) fn outdate(&mut self, place: Place) -> Result<()> {
+    pub(crate) fn outdate(&mut self, place: RecordPosition) -> Result<()> {
         if self.files.outdate(place, &mut self.naming.dead) {
             return Ok(());
         }

@@ -2,7 +2,7 @@
 //! `remembered/deciding.rs`. Each checkpoint writes what has come since the last one, and tells
 //! which records have died.
 //!
-//! The state keeps a [place](Place) for each record: where it is, or none. What has a place is on
+//! The state keeps a [place](RecordPosition) for each record: where it is, or none. What has a place is on
 //! storage as it is. So nothing is noted of an entry that comes and goes between two checkpoints,
 //! and of one that goes later that its record is dead. Segments of before are named again (see
 //! [`HeapFiles`]). The state says how to read its next stretch; in which order, and what is kept of
@@ -24,15 +24,15 @@ use alluvium_pagestore::{
 };
 
 pub(crate) use self::deciding::LeftSets;
-use self::deciding::Undecided;
-use super::ledger::{ADDED, HeapFiles, Plan};
+use self::deciding::UndecidedCheckpoint;
+use super::deaths_writer::{DeathsWriter, LentPositions};
+use super::ledger::{ADDED, CheckpointPlan, HeapFiles};
 use super::naming::Naming;
 use super::recording::Recording;
-use super::steps::{Given, Stepped};
-use super::telling::{Lent, Telling};
+use super::steps::{CheckpointSteps, GivenBatches};
 use super::writer::WriterSizes;
 use crate::contract::table::{CheckpointOutcome, StateContext, TableStats};
-use crate::heap::place::Place;
+use crate::heap::record_position::RecordPosition;
 use crate::heap::segment_bytes;
 use crate::restore::full_image::{Images, read_placed, reading_bytes, room_bytes, sizes};
 use crate::support::booked::Booked;
@@ -52,11 +52,11 @@ pub struct Remembered {
     is_on: bool,
     epoch: u32,
     /// The checkpoint being taken.
-    taking: Option<Box<Taking>>,
+    taking: Option<Box<ActiveCheckpoint>>,
     /// The one that was taken and is not decided.
-    undecided: Option<Box<Undecided>>,
+    undecided: Option<Box<UndecidedCheckpoint>>,
     /// Of one that was given up: the helper has the list of what has died.
-    lent: Option<Lent>,
+    lent: Option<LentPositions>,
     /// Booked for the buffers of checkpoints, and of whoever opens the state again.
     room: Booked,
     /// Entries that have changed since the last barrier, at most, of a state that counts them.
@@ -68,24 +68,24 @@ pub struct Remembered {
 
 /// A checkpoint being taken.
 #[derive(Debug)]
-struct Taking {
+struct ActiveCheckpoint {
     /// At the barrier; not known of a state whose entries have several records.
     entries: Option<u64>,
     /// Entries that have changed between the last barrier and this one, of a state that counts
     /// them.
     changed: u64,
-    stepped: Stepped,
+    stepped: CheckpointSteps,
     sizes: WriterSizes,
     /// Whether it is decided what is written: no record has died since the barrier before that.
     is_planned: bool,
     naming: Naming,
     /// All is written.
-    telling: Option<Telling>,
+    telling: Option<DeathsWriter>,
 }
 
 /// Entries of a state that marks which of them have changed since the last barrier.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Marked {
+pub(crate) struct MarkedEntries {
     /// How many have changed.
     pub changed: u64,
     /// Bytes to be left free beside what the checkpoint takes.
@@ -138,13 +138,14 @@ impl Remembered {
         &mut self,
         image: &StateImage,
         blobs: &BlobReader,
-        mut entry: impl FnMut(K, V, Place) -> Result<()>,
+        mut entry: impl FnMut(K, V, RecordPosition) -> Result<()>,
     ) -> Result<()> {
         self.begin_restoring(image);
         let (is_on, mut read) = (self.is_on, 0);
         read_placed(&self.context, image, blobs, |at, key, value| {
             read += 1;
-            let place = if is_on { Place::of(at.segment, at.grain) } else { Place::NONE };
+            let place =
+                if is_on { RecordPosition::of(at.segment, at.grain) } else { RecordPosition::NONE };
             entry(key, value, place)
         })?;
         self.end_restoring(image, read);
@@ -179,21 +180,21 @@ impl Remembered {
     /// running checkpoint has not read and that is [due](Remembered::is_due), call
     /// [`outdate`](Remembered::outdate) instead. Cost: O(1).
     #[inline]
-    pub fn note_dead(&mut self, place: Place) {
-        if place != Place::NONE {
+    pub fn note_dead(&mut self, place: RecordPosition) {
+        if place != RecordPosition::NONE {
             self.files.note_dead(place);
         }
     }
 
     /// Returns whether the running checkpoint must write the entry at this place, which it has not
     /// read. Valid once the checkpoint is [planned](Remembered::plan).
-    pub fn is_due(&self, place: Place) -> bool {
+    pub fn is_due(&self, place: RecordPosition) -> bool {
         self.taking.as_ref().is_some_and(|taking| taking.naming.is_due(place))
     }
 
     /// Notes the removal of an entry that the running checkpoint has yet to write. The state keeps
     /// the entry until then.
-    pub fn outdate(&mut self, place: Place) {
+    pub fn outdate(&mut self, place: RecordPosition) {
         if self.beside().is_some_and(|mut to| to.outdate(place).is_err()) {
             self.lose();
         }
@@ -237,14 +238,14 @@ impl Remembered {
     /// # Errors
     /// As for `begin`.
     pub(crate) fn begin_at(&mut self, entries: Option<u64>, sizes: WriterSizes) -> Result<()> {
-        let stepped = Stepped::with_room(&self.context, self.room.bytes())?;
+        let stepped = CheckpointSteps::with_room(&self.context, self.room.bytes())?;
         drop(self.give_up());
         if self.undecided.take().is_some() {
             // Nobody knows which segments are those of the last checkpoint: those of both stay.
             self.images.decide(CheckpointOutcome::Unknown, None);
             self.files.break_off();
         }
-        self.taking = Some(Box::new(Taking {
+        self.taking = Some(Box::new(ActiveCheckpoint {
             entries,
             changed: std::mem::take(&mut self.changed),
             stepped,
@@ -277,12 +278,12 @@ impl Remembered {
 
     /// [`plan`](Remembered::plan) of a state that marks what has changed. Says how many records are
     /// written at most; `None` if all are, as no place is remembered.
-    pub(crate) fn plan_marked(&mut self, marked: Marked) -> Option<u64> {
+    pub(crate) fn plan_marked(&mut self, marked: MarkedEntries) -> Option<u64> {
         self.plan_begun(Some(marked))
     }
 
     #[cold]
-    fn plan_begun(&mut self, marked: Option<Marked>) -> Option<u64> {
+    fn plan_begun(&mut self, marked: Option<MarkedEntries>) -> Option<u64> {
         self.take_lent();
         let is_first = !self.is_on || self.files.is_broken();
         if is_first {
@@ -290,7 +291,7 @@ impl Remembered {
             self.is_on = true;
         }
         let taking = self.taking.as_mut()?;
-        let Taking { entries, changed, sizes, naming, .. } = &mut **taking;
+        let ActiveCheckpoint { entries, changed, sizes, naming, .. } = &mut **taking;
         let mut records = None;
         if !is_first {
             let (files, account) = (&mut self.files, &self.context.account);
@@ -306,7 +307,7 @@ impl Remembered {
             let mut room = (0, marked.as_ref().map_or(0, |marked| marked.left_bytes));
             if is_new {
                 // What has changed is new: no record dies as a newer one is written.
-                plan = Plan { outdated: 0, ..plan };
+                plan = CheckpointPlan { outdated: 0, ..plan };
                 let reading = reading_bytes(&self.context, segment_bytes);
                 room.0 = reading + files.reading_bytes(&plan);
             }
@@ -347,13 +348,13 @@ impl Remembered {
             for _ in 0..STRETCHES_MAX {
                 if !to.has_room() {
                     to.batch().submit();
-                    return Ok(Given::Some);
+                    return Ok(GivenBatches::Some);
                 }
                 if !read(to)? {
-                    return Ok(Given::All);
+                    return Ok(GivenBatches::All);
                 }
             }
-            Ok(Given::Some)
+            Ok(GivenBatches::Some)
         })
     }
 
@@ -365,13 +366,14 @@ impl Remembered {
     pub(crate) fn step_by_batches(
         &mut self,
         blobs: &BlobWriter,
-        give: impl FnOnce(&mut Recording<'_>) -> Result<Given>,
+        give: impl FnOnce(&mut Recording<'_>) -> Result<GivenBatches>,
     ) -> Result<Option<StateImage>> {
         if self.is_telling()? {
             return self.tell_step(blobs);
         }
         let Self { context, taking, files, epoch, changed, .. } = self;
-        let Taking { stepped, sizes, naming, .. } = &mut **taking.as_mut().expect("it is taken");
+        let ActiveCheckpoint { stepped, sizes, naming, .. } =
+            &mut **taking.as_mut().expect("it is taken");
         let sealed = stepped.step(context, *sizes, |own| {
             give(&mut Recording { own: Some(own), naming, files, epoch: *epoch, changed })
         })?;
@@ -409,7 +411,7 @@ impl Remembered {
     ) -> Result<Option<R>> {
         let Self { taking, files, epoch, changed, .. } = self;
         let Some(taking) = taking else { return Ok(None) };
-        let Taking { stepped, naming, .. } = &mut **taking;
+        let ActiveCheckpoint { stepped, naming, .. } = &mut **taking;
         let to = &mut Recording { own: None, naming, files, epoch: *epoch, changed };
         stepped.read_beside(|| read(to)).map(Some)
     }
@@ -429,7 +431,7 @@ impl Remembered {
 
     /// Whether a checkpoint is being taken whose plan is to write a part of the entries.
     pub(crate) fn is_in_part(&self) -> bool {
-        let is_it = |taking: &Taking| taking.is_planned && !taking.naming.is_first;
+        let is_it = |taking: &ActiveCheckpoint| taking.is_planned && !taking.naming.is_first;
         self.taking.as_ref().is_some_and(|taking| is_it(taking))
     }
 
@@ -440,7 +442,7 @@ impl Remembered {
 
     /// Whether a record is in a segment that the checkpoint being taken writes anew.
     #[inline]
-    pub(crate) fn is_anew(&self, place: Place) -> bool {
+    pub(crate) fn is_anew(&self, place: RecordPosition) -> bool {
         self.taking.as_ref().is_some_and(|taking| taking.naming.is_anew(place))
     }
 
@@ -459,7 +461,7 @@ impl Remembered {
     pub fn read_rest(&mut self, mut read: impl FnMut(&mut Recording<'_>) -> Result<bool>) {
         self.plan();
         let Some(taking) = &mut self.taking else { return };
-        let Taking { stepped, sizes, naming, .. } = &mut **taking;
+        let ActiveCheckpoint { stepped, sizes, naming, .. } = &mut **taking;
         let Self { files, epoch, changed, .. } = self;
         stepped.read_rest(&self.context, *sizes, |own| {
             let (naming, files, changed) = (&mut *naming, &mut *files, &mut *changed);
@@ -475,17 +477,17 @@ impl Remembered {
     /// All is written.
     fn begin_telling(&mut self, sealed: Vec<SegmentInfo>) {
         let taking = self.taking.as_mut().expect("it is written");
-        let Taking { entries, naming, .. } = &mut **taking;
+        let ActiveCheckpoint { entries, naming, .. } = &mut **taking;
         let count = || self.files.count_live(&sealed);
         let entries = entries.unwrap_or_else(count);
         let named = self.files.name(entries, &sealed, &naming.slots);
-        taking.telling = Some(Telling::new(&self.files, named, sealed));
+        taking.telling = Some(DeathsWriter::new(&self.files, named, sealed));
     }
 
     /// Goes on telling which records of segments of before are live; the image, if all is told.
     fn tell_step(&mut self, blobs: &BlobWriter) -> Result<Option<StateImage>> {
         let taking = self.taking.as_mut().expect("it is told of");
-        let Taking { stepped, naming, telling, .. } = &mut **taking;
+        let ActiveCheckpoint { stepped, naming, telling, .. } = &mut **taking;
         let telling = telling.as_mut().expect("it is told of");
         self.looks += if telling.is_adding(naming) { ADDED as u64 } else { 0 };
         let told = telling.share((&self.context, &self.files), naming, blobs);

@@ -21,7 +21,7 @@ pub(crate) fn overtaken() -> Error {
 
 /// What the helper was given.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Given {
+pub(crate) enum GivenBatches {
     /// A batch, or nothing yet.
     Some,
     /// All batches: there are no more.
@@ -30,7 +30,7 @@ pub(crate) enum Given {
 
 /// The steps of a checkpoint.
 #[derive(Debug)]
-pub(crate) struct Stepped {
+pub(crate) struct CheckpointSteps {
     /// Made when it is needed.
     own: Option<BatchWriter>,
     /// Booked for it, beside what the state has booked: so many bytes.
@@ -43,7 +43,7 @@ pub(crate) struct Stepped {
     is_empty: bool,
 }
 
-impl Stepped {
+impl CheckpointSteps {
     /// Nothing is read yet, of a state that has booked so many bytes for it.
     ///
     /// # Errors
@@ -68,7 +68,7 @@ impl Stepped {
         &mut self,
         context: &StateContext,
         sizes: WriterSizes,
-        give: impl FnOnce(&mut BatchWriter) -> Result<Given>,
+        give: impl FnOnce(&mut BatchWriter) -> Result<GivenBatches>,
     ) -> Result<Option<Vec<SegmentInfo>>> {
         self.check()?;
         if self.is_empty {
@@ -87,7 +87,7 @@ impl Stepped {
         *is_lost = true;
         let given = give(own).map_err(lost_by)?;
         *is_lost = false;
-        if given == Given::All {
+        if given == GivenBatches::All {
             own.submit_end();
             *is_ending = true;
         }

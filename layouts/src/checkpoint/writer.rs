@@ -12,11 +12,11 @@ use std::time::{Duration, Instant};
 
 use alluvium_pagestore::block::AlignedVec;
 use alluvium_pagestore::{
-    Account, Error, ErrorKind, Helper, MemoryKind, PlacedAt, Placing, RECORD_BYTES_MAX, Result,
-    SegmentInfo, SegmentStore, SegmentWriter, State, Trials,
+    Account, Error, ErrorKind, Helper, MemoryKind, PlacedAt, RECORD_BYTES_MAX, RecordPlacing,
+    Result, SegmentInfo, SegmentStore, SegmentWriter, State, Trials,
 };
 
-use super::job::Job;
+use super::job::HelperJob;
 use crate::support::booked::Booked;
 use crate::support::record_type_unsafe::RecordRef;
 
@@ -59,24 +59,24 @@ pub struct BatchWriter {
     booked: Booked,
     sizes: WriterSizes,
     /// `None` while the helper has it, or lost it.
-    writing: Option<Box<Writing>>,
-    job: Option<Job<(Box<Writing>, Result<()>)>>,
+    writing: Option<Box<WriterState>>,
+    job: Option<HelperJob<(Box<WriterState>, Result<()>)>>,
     failed: Option<String>,
 }
 
 /// What goes to the helper and back.
-struct Writing {
+struct WriterState {
     writer: SegmentWriter,
     store: SegmentStore,
-    batch: Batch,
-    placing: Placing,
+    batch: EncodedBatch,
+    placing: RecordPlacing,
     /// Segments that are whole and were not taken.
     sealed: Vec<SegmentInfo>,
 }
 
 /// Records, encoded.
 #[derive(Default)]
-struct Batch {
+struct EncodedBatch {
     records: Vec<InBatch>,
     bytes: Vec<u8>,
     scratch: AlignedVec,
@@ -92,17 +92,17 @@ struct InBatch {
     grain: u32,
 }
 
-impl std::fmt::Debug for Writing {
+impl std::fmt::Debug for WriterState {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Writing({} records)", self.batch.records.len())
+        write!(f, "WriterState({} records)", self.batch.records.len())
     }
 }
 
 /// Encodes a record.
-type Encode<'a> = &'a mut dyn FnMut(&mut Trials, &mut AlignedVec) -> Result<()>;
+type EncodeRecord<'a> = &'a mut dyn FnMut(&mut Trials, &mut AlignedVec) -> Result<()>;
 
 /// What the helper does with what it is given to write.
-type Work = Box<dyn FnOnce(&mut Writing, &WriterSizes) -> Result<()> + Send>;
+type WriterJob = Box<dyn FnOnce(&mut WriterState, &WriterSizes) -> Result<()> + Send>;
 
 impl BatchWriter {
     /// Nothing written yet. `state` is the fingerprint of the state's name.
@@ -114,13 +114,13 @@ impl BatchWriter {
     ) -> Self {
         let (chunk, segment) = (sizes.chunk_bytes, sizes.segment_bytes);
         let writer = SegmentWriter::new(store.clone(), state, chunk, segment);
-        let batch = Batch {
+        let batch = EncodedBatch {
             records: Vec::with_capacity(BATCH_RECORDS),
             bytes: Vec::with_capacity(sizes.batch_bytes),
-            ..Batch::default()
+            ..EncodedBatch::default()
         };
-        let placing = Placing::new(segment, sizes.page_bytes, sizes.page_records);
-        let writing = Box::new(Writing { writer, store, batch, placing, sealed: Vec::new() });
+        let placing = RecordPlacing::new(segment, sizes.page_bytes, sizes.page_records);
+        let writing = Box::new(WriterState { writer, store, batch, placing, sealed: Vec::new() });
         let (writing, job, failed) = (Some(writing), None, None);
         let booked = Booked::none(account, MemoryKind::Buffers);
         Self { helper, booked, sizes, writing, job, failed }
@@ -172,14 +172,14 @@ impl BatchWriter {
         self.booked.reserve_more(more, what)
     }
 
-    fn writing(&mut self) -> &mut Writing {
+    fn writing(&mut self) -> &mut WriterState {
         self.writing.as_mut().expect("it was ready")
     }
 
     /// Whether the batch has room for another record.
     pub fn has_room(&mut self) -> bool {
         let batch_bytes = self.sizes.batch_bytes;
-        let Batch { records, bytes, large, .. } = &self.writing().batch;
+        let EncodedBatch { records, bytes, large, .. } = &self.writing().batch;
         records.len() < BATCH_RECORDS / 2 && bytes.len() < batch_bytes / 4 && large.is_none()
     }
 
@@ -220,13 +220,13 @@ impl BatchWriter {
     }
 
     /// Places a record with this hash, that owns so much heap.
-    fn place_by(&mut self, of: (u64, u64), encode: Encode<'_>) -> Result<PlacedAt> {
+    fn place_by(&mut self, of: (u64, u64), encode: EncodeRecord<'_>) -> Result<PlacedAt> {
         self.check()?;
         let added = self.add(of, encode);
         self.note(added)
     }
 
-    fn add(&mut self, (hash, heap): (u64, u64), encode: Encode<'_>) -> Result<PlacedAt> {
+    fn add(&mut self, (hash, heap): (u64, u64), encode: EncodeRecord<'_>) -> Result<PlacedAt> {
         if self.writing().batch.large.is_some() {
             self.write_and_wait()?;
         }
@@ -239,13 +239,13 @@ impl BatchWriter {
         guarded(|| encode(trials, &mut record))?;
         let (length, most) = (record.len(), self.sizes.batch_bytes);
         check_length(length)?;
-        let Batch { records, bytes, .. } = &self.writing().batch;
+        let EncodedBatch { records, bytes, .. } = &self.writing().batch;
         if records.len() == BATCH_RECORDS || bytes.len() + length > most && !records.is_empty() {
             self.write_and_wait()?;
         }
-        let Writing { batch, placing, .. } = self.writing();
+        let WriterState { batch, placing, .. } = self.writing();
         let at = placing.place(length);
-        let Batch { records, bytes, scratch, large } = batch;
+        let EncodedBatch { records, bytes, scratch, large } = batch;
         let in_batch = InBatch { hash, bytes: length as u32, grain: at.grain };
         if length > most {
             *large = Some(in_batch);
@@ -275,7 +275,7 @@ impl BatchWriter {
     /// # Panics
     /// If it is not [ready](BatchWriter::is_ready).
     pub fn submit(&mut self) {
-        self.hand_over(Box::new(Writing::write));
+        self.hand_over(Box::new(WriterState::write));
     }
 
     /// Has the helper write what was added, and make all of it durable.
@@ -294,16 +294,19 @@ impl BatchWriter {
     ///
     /// # Panics
     /// If it is not [ready](BatchWriter::is_ready), or if records were added and not submitted.
-    pub fn submit_job(&mut self, job: impl FnOnce(&mut Sink<'_>) -> Result<()> + Send + 'static) {
+    pub fn submit_job(
+        &mut self,
+        job: impl FnOnce(&mut RecordSink<'_>) -> Result<()> + Send + 'static,
+    ) {
         assert!(self.writing().batch.records.is_empty(), "what was added comes first");
-        self.hand_over(Box::new(|writing, sizes| job(&mut Sink { writing, sizes })));
+        self.hand_over(Box::new(|writing, sizes| job(&mut RecordSink { writing, sizes })));
     }
 
-    fn hand_over(&mut self, work: Work) {
+    fn hand_over(&mut self, work: WriterJob) {
         let mut writing = self.writing.take().expect("it was ready");
         let sizes = self.sizes;
         // If the owner has given up, what was written goes with the answer.
-        self.job = Some(Job::submit(&self.helper, "a part of a checkpoint", move || {
+        self.job = Some(HelperJob::submit(&self.helper, "a part of a checkpoint", move || {
             let written = guarded(|| work(&mut writing, &sizes));
             (writing, written)
         }));
@@ -311,7 +314,7 @@ impl BatchWriter {
 
     /// Waits a moment for the helper.
     pub fn pause(&mut self) {
-        if !self.helper.drive() && self.job.as_ref().is_some_and(Job::is_empty) {
+        if !self.helper.drive() && self.job.as_ref().is_some_and(HelperJob::is_empty) {
             std::thread::yield_now();
         }
     }
@@ -345,18 +348,18 @@ impl BatchWriter {
 
 /// Where a job of the helper puts its records.
 #[derive(Debug)]
-pub struct Sink<'a> {
-    writing: &'a mut Writing,
+pub struct RecordSink<'a> {
+    writing: &'a mut WriterState,
     sizes: &'a WriterSizes,
 }
 
-impl Sink<'_> {
+impl RecordSink<'_> {
     /// Writes a record, and says where it stands.
     ///
     /// # Errors
     /// Those of encoding and of writing.
     pub fn push(&mut self, hash: u64, record: RecordRef<'_>) -> Result<PlacedAt> {
-        let Writing { writer, batch, placing, .. } = &mut *self.writing;
+        let WriterState { writer, batch, placing, .. } = &mut *self.writing;
         record.encode_to(writer.trials(), &mut batch.scratch)?;
         check_length(batch.scratch.len())?;
         let at = placing.place(batch.scratch.len());
@@ -366,7 +369,7 @@ impl Sink<'_> {
     }
 }
 
-impl Writing {
+impl WriterState {
     fn write(&mut self, sizes: &WriterSizes) -> Result<()> {
         let Self { writer, batch, .. } = self;
         let mut rest = &batch.bytes[..];
@@ -444,7 +447,7 @@ impl Drop for BatchWriter {
     }
 }
 
-impl Drop for Writing {
+impl Drop for WriterState {
     fn drop(&mut self) {
         self.writer.abandon();
         self.sealed.append(&mut self.writer.take_sealed());

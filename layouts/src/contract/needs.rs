@@ -106,11 +106,11 @@ impl MemoryParts {
 pub type ContextOf<'a> = &'a dyn Fn(u64) -> StateContext;
 
 /// What a state takes of the memory of its context, if it can be opened in it; with hot records in memory or not.
-pub(crate) type PartsIn<'a> = &'a mut dyn FnMut(&StateContext, Hot) -> Option<MemoryParts>;
+pub(crate) type PartsIn<'a> = &'a mut dyn FnMut(&StateContext, HotPlacement) -> Option<MemoryParts>;
 
 /// Where hot records are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Hot {
+pub(crate) enum HotPlacement {
     InMemory,
     Anywhere,
 }
@@ -131,8 +131,8 @@ impl MemoryNeeds {
             let parts = parts_in(&context, hot)?;
             Some(MemoryParts { buffers: parts.buffers + own, ..parts })
         };
-        let (smallest, _) = least(&mut |memory| parts_in(memory, Hot::Anywhere))?;
-        let (wanted, parts) = least(&mut |memory| parts_in(memory, Hot::InMemory))?;
+        let (smallest, _) = least(&mut |memory| parts_in(memory, HotPlacement::Anywhere))?;
+        let (wanted, parts) = least(&mut |memory| parts_in(memory, HotPlacement::InMemory))?;
         Some(Self { smallest: smallest.min(wanted), wanted, parts })
     }
 }

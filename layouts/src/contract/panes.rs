@@ -11,8 +11,8 @@ use alluvium_pagestore::{Error, Key, Lookup, Result, Time};
 use crate::contract::by_hash::ByHash;
 use crate::contract::table::{BatchError, Cursor, StateContext};
 use crate::contract::upkeep::Upkeep;
-use crate::heap::entry_part_unsafe::Iter;
-use crate::support::record_type_unsafe::Entry;
+use crate::heap::entry_part_unsafe::EntryIter;
+use crate::support::record_type_unsafe::NativeEntry;
 
 /// Merges the second accumulator into the first, which holds the earlier events. Must be
 /// associative.
@@ -20,31 +20,31 @@ pub type Merge<A> = Rc<dyn Fn(&mut A, &A)>;
 
 /// Keys and what is kept of them, next to each other in a layout's memory.
 #[derive(Debug)]
-pub struct PaneRun<'a, K, A>(Entries<'a, K, A>);
+pub struct PaneRun<'a, K, A>(PaneEntries<'a, K, A>);
 
 #[derive(Debug)]
-enum Entries<'a, K, A> {
+enum PaneEntries<'a, K, A> {
     One(Option<(&'a K, &'a A)>),
-    Table(Iter<'a, Entry<K, A>>),
+    Table(EntryIter<'a, NativeEntry<K, A>>),
 }
 
 impl<'a, K, A> PaneRun<'a, K, A> {
     /// A run of one key.
     pub fn of_one(key: &'a K, acc: &'a A) -> Self {
-        Self(Entries::One(Some((key, acc))))
+        Self(PaneEntries::One(Some((key, acc))))
     }
 
     #[inline]
-    pub(crate) fn of_table(entries: Iter<'a, Entry<K, A>>) -> Self {
-        Self(Entries::Table(entries))
+    pub(crate) fn of_table(entries: EntryIter<'a, NativeEntry<K, A>>) -> Self {
+        Self(PaneEntries::Table(entries))
     }
 
     /// What is left of a run of a table.
     #[inline]
-    pub(crate) fn table_mut(&mut self) -> Option<&mut Iter<'a, Entry<K, A>>> {
+    pub(crate) fn table_mut(&mut self) -> Option<&mut EntryIter<'a, NativeEntry<K, A>>> {
         match &mut self.0 {
-            Entries::Table(entries) => Some(entries),
-            Entries::One(_) => None,
+            PaneEntries::Table(entries) => Some(entries),
+            PaneEntries::One(_) => None,
         }
     }
 }
@@ -55,8 +55,8 @@ impl<'a, K, A> Iterator for PaneRun<'a, K, A> {
     #[inline]
     fn next(&mut self) -> Option<Self::Item> {
         match &mut self.0 {
-            Entries::Table(entries) => entries.next().map(|entry| (&entry.key, &entry.value)),
-            Entries::One(one) => one.take(),
+            PaneEntries::Table(entries) => entries.next().map(|entry| (&entry.key, &entry.value)),
+            PaneEntries::One(one) => one.take(),
         }
     }
 
@@ -64,17 +64,17 @@ impl<'a, K, A> Iterator for PaneRun<'a, K, A> {
     #[inline]
     fn fold<B, F: FnMut(B, Self::Item) -> B>(self, init: B, mut f: F) -> B {
         match self.0 {
-            Entries::Table(entries) => {
+            PaneEntries::Table(entries) => {
                 entries.fold(init, |all, entry| f(all, (&entry.key, &entry.value)))
             }
-            Entries::One(one) => one.into_iter().fold(init, f),
+            PaneEntries::One(one) => one.into_iter().fold(init, f),
         }
     }
 
     fn size_hint(&self) -> (usize, Option<usize>) {
         let len = match &self.0 {
-            Entries::Table(entries) => entries.len(),
-            Entries::One(one) => usize::from(one.is_some()),
+            PaneEntries::Table(entries) => entries.len(),
+            PaneEntries::One(one) => usize::from(one.is_some()),
         };
         (len, Some(len))
     }

@@ -6,8 +6,8 @@
 
 use alluvium_pagestore::{Key, Lookup, Result};
 
-use super::probing_unsafe::Near;
-use super::{HeapTable, Kind, Lent};
+use super::probing_unsafe::SlotHint;
+use super::{HeapKind, HeapTable, LentEntry};
 use crate::contract::table::BatchError;
 
 /// Keys of a group.
@@ -16,30 +16,30 @@ pub(crate) const GROUP: usize = 64;
 pub(crate) const NEAR_BYTES: u64 = 1 << 20;
 
 /// The hashes of a group of keys, and where their entries probably are.
-struct Ahead {
+struct ProbedGroup {
     hashes: [u64; GROUP],
-    near: [Near; GROUP],
+    near: [SlotHint; GROUP],
 }
 
-impl Ahead {
+impl ProbedGroup {
     fn new() -> Self {
-        Self { hashes: [0; GROUP], near: [Near::default(); GROUP] }
+        Self { hashes: [0; GROUP], near: [SlotHint::default(); GROUP] }
     }
 
     /// Of so many keys.
     #[inline]
-    fn of(&self, count: usize) -> impl Iterator<Item = (u64, Near)> {
+    fn of(&self, count: usize) -> impl Iterator<Item = (u64, SlotHint)> {
         self.hashes[..count].iter().copied().zip(self.near[..count].iter().copied())
     }
 }
 
-impl<K: Key, V: 'static, M: Kind<K, V>> HeapTable<K, V, M> {
+impl<K: Key, V: 'static, M: HeapKind<K, V>> HeapTable<K, V, M> {
     /// Looks for the next group of keys, whose entries are brought near; how many they are.
     #[inline]
     fn look_ahead<'a, Q: Lookup<K> + ?Sized + 'a>(
         &self,
         keys: impl Iterator<Item = &'a Q>,
-        ahead: &mut Ahead,
+        ahead: &mut ProbedGroup,
         changes: bool,
     ) -> usize {
         let mut count = 0;
@@ -55,7 +55,7 @@ impl<K: Key, V: 'static, M: Kind<K, V>> HeapTable<K, V, M> {
     }
 
     pub(crate) fn put_all(&mut self, batch: &mut Vec<(K, V)>) -> Result<()> {
-        let (mut rest, mut ahead) = (batch.drain(..), Ahead::new());
+        let (mut rest, mut ahead) = (batch.drain(..), ProbedGroup::new());
         loop {
             let count =
                 self.look_ahead(rest.as_slice().iter().map(|entry| &entry.0), &mut ahead, true);
@@ -80,7 +80,7 @@ impl<K: Key, V: 'static, M: Kind<K, V>> HeapTable<K, V, M> {
         mut init: impl FnMut(&T) -> V,
         mut change: impl FnMut(&T, &mut V),
     ) -> std::result::Result<(), BatchError> {
-        let mut ahead = Ahead::new();
+        let mut ahead = ProbedGroup::new();
         for (nth, items) in batch.chunks(GROUP).enumerate() {
             let count = self.look_ahead(items.iter().map(&key), &mut ahead, true);
             for (i, (item, at)) in items.iter().zip(ahead.of(count)).enumerate() {
@@ -95,7 +95,7 @@ impl<K: Key, V: 'static, M: Kind<K, V>> HeapTable<K, V, M> {
     #[inline]
     fn update_near<Q: Lookup<K> + ?Sized>(
         &mut self,
-        (hash, near): (u64, Near),
+        (hash, near): (u64, SlotHint),
         key: &Q,
         init: impl FnOnce() -> V,
         change: impl FnOnce(&mut V),
@@ -103,7 +103,7 @@ impl<K: Key, V: 'static, M: Kind<K, V>> HeapTable<K, V, M> {
         self.check_writable()?;
         let found = self.core.change_near(hash, near, |known| key.is(known));
         if let Some((entry, account, oversize)) = found {
-            let lent = Lent::<K, V, M>::new(entry, account, oversize)?;
+            let lent = LentEntry::<K, V, M>::new(entry, account, oversize)?;
             change(&mut lent.entry.value);
             return Ok(());
         }
@@ -116,7 +116,7 @@ impl<K: Key, V: 'static, M: Kind<K, V>> HeapTable<K, V, M> {
         key: impl Fn(&T) -> &Q,
         mut read: impl FnMut(&T, Option<&V>),
     ) {
-        let mut ahead = Ahead::new();
+        let mut ahead = ProbedGroup::new();
         for items in batch.chunks(GROUP) {
             let count = self.look_ahead(items.iter().map(&key), &mut ahead, false);
             for (item, (hash, near)) in items.iter().zip(ahead.of(count)) {

@@ -14,8 +14,8 @@ use std::rc::Rc;
 use alluvium_pagestore::mailbox::{Mailbox, mailbox};
 use alluvium_pagestore::{Account, Error, ErrorKind, Result};
 
-use super::records_unsafe::Records;
-use crate::checkpoint::{BatchWriter, FREE_BYTES, Sink};
+use super::records_unsafe::RecordCopies;
+use crate::checkpoint::{BatchWriter, FREE_BYTES, RecordSink};
 use crate::support::booked::Booked;
 use crate::support::record_type_unsafe::{RecordRef, RecordType};
 
@@ -30,16 +30,16 @@ const FREE_SHARE: u64 = 16;
 
 /// All of a checkpoint.
 #[derive(Debug)]
-pub(super) struct Copies {
+pub(super) struct CheckpointCopies {
     record_type: &'static RecordType,
     /// Entries of a chunk.
     chunk: usize,
-    filling: Option<Records>,
+    filling: Option<RecordCopies>,
     /// To be written, in order.
-    full: VecDeque<Records>,
-    spare: Vec<Records>,
+    full: VecDeque<RecordCopies>,
+    spare: Vec<RecordCopies>,
     /// The one that the helper has, if it has one to write.
-    answer: Option<Mailbox<Option<Records>>>,
+    answer: Option<Mailbox<Option<RecordCopies>>>,
     /// What is booked for chunks that the helper drops.
     leaving: u64,
     /// Whether memory had no room for another one when it was last asked for.
@@ -52,16 +52,16 @@ pub(super) struct Copies {
 
 /// Entries of a chunk, of so many entries.
 fn chunk_of(record_type: &'static RecordType, account: &Account, all: u64) -> usize {
-    let each = Records::memory_bytes(record_type, 1) as u64;
+    let each = RecordCopies::memory_bytes(record_type, 1) as u64;
     let entries = account.limit() / CHUNK_SHARE / each;
     entries.min(all).clamp(CHUNK_MIN as u64, CHUNK_MAX as u64) as usize
 }
 
 fn chunk_bytes(record_type: &'static RecordType, entries: usize) -> u64 {
-    (Records::memory_bytes(record_type, entries) + 64) as u64
+    (RecordCopies::memory_bytes(record_type, entries) + 64) as u64
 }
 
-impl Copies {
+impl CheckpointCopies {
     /// What they take at least.
     pub fn least_bytes(record_type: &'static RecordType, account: &Account) -> u64 {
         chunk_bytes(record_type, chunk_of(record_type, account, u64::MAX))
@@ -122,7 +122,7 @@ impl Copies {
         false
     }
 
-    fn new_chunk(&mut self) -> Result<Option<Records>> {
+    fn new_chunk(&mut self) -> Result<Option<RecordCopies>> {
         if let Some(spare) = self.spare.pop() {
             return Ok(Some(spare));
         }
@@ -137,17 +137,17 @@ impl Copies {
                 return Ok(None);
             }
         }
-        Ok(Some(Records::with_capacity(self.record_type, self.chunk)))
+        Ok(Some(RecordCopies::with_capacity(self.record_type, self.chunk)))
     }
 
-    /// Adds a copy of an entry. There is [room](Copies::has_room). Its clone may panic, and then nothing has changed.
+    /// Adds a copy of an entry. There is [room](CheckpointCopies::has_room). Its clone may panic, and then nothing has changed.
     pub fn push(&mut self, hash: u64, record: RecordRef<'_>) {
         let filling = self.filling.as_mut().expect("there is room");
         if filling.len() == filling.capacity() {
             // More entries of a group are to be had than chunks are long.
             let before = filling.capacity();
-            let more = Records::memory_bytes(self.record_type, before + self.chunk)
-                - Records::memory_bytes(self.record_type, before);
+            let more = RecordCopies::memory_bytes(self.record_type, before + self.chunk)
+                - RecordCopies::memory_bytes(self.record_type, before);
             self.booked.charge(more as u64);
             filling.grow(self.chunk);
         }
@@ -180,16 +180,16 @@ impl Copies {
         self.full.is_empty() && self.filling.is_none() && self.answer.is_none()
     }
 
-    /// Whether there are chunks for nothing: the helper is to [have](Copies::submit) them.
+    /// Whether there are chunks for nothing: the helper is to [have](CheckpointCopies::submit) them.
     pub fn has_spare(&self) -> bool {
         !self.spare.is_empty()
     }
 
-    /// The chunk that the helper has written. It is [given back](Copies::give_back).
+    /// The chunk that the helper has written. It is [given back](CheckpointCopies::give_back).
     ///
     /// # Errors
     /// If it was lost.
-    pub fn take_written(&mut self) -> Result<Option<Records>> {
+    pub fn take_written(&mut self) -> Result<Option<RecordCopies>> {
         let Some(answer) = self.answer.take() else { return Ok(None) };
         let lost = |_| Error::new(ErrorKind::Io, "the helper lost a part of a checkpoint");
         let written = answer.try_recv().map_err(lost)?;
@@ -205,14 +205,14 @@ impl Copies {
     }
 
     /// The places of a chunk's records are known.
-    pub fn give_back(&mut self, mut chunk: Records) {
+    pub fn give_back(&mut self, mut chunk: RecordCopies) {
         chunk.clear();
         self.is_full = false;
         self.spare.push(chunk);
     }
 
     /// Has the helper encode and write the next chunk, and drop those that are spare but for one; all if there is none to
-    /// be written. What it had before was [taken](Copies::take_written).
+    /// be written. What it had before was [taken](CheckpointCopies::take_written).
     pub fn submit(&mut self, own: &mut BatchWriter) {
         let kept = self.spare.len().min(usize::from(!self.full.is_empty()));
         let (mut chunk, gone) = (self.full.pop_front(), self.spare.split_off(kept));
@@ -222,7 +222,7 @@ impl Copies {
         self.leaving = gone.iter().map(|chunk| self.bytes_of(chunk.capacity())).sum();
         let (reply, answer) = mailbox();
         self.answer = Some(answer);
-        own.submit_job(move |sink: &mut Sink<'_>| {
+        own.submit_job(move |sink: &mut RecordSink<'_>| {
             drop(gone);
             chunk.iter_mut().try_for_each(|chunk| write_all(chunk, sink))?;
             // If the checkpoint was given up nobody minds the answer.
@@ -233,7 +233,7 @@ impl Copies {
 }
 
 /// Writes a chunk, and notes where its records are.
-fn write_all(chunk: &mut Records, sink: &mut Sink<'_>) -> Result<()> {
+fn write_all(chunk: &mut RecordCopies, sink: &mut RecordSink<'_>) -> Result<()> {
     for nth in 0..chunk.len() {
         let (note, record) = chunk.get(nth);
         let at = sink.push(note.hash, record).map_err(|error| name_large(error, record))?;

@@ -4,19 +4,19 @@ use alluvium_pagestore::{
     BlobWriter, Error, ErrorKind, ImagePart, MemoryKind, PlacedAt, Result, StateImage,
 };
 
-use super::copies::Copies;
+use super::copies::CheckpointCopies;
 use super::group_unsafe::BLOCK_ENTRIES_MAX;
 use super::growing_unsafe::EXPECTED_BLOCKS_MAX;
-use super::raw_table_unsafe::{RawTable, Spot};
-use super::reading::Reading;
-use super::walk::Walk;
+use super::raw_table_unsafe::{EntryPosition, RawTable};
+use super::reading::TableReading;
+use super::walk::TableWalk;
 use crate::checkpoint::{Remembered, WriterSizes, at_once};
 use crate::contract::expiry::ExpiryPass;
 use crate::contract::table::{CheckpointOutcome, Cursor, StateContext, TableStats};
 use crate::contract::upkeep::Upkeep;
 use crate::heap::hash_range::HashRange;
 use crate::heap::lent::check_not_overdrawn;
-use crate::heap::place::Place;
+use crate::heap::record_position::RecordPosition;
 use crate::restore::full_image::{kept_free, sizes_of};
 use crate::restore::left_runs::LeftRuns;
 use crate::support::first_panic::FirstPanic;
@@ -45,11 +45,11 @@ pub(crate) struct HeapCore {
     /// So many keys are to come into the empty table.
     pub(super) expected: u64,
     /// The checkpoint being taken.
-    pub(super) capture: Option<Box<Reading>>,
+    pub(super) reading: Option<Box<TableReading>>,
     /// Whether changes concern it, at most.
     pub(super) reads: bool,
     /// What checkpoints that were given up have left: goes a part at a time.
-    pub(super) left_over: Vec<Reading>,
+    pub(super) left_over: Vec<TableReading>,
     /// What checkpoints have.
     pub(super) remembered: Remembered,
     left_runs: LeftRuns,
@@ -84,7 +84,7 @@ impl HeapCore {
             context,
             durability,
             expected: 0,
-            capture: None,
+            reading: None,
             reads: false,
             left_over: Vec::new(),
             codec_calls: 0,
@@ -143,7 +143,7 @@ impl HeapCore {
         let sizes = self.sizes_of(if is_plain { entries } else { u64::MAX });
         let value = if is_plain { 0 } else { self.context.max_value_bytes };
         let copies = match self.is_copied() {
-            true => Copies::least_bytes(record_type, &self.context.account),
+            true => CheckpointCopies::least_bytes(record_type, &self.context.account),
             false => 0,
         };
         kept_free(&self.context, &sizes) + value + copies
@@ -168,11 +168,11 @@ impl HeapCore {
     }
 
     /// The entry that was put last was restored from there. `None` if its key had been put before.
-    pub fn restored(&mut self, spot: Option<Spot>, at: PlacedAt) {
+    pub fn restored(&mut self, spot: Option<EntryPosition>, at: PlacedAt) {
         if let Some(spot) = spot
             && self.table.notes_places()
         {
-            self.table.mark_restored(spot, Place::of(at.segment, at.grain));
+            self.table.mark_restored(spot, RecordPosition::of(at.segment, at.grain));
         }
         self.look_for_lost_places();
     }
@@ -216,7 +216,7 @@ impl HeapCore {
     /// What a write leaves free now: a checkpoint that is being taken has its part of it.
     #[inline]
     pub fn kept(&self) -> u64 {
-        if self.capture.is_some() { 0 } else { self.kept }
+        if self.reading.is_some() { 0 } else { self.kept }
     }
 
     /// Writes are refused while values have outgrown the memory.
@@ -248,7 +248,12 @@ impl HeapCore {
 
     /// Bytes of values of a table that was cleared, which a checkpoint reads still.
     pub(super) fn values_left(&self) -> u64 {
-        self.capture.as_deref().into_iter().chain(&self.left_over).map(Reading::values_left).sum()
+        self.reading
+            .as_deref()
+            .into_iter()
+            .chain(&self.left_over)
+            .map(TableReading::values_left)
+            .sum()
     }
 
     /// Does what takes memory; while there is too little, what checkpoints hold or remember is given up.
@@ -300,7 +305,7 @@ impl HeapCore {
             self.plan_capture();
         }
         let expected = std::mem::take(&mut self.expected);
-        if expected > 0 && self.capture.is_none() {
+        if expected > 0 && self.reading.is_none() {
             self.table.expect(expected, EXPECTED_BLOCKS_MAX);
         }
         self.with_room(&mut |core| {
@@ -328,14 +333,14 @@ impl HeapCore {
     }
 
     /// An entry was removed, whose record was there.
-    pub(super) fn note_dead(&mut self, place: Place) {
-        if place != Place::NONE {
+    pub(super) fn note_dead(&mut self, place: RecordPosition) {
+        if place != RecordPosition::NONE {
             self.remembered.note_dead(place);
         }
     }
 
     /// Removes the entry at a spot, and drops it.
-    pub(super) fn remove_at(&mut self, spot: Spot, hash: u64) {
+    pub(super) fn remove_at(&mut self, spot: EntryPosition, hash: u64) {
         self.note_change(spot);
         let Some(entry) = self.table.entry(spot) else { return };
         let heap = entry.heap_bytes();
@@ -392,7 +397,7 @@ impl HeapCore {
         fuel: usize,
         has_expired: &mut dyn FnMut(RecordRef<'_>) -> bool,
     ) -> u64 {
-        let mut walk = Walk::at(cursor.position, cursor.version, self.table.moved());
+        let mut walk = TableWalk::at(cursor.position, cursor.version, self.table.moved());
         let (mut looked, mut removed) = (0, 0);
         while looked < fuel.max(1) {
             let Some(run) = walk.next(&self.table, EXPIRY_GROUPS) else { break };
@@ -493,7 +498,7 @@ impl Upkeep for HeapCore {
 impl Drop for HeapCore {
     fn drop(&mut self) {
         let mut panic = FirstPanic::default();
-        panic.catch(|| self.capture = None);
+        panic.catch(|| self.reading = None);
         panic.catch(|| self.left_over = Vec::new());
         let account = &self.context.account;
         account.release(MemoryKind::Values, account.used_for(MemoryKind::Values));

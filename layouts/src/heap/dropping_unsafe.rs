@@ -5,7 +5,7 @@
 //! - A block is booked until it is freed.
 //! - A table that is being taken apart has an empty directory: nobody reads or fills it.
 
-use super::group_unsafe::{Block, SLOTS, Shape};
+use super::group_unsafe::{BlockPointer, BlockShape, SLOTS};
 use super::raw_table_unsafe::RawTable;
 use crate::support::first_panic::FirstPanic;
 
@@ -13,7 +13,7 @@ use crate::support::first_panic::FirstPanic;
 // that number, slots below `SLOTS`. No two references to one head are there at once.
 impl RawTable {
     /// Takes the blocks of the last prefix out, which the caller [frees](RawTable::free_chain). `None` in an empty table.
-    pub(super) fn pop_chain(&mut self) -> Option<Block> {
+    pub(super) fn pop_chain(&mut self) -> Option<BlockPointer> {
         let Self { directory, leaving, .. } = self;
         if directory.is_empty() && leaving.is_none() {
             return None;
@@ -30,7 +30,7 @@ impl RawTable {
     }
 
     /// Frees blocks that were taken out, without dropping entries.
-    pub(super) fn free_chain(&mut self, first: Block) {
+    pub(super) fn free_chain(&mut self, first: BlockPointer) {
         self.chain(first).for_each(|block| self.free_block(block, self.block_slots()));
         if self.leaving.as_ref().is_some_and(|leaving| leaving.is_empty()) {
             self.leaving = None;
@@ -64,7 +64,7 @@ impl RawTable {
     }
 
     /// Returns the heap that the entries of a block own, as far as it can be measured.
-    fn heap_of(&self, block: Block, panic: &mut FirstPanic) -> u64 {
+    fn heap_of(&self, block: BlockPointer, panic: &mut FirstPanic) -> u64 {
         let mut heap = 0;
         for slot in self.slots_in(block) {
             // SAFETY: as said above; a slot with a tag has an entry, which nobody changes meanwhile.
@@ -74,7 +74,7 @@ impl RawTable {
         heap
     }
 
-    fn drop_entries(&mut self, block: Block, panic: &mut FirstPanic) {
+    fn drop_entries(&mut self, block: BlockPointer, panic: &mut FirstPanic) {
         if !self.record_type.needs_drop() {
             return;
         }
@@ -88,10 +88,10 @@ impl RawTable {
     }
 
     /// Frees a block of `slots` slots without entries.
-    pub(super) fn free_block(&mut self, block: Block, slots: usize) {
+    pub(super) fn free_block(&mut self, block: BlockPointer, slots: usize) {
         // SAFETY: as said above, and nothing leads to it any more.
         let places = unsafe { block.has_places() };
-        let places = if places { Shape::places_bytes(slots.div_ceil(SLOTS)) } else { 0 };
+        let places = if places { BlockShape::places_bytes(slots.div_ceil(SLOTS)) } else { 0 };
         // SAFETY: as above.
         unsafe { block.free(self.shape) };
         self.book(self.booked - self.shape.block_bytes(slots) - places);

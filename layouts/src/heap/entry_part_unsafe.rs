@@ -9,9 +9,9 @@ use std::iter::FusedIterator;
 use std::marker::PhantomData;
 use std::ptr::NonNull;
 
-use super::entry_table_unsafe::Record;
-use super::group_unsafe::{Block, SLOTS, Shape};
-use super::raw_table_unsafe::{RawTable, Spot};
+use super::entry_table_unsafe::RawEntry;
+use super::group_unsafe::{BlockPointer, BlockShape, SLOTS};
+use super::raw_table_unsafe::{EntryPosition, RawTable};
 use crate::support::first_panic::FirstPanic;
 use crate::support::prefetch_unsafe::prefetch;
 
@@ -21,27 +21,27 @@ const LINE: usize = 64;
 const FETCHED_LINES: usize = 61;
 
 /// A part, or none of an empty table.
-pub(crate) struct Part<'a, T> {
+pub(crate) struct EntryPart<'a, T> {
     table: &'a RawTable,
     index: Option<usize>,
     entries: PhantomData<&'a T>,
 }
 
-impl<T> Clone for Part<'_, T> {
+impl<T> Clone for EntryPart<'_, T> {
     fn clone(&self) -> Self {
         *self
     }
 }
 
-impl<T> Copy for Part<'_, T> {}
+impl<T> Copy for EntryPart<'_, T> {}
 
-impl<T> fmt::Debug for Part<'_, T> {
+impl<T> fmt::Debug for EntryPart<'_, T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Part({} entries)", self.len())
+        write!(f, "EntryPart({} entries)", self.len())
     }
 }
 
-impl<'a, T> Part<'a, T> {
+impl<'a, T> EntryPart<'a, T> {
     /// Of a table of entries `T`.
     pub(super) fn new(table: &'a RawTable, index: Option<usize>) -> Self {
         Self { table, index, entries: PhantomData }
@@ -60,20 +60,20 @@ impl<'a, T> Part<'a, T> {
 
     /// Returns the entry of a slot.
     pub fn get(self, slot: usize) -> Option<&'a T> {
-        let spot = Spot::new(self.index?, slot / SLOTS, slot % SLOTS);
+        let spot = EntryPosition::new(self.index?, slot / SLOTS, slot % SLOTS);
         // SAFETY: as said above; the entry stays while the table is borrowed.
         self.table.entry(spot).map(|record| unsafe { &*record.as_ptr().cast() })
     }
 
     /// Iterates over the entries, in the order of slots.
     #[inline]
-    pub fn iter(self) -> Iter<'a, T> {
-        Iter { slots: Slots::of(self.table, self.index), entries: PhantomData }
+    pub fn iter(self) -> EntryIter<'a, T> {
+        EntryIter { slots: FullSlots::of(self.table, self.index), entries: PhantomData }
     }
 
     /// Returns the index of the part in the directory, and its first block.
     #[inline]
-    pub(super) fn first_block(self) -> Option<(usize, Block)> {
+    pub(super) fn first_block(self) -> Option<(usize, BlockPointer)> {
         self.index.map(|index| (index, self.table.block_at(index)))
     }
 
@@ -90,7 +90,7 @@ impl<'a, T> Part<'a, T> {
     pub(super) fn fetch(self) {
         let Some(index) = self.index else { return };
         let head = self.table.block_at(index).as_ptr();
-        let bytes = self.table.groups() * SLOTS * Slots::<T>::SHAPE.size();
+        let bytes = self.table.groups() * SLOTS * FullSlots::<T>::SHAPE.size();
         let lines = bytes.div_ceil(LINE).min(FETCHED_LINES);
         // Entries are before the head, tags behind it.
         (0..3).for_each(|line| prefetch(head.wrapping_add(line * LINE)));
@@ -98,19 +98,19 @@ impl<'a, T> Part<'a, T> {
     }
 }
 
-impl<'a, T> IntoIterator for Part<'a, T> {
+impl<'a, T> IntoIterator for EntryPart<'a, T> {
     type Item = &'a T;
-    type IntoIter = Iter<'a, T>;
+    type IntoIter = EntryIter<'a, T>;
 
-    fn into_iter(self) -> Iter<'a, T> {
+    fn into_iter(self) -> EntryIter<'a, T> {
         self.iter()
     }
 }
 
 /// The slots of a chain of blocks that have entries.
-struct Slots<T> {
+struct FullSlots<T> {
     /// The block of which slots are left, or the last.
-    block: Option<Block>,
+    block: Option<BlockPointer>,
     groups: usize,
     /// The next group of the block.
     group: usize,
@@ -119,15 +119,15 @@ struct Slots<T> {
     entries: PhantomData<fn() -> T>,
 }
 
-impl<T> Clone for Slots<T> {
+impl<T> Clone for FullSlots<T> {
     #[inline]
     fn clone(&self) -> Self {
         Self { ..*self }
     }
 }
 
-impl<T> Slots<T> {
-    const SHAPE: Shape = Shape::of(Layout::new::<Record<T>>());
+impl<T> FullSlots<T> {
+    const SHAPE: BlockShape = BlockShape::of(Layout::new::<RawEntry<T>>());
 
     #[inline]
     fn of(table: &RawTable, index: Option<usize>) -> Self {
@@ -180,25 +180,25 @@ impl<T> Slots<T> {
 }
 
 /// Iterates over the entries of a part.
-pub(crate) struct Iter<'a, T> {
-    slots: Slots<T>,
+pub(crate) struct EntryIter<'a, T> {
+    slots: FullSlots<T>,
     entries: PhantomData<&'a T>,
 }
 
-impl<T> Clone for Iter<'_, T> {
+impl<T> Clone for EntryIter<'_, T> {
     #[inline]
     fn clone(&self) -> Self {
         Self { slots: self.slots.clone(), entries: PhantomData }
     }
 }
 
-impl<T> fmt::Debug for Iter<'_, T> {
+impl<T> fmt::Debug for EntryIter<'_, T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Iter({} entries)", self.len())
+        write!(f, "EntryIter({} entries)", self.len())
     }
 }
 
-impl<'a, T> Iterator for Iter<'a, T> {
+impl<'a, T> Iterator for EntryIter<'a, T> {
     type Item = &'a T;
 
     #[inline(always)]
@@ -214,19 +214,19 @@ impl<'a, T> Iterator for Iter<'a, T> {
     }
 }
 
-impl<T> ExactSizeIterator for Iter<'_, T> {}
-impl<T> FusedIterator for Iter<'_, T> {}
+impl<T> ExactSizeIterator for EntryIter<'_, T> {}
+impl<T> FusedIterator for EntryIter<'_, T> {}
 
 /// Iterates over the entries of a part, to be changed.
 pub(crate) struct IterMut<'a, T> {
-    slots: Slots<T>,
+    slots: FullSlots<T>,
     entries: PhantomData<&'a mut T>,
 }
 
 impl<'a, T> IterMut<'a, T> {
     /// Of a table of entries `T`.
     pub(super) fn new(table: &'a mut RawTable, index: Option<usize>) -> Self {
-        Self { slots: Slots::of(table, index), entries: PhantomData }
+        Self { slots: FullSlots::of(table, index), entries: PhantomData }
     }
 }
 
@@ -242,8 +242,8 @@ impl<'a, T> Iterator for IterMut<'a, T> {
 /// A part that was taken out of a table. What nobody takes is dropped with it, and then its memory is given back.
 pub(crate) struct TakenPart<'a, T> {
     table: &'a mut RawTable,
-    first: Block,
-    slots: Slots<T>,
+    first: BlockPointer,
+    slots: FullSlots<T>,
     entries: PhantomData<T>,
 }
 
@@ -252,7 +252,7 @@ impl<'a, T> TakenPart<'a, T> {
     pub(super) fn of(table: &'a mut RawTable) -> Option<Self> {
         let first = table.pop_chain()?;
         let (groups, block) = (table.groups(), Some(first));
-        let slots = Slots { block, groups, group: 0, left: 0, entries: PhantomData };
+        let slots = FullSlots { block, groups, group: 0, left: 0, entries: PhantomData };
         Some(Self { table, first, slots, entries: PhantomData })
     }
 }

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use alluvium_pagestore::{ErrorKind, KeyGroup, KeyHash, hash_word};
 
 use super::*;
-use crate::heap::made::{Made, Wide};
+use crate::heap::made::{NumberedValue, Wide};
 
 /// An entry that has its hash with some others. To compute it may be set to panic.
 struct Item<V> {
@@ -27,7 +27,7 @@ fn hash_of(n: u64) -> u64 {
     hash_word(hash_word(n / ALIKE.get()))
 }
 
-impl<V: 'static> Keyed for Item<V> {
+impl<V: 'static> KeyedEntry for Item<V> {
     fn hash_of_key(&self) -> u64 {
         let after = PANICS_AFTER.get();
         assert!(after > 0, "planned");
@@ -36,16 +36,16 @@ impl<V: 'static> Keyed for Item<V> {
     }
 }
 
-fn item<V: Made>(n: u64) -> Item<V> {
+fn item<V: NumberedValue>(n: u64) -> Item<V> {
     Item { n, value: V::of(n) }
 }
 
-fn table<T: Keyed>(account: &Rc<Account>) -> EntryTable<T> {
+fn table<T: KeyedEntry>(account: &Rc<Account>) -> EntryTable<T> {
     EntryTable::new(account.clone(), HashRange::of(&(0..256), 256))
 }
 
 /// The numbers of all entries, part by part, each entry looked at in all ways.
-fn walked<V: Made>(table: &EntryTable<Item<V>>) -> Vec<u64> {
+fn walked<V: NumberedValue>(table: &EntryTable<Item<V>>) -> Vec<u64> {
     let (mut from, mut all) = (Some(0), Vec::new());
     while let Some(place) = from {
         let (part, next) = table.part_at(place);
@@ -101,7 +101,7 @@ fn entries_of_one_hash_keep_their_order_while_the_table_grows() {
 }
 
 /// Seeded calls against a map.
-fn history<V: Made>(keys: u64, alike: u64, steps: u64) {
+fn history<V: NumberedValue>(keys: u64, alike: u64, steps: u64) {
     ALIKE.set(alike);
     let account = Account::root(1 << 30);
     let mut table = table::<Item<V>>(&account);
@@ -158,7 +158,11 @@ fn history<V: Made>(keys: u64, alike: u64, steps: u64) {
 }
 
 /// Freezes a table, reads it in another thread, and takes another one of the same numbers apart.
-fn taken_apart<V: Made>(mut table: EntryTable<Item<V>>, account: &Rc<Account>, numbers: Vec<u64>) {
+fn taken_apart<V: NumberedValue>(
+    mut table: EntryTable<Item<V>>,
+    account: &Rc<Account>,
+    numbers: Vec<u64>,
+) {
     let (alike, booked) = (ALIKE.get(), table.memory_bytes());
     let frozen = table.freeze();
     assert_eq!((table.len(), table.memory_bytes(), account.used()), (0, 0, booked));
@@ -209,7 +213,7 @@ fn entries_of_any_type_answer_like_a_map() {
 /// An entry without size.
 struct Nothing;
 
-impl Keyed for Nothing {
+impl KeyedEntry for Nothing {
     fn hash_of_key(&self) -> u64 {
         7
     }
@@ -411,7 +415,7 @@ fn a_hash_that_panics_leaves_the_table_as_it_was() {
 /// Panics when it is dropped, at times; counts drops.
 struct Bomb(u64, Rc<Cell<u64>>);
 
-impl Keyed for Bomb {
+impl KeyedEntry for Bomb {
     fn hash_of_key(&self) -> u64 {
         hash_word(self.0)
     }

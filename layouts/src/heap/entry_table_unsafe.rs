@@ -18,23 +18,23 @@ use std::rc::Rc;
 
 use alluvium_pagestore::{Account, Key, Result};
 
-use super::entry_part_unsafe::{IterMut, Part, TakenPart};
-use super::group_unsafe::{Block, entries_max};
+use super::entry_part_unsafe::{EntryPart, IterMut, TakenPart};
+use super::group_unsafe::{BlockPointer, entries_max};
 use super::hash_range::HashRange;
 use super::raw_table_unsafe::RawTable;
-use crate::support::record_type_unsafe::{Entry, RecordType};
+use crate::support::record_type_unsafe::{NativeEntry, RecordType};
 
 /// Groups of a block: a walk reads a block at a time.
 pub(super) const GROUPS_MAX: usize = 8;
 /// Most entries of a part, unless too many hashes agree.
 pub(crate) const PART_ENTRIES_MAX: usize = entries_max(GROUPS_MAX);
 /// An entry that is found by a key inside.
-pub(crate) trait Keyed: 'static {
+pub(crate) trait KeyedEntry: 'static {
     /// Returns the hash of the key.
     fn hash_of_key(&self) -> u64;
 }
 
-impl<K: Key, V: 'static> Keyed for (K, V) {
+impl<K: Key, V: 'static> KeyedEntry for (K, V) {
     #[inline(always)]
     fn hash_of_key(&self) -> u64 {
         self.0.key_hash()
@@ -65,9 +65,9 @@ impl<T> Deref for EntryTable<T> {
 }
 
 /// An entry as a raw table sees it.
-pub(super) type Record<T> = Entry<T, ()>;
+pub(super) type RawEntry<T> = NativeEntry<T, ()>;
 
-impl<T: Keyed> EntryTable<T> {
+impl<T: KeyedEntry> EntryTable<T> {
     /// Makes an empty table, which takes no memory.
     pub fn new(account: Rc<Account>, range: HashRange) -> Self {
         let table = RawTable::new(RecordType::entry::<T>(), account, range);
@@ -122,7 +122,7 @@ impl<T> EntryTable<T> {
     #[inline(always)]
     fn at(&self, hash: u64, mut is: impl FnMut(&T) -> bool) -> Option<NonNull<T>> {
         // SAFETY: as said above; a record has its entry at the front.
-        let found = unsafe { self.table.probe(hash, |record: &Record<T>| is(&record.key)) };
+        let found = unsafe { self.table.probe(hash, |record: &RawEntry<T>| is(&record.key)) };
         found.map(|found| found.entry.cast())
     }
 
@@ -163,12 +163,12 @@ impl<T> EntryTable<T> {
     #[inline(always)]
     fn find_or_add_in(
         &mut self,
-        block: (usize, Block),
+        block: (usize, BlockPointer),
         hash: u64,
         mut is: impl FnMut(&T) -> bool,
         make: impl FnOnce() -> T,
     ) -> Option<&mut T> {
-        let is = |record: &Record<T>| is(&record.key);
+        let is = |record: &RawEntry<T>| is(&record.key);
         // SAFETY: as said above; the block is the one of the hash, and nobody else has a reference to the entry.
         if let Some(found) = unsafe { self.table.probe_in(block, hash, is) } {
             // SAFETY: as above.
@@ -183,7 +183,7 @@ impl<T> EntryTable<T> {
     #[inline(always)]
     fn add_at(
         &mut self,
-        block: Block,
+        block: BlockPointer,
         slot: Option<usize>,
         hash: u64,
         make: impl FnOnce() -> T,
@@ -206,7 +206,7 @@ impl<T> EntryTable<T> {
     pub fn remove(&mut self, hash: u64, mut is: impl FnMut(&T) -> bool) -> Option<T> {
         // SAFETY: as said above; the entry is read at once, and is the table's no more.
         unsafe {
-            let found = self.table.probe(hash, |record: &Record<T>| is(&record.key))?;
+            let found = self.table.probe(hash, |record: &RawEntry<T>| is(&record.key))?;
             let (entry, _) = self.table.remove(found.spot(), hash)?;
             Some(entry.cast::<T>().read())
         }
@@ -228,9 +228,9 @@ impl<T> EntryTable<T> {
 
     /// Returns the part at `place`, and where the next one begins: `None` after the last. A walk begins at 0.
     #[inline]
-    pub fn part_at(&self, place: u64) -> (Part<'_, T>, Option<u64>) {
+    pub fn part_at(&self, place: u64) -> (EntryPart<'_, T>, Option<u64>) {
         let (index, next) = self.table.part_at(place);
-        (Part::new(&self.table, index), next)
+        (EntryPart::new(&self.table, index), next)
     }
 
     /// Returns the entries of the part at `place`, to be changed, and where the next part begins. Their hashes stay the
@@ -247,7 +247,7 @@ impl<T> EntryTable<T> {
     }
 
     /// Iterates over the parts that have any of `places`, in order.
-    pub fn spans(&self, places: RangeInclusive<u64>) -> impl Iterator<Item = Span<'_, T>> {
+    pub fn spans(&self, places: RangeInclusive<u64>) -> impl Iterator<Item = PartSpan<'_, T>> {
         let (first, last) = places.into_inner();
         let mut next = Some(first);
         std::iter::from_fn(move || {
@@ -255,7 +255,7 @@ impl<T> EntryTable<T> {
             let (part, end) = self.part_at(place);
             next = end;
             let (first, last) = part.places(place)?;
-            Some(Span { part, first, last })
+            Some(PartSpan { part, first, last })
         })
     }
 
@@ -284,8 +284,8 @@ impl<T> EntryTable<T> {
 
 /// A part, and the first and the last of its places.
 #[derive(Debug)]
-pub(crate) struct Span<'a, T> {
-    pub part: Part<'a, T>,
+pub(crate) struct PartSpan<'a, T> {
+    pub part: EntryPart<'a, T>,
     pub first: u64,
     pub last: u64,
 }
@@ -294,7 +294,7 @@ pub(crate) struct Span<'a, T> {
 pub(crate) struct PartMut<'a, T> {
     table: &'a mut EntryTable<T>,
     /// Index in the directory, and the first block there.
-    block: (usize, Block),
+    block: (usize, BlockPointer),
     first: u64,
     last: u64,
 }
@@ -311,7 +311,7 @@ impl<T> PartMut<'_, T> {
     #[inline(always)]
     pub fn find_mut(&mut self, hash: u64, mut is: impl FnMut(&T) -> bool) -> Option<&mut T> {
         debug_assert!(self.has(hash), "a hash of another part");
-        let is = |record: &Record<T>| is(&record.key);
+        let is = |record: &RawEntry<T>| is(&record.key);
         // SAFETY: the table is one of entries `T`, as said above, and the block is there, as no block is made meanwhile.
         // Nobody else has a reference to the entry.
         unsafe {

@@ -51,7 +51,7 @@ pub(super) const fn entries_max_of(slots: usize) -> usize {
 
 /// Sizes of a block for entries of some layout.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Shape {
+pub(super) struct BlockShape {
     /// Alignment of a block.
     align: u32,
     /// Size of an entry.
@@ -60,7 +60,7 @@ pub(super) struct Shape {
     groups_max: u32,
 }
 
-impl Shape {
+impl BlockShape {
     pub const fn of(entry: Layout) -> Self {
         let align = if entry.align() > TAGS { entry.align() } else { TAGS };
         let mut groups_max = GROUPS_MAX;
@@ -125,7 +125,7 @@ fn bits_at(slots: usize) -> usize {
 #[repr(C)]
 pub(super) struct BlockHead {
     /// The next block of a chain, for entries whose hashes agree in too many bits.
-    pub next: Option<Block>,
+    pub next: Option<BlockPointer>,
     /// Places of records, by slot.
     places: Option<NonNull<u32>>,
     /// Groups that may have a bit set.
@@ -178,9 +178,9 @@ pub(super) fn tag_of(hash: u64) -> u8 {
 
 /// The tags of a window.
 #[derive(Clone, Copy)]
-pub(super) struct Window([u8; SLOTS]);
+pub(super) struct TagWindow([u8; SLOTS]);
 
-impl Window {
+impl TagWindow {
     /// Returns the slots that have `tag`, as bits from the start of the window.
     #[inline(always)]
     #[cfg(target_arch = "x86_64")]
@@ -220,16 +220,16 @@ impl Window {
 /// A pointer to a block. The table owns the block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(transparent)]
-pub(super) struct Block(NonNull<u8>);
+pub(super) struct BlockPointer(NonNull<u8>);
 
 /// Access to a block.
 ///
 /// # Safety
 /// The caller of a method promises that the block was made with this shape and not freed, that nobody else holds a
 /// reference into it, and that `group` and `slot` are below the block's numbers of groups and slots.
-impl Block {
+impl BlockPointer {
     /// Allocates an empty block of whole groups, or of fewer slots than one.
-    pub fn new(shape: Shape, slots: usize, depth: u32, epoch: u32) -> Self {
+    pub fn new(shape: BlockShape, slots: usize, depth: u32, epoch: u32) -> Self {
         let groups = slots.div_ceil(SLOTS);
         let (layout, entries) = (shape.layout(slots), shape.entries_bytes(slots));
         // SAFETY: it has a size, as a head has one.
@@ -287,9 +287,9 @@ impl Block {
     /// Returns the window that begins at a slot.
     #[inline(always)]
     // SAFETY: as said above.
-    pub unsafe fn window(self, slot: usize) -> Window {
+    pub unsafe fn window(self, slot: usize) -> TagWindow {
         // SAFETY: 16 more tags are behind the last.
-        Window(unsafe { self.0.add(TAGS + slot).cast().read() })
+        TagWindow(unsafe { self.0.add(TAGS + slot).cast().read() })
     }
 
     /// Returns whether a look-up has to go past a window.
@@ -392,14 +392,14 @@ impl Block {
 
     /// Returns the address of a slot, to be prefetched. The block may lack it.
     #[inline(always)]
-    pub fn address(self, shape: Shape, slot: usize) -> *const u8 {
+    pub fn address(self, shape: BlockShape, slot: usize) -> *const u8 {
         self.0.as_ptr().wrapping_sub((slot + 1) * shape.size())
     }
 
     /// Returns the memory of a slot that the block has.
     #[inline(always)]
     // SAFETY: as said above.
-    pub unsafe fn entry(self, shape: Shape, slot: usize) -> NonNull<u8> {
+    pub unsafe fn entry(self, shape: BlockShape, slot: usize) -> NonNull<u8> {
         // SAFETY: the slot is within the block, before its head.
         unsafe { self.0.sub((slot + 1) * shape.size()) }
     }
@@ -516,7 +516,7 @@ impl Block {
 
     /// Frees the memory, without dropping entries.
     // SAFETY: as said above, and the block is not used again.
-    pub unsafe fn free(self, shape: Shape) {
+    pub unsafe fn free(self, shape: BlockShape) {
         // SAFETY: as said above; it was made with this layout.
         unsafe {
             self.drop_places();

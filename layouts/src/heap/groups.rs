@@ -9,13 +9,13 @@ use std::slice::from_ref;
 use alluvium_pagestore::{Key, MemoryKind, Result, State};
 
 use super::core::HeapCore;
-use super::{HeapTable, Stored};
+use super::{HeapTable, StoredValues};
 use crate::contract::by_hash::{ByHash, VisitRun};
 use crate::contract::table::Cursor;
 use crate::support::booked::Booked;
 use crate::support::record_type_unsafe::RecordRef;
 
-impl<K: Key, V: State> ByHash<K, V> for HeapTable<K, V, Stored> {
+impl<K: Key, V: State> ByHash<K, V> for HeapTable<K, V, StoredValues> {
     fn is_fast_in_order(&self) -> bool {
         true
     }

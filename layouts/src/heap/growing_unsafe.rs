@@ -8,8 +8,8 @@
 use alluvium_pagestore::{MemoryKind, Result, rounded};
 
 use super::entry_table_unsafe::PART_ENTRIES_MAX;
-use super::group_unsafe::{Block, GROUPS_MAX, SLOTS, SLOTS_MIN, Shape, entries_max};
-use super::raw_table_unsafe::{At, RawTable, slots_of};
+use super::group_unsafe::{BlockPointer, BlockShape, GROUPS_MAX, SLOTS, SLOTS_MIN, entries_max};
+use super::raw_table_unsafe::{BlockSlot, RawTable, slots_of};
 use crate::support::booked::Booked;
 
 /// Most places of the directory per block. Entries whose hashes agree in more bits get chained blocks.
@@ -71,13 +71,14 @@ impl RawTable {
             return 0;
         }
         let Some(first) = self.directory.get(self.index_of(hash)) else {
-            return self.shape.block_bytes(SLOTS_MIN) + rounded(2 * size_of::<Block>()) as u64;
+            return self.shape.block_bytes(SLOTS_MIN)
+                + rounded(2 * size_of::<BlockPointer>()) as u64;
         };
         let slots = (2 * self.block_slots()).min(self.shape.slots_max());
         // SAFETY: as said above.
         let depth = u32::from(unsafe { first.head() }.depth);
         let has_places = self.hanging_places(*first);
-        let places = if has_places { Shape::places_bytes(slots.div_ceil(SLOTS)) } else { 0 };
+        let places = if has_places { BlockShape::places_bytes(slots.div_ceil(SLOTS)) } else { 0 };
         let doubles = self.block_slots() == self.shape.slots_max() && depth == self.depth();
         let directory = if doubles { 2 * size_of_val(&*self.directory) } else { 0 };
         self.shape.block_bytes(slots) + places + rounded(directory) as u64
@@ -123,7 +124,7 @@ impl RawTable {
     fn begin(&mut self, slots: usize, depth: u32) -> Result<()> {
         // With one bit at least, a shift is less than 64.
         let (places, blocks) = ((1usize << depth).max(2), 1 << depth);
-        let bytes = rounded(places * size_of::<Block>()) as u64;
+        let bytes = rounded(places * size_of::<BlockPointer>()) as u64;
         let block_bytes = self.shape.block_bytes(slots);
         self.account().ensure(blocks as u64 * block_bytes + bytes, "a hash table")?;
         assert!(self.leaving.is_none(), "a table that is being taken apart does not grow");
@@ -140,9 +141,9 @@ impl RawTable {
     }
 
     /// Makes a block, for which there is room.
-    fn new_block(&mut self, depth: u32) -> Block {
+    fn new_block(&mut self, depth: u32) -> BlockPointer {
         let slots = self.block_slots();
-        let block = Block::new(self.shape, slots, depth, self.epoch);
+        let block = BlockPointer::new(self.shape, slots, depth, self.epoch);
         self.book(self.booked + self.shape.block_bytes(slots));
         block
     }
@@ -191,7 +192,8 @@ impl RawTable {
         let (old, slots) = (self.directory[0], self.block_slots());
         // SAFETY: as said above.
         let (has_places, depth) = unsafe { (old.has_places(), old.head().depth.into()) };
-        let places = if has_places { Shape::places_bytes((2 * slots).div_ceil(SLOTS)) } else { 0 };
+        let places =
+            if has_places { BlockShape::places_bytes((2 * slots).div_ceil(SLOTS)) } else { 0 };
         let bytes = self.shape.block_bytes(2 * slots) + places;
         self.account().ensure(bytes, "a hash table")?;
         let hashes = self.hashes_of(old);
@@ -208,7 +210,7 @@ impl RawTable {
     }
 
     /// Returns the hashes of a block's entries.
-    fn hashes_of(&self, block: Block) -> Hashes {
+    fn hashes_of(&self, block: BlockPointer) -> Hashes {
         let mut hashes = [0; GROUPS_MAX * SLOTS];
         for slot in self.slots_in(block) {
             // SAFETY: as said above; a slot with a tag has an entry.
@@ -218,13 +220,13 @@ impl RawTable {
     }
 
     /// Returns whether any block of a chain notes places.
-    fn hanging_places(&self, first: Block) -> bool {
+    fn hanging_places(&self, first: BlockPointer) -> bool {
         // SAFETY: as said above.
         self.chain(first).any(|block| unsafe { block.has_places() })
     }
 
     /// Returns the hashes of the later blocks of a chain, and their booking. Usually there are none.
-    fn hashes_behind(&self, first: Block) -> Result<(Vec<Hashes>, Booked)> {
+    fn hashes_behind(&self, first: BlockPointer) -> Result<(Vec<Hashes>, Booked)> {
         let count = self.chain(first).count() - 1;
         let bytes = rounded(count * size_of::<Hashes>()) as u64;
         let account = self.account().clone();
@@ -239,7 +241,7 @@ impl RawTable {
     /// what was put before its first window, as nothing was free behind it, comes last.
     fn moving_of<'a>(
         &self,
-        block: Block,
+        block: BlockPointer,
         hashes: &'a Hashes,
         moves: &'a dyn Fn(u64) -> bool,
     ) -> impl Iterator<Item = (usize, u64)> + use<'a> {
@@ -295,20 +297,20 @@ impl RawTable {
 
     fn ensure_blocks(&self, blocks: usize, has_places: bool, depth: u32) -> Result<()> {
         let groups = self.groups();
-        let places = if has_places { Shape::places_bytes(groups) } else { 0 };
+        let places = if has_places { BlockShape::places_bytes(groups) } else { 0 };
         let directory = if depth > self.depth() { 2 * self.directory.len() } else { 0 };
         let bytes = blocks as u64 * (self.shape.block_bytes(self.block_slots()) + places)
-            + rounded(directory * size_of::<Block>()) as u64;
+            + rounded(directory * size_of::<BlockPointer>()) as u64;
         self.account().ensure(bytes, "a hash table")
     }
 
     /// Makes a chain of blocks, for which there is room.
-    fn new_blocks(&mut self, blocks: usize, depth: u32, has_places: bool) -> Block {
+    fn new_blocks(&mut self, blocks: usize, depth: u32, has_places: bool) -> BlockPointer {
         let mut next = None;
         for _ in 0..blocks {
             let block = self.new_block(depth);
             if has_places {
-                self.book(self.booked + Shape::places_bytes(self.groups()));
+                self.book(self.booked + BlockShape::places_bytes(self.groups()));
                 // SAFETY: as said above.
                 unsafe { block.make_places() };
             }
@@ -320,7 +322,7 @@ impl RawTable {
     }
 
     /// Sets a longer prefix for a chain of blocks, and frees empty blocks at its end.
-    fn deepen(&mut self, first: Block, depth: u32) {
+    fn deepen(&mut self, first: BlockPointer, depth: u32) {
         let (mut next, mut last_used) = (Some(first), first);
         while let Some(block) = next {
             // SAFETY: as said above.
@@ -353,7 +355,7 @@ impl RawTable {
     }
 
     /// Copies an entry to another chain of blocks, with its bits and place. The caller empties the old slot.
-    fn move_entry(&mut self, from: At, to: Block, hash: u64) {
+    fn move_entry(&mut self, from: BlockSlot, to: BlockPointer, hash: u64) {
         let mark = self.lift(from);
         let (to, _) = self.claim_in(to, hash);
         // SAFETY: as said above; the slots are two, of entries of this size.

@@ -8,23 +8,23 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use alluvium_pagestore::{Account, Key, MemoryKind, Result};
 
-use crate::heap::Kind;
+use crate::heap::HeapKind;
 use crate::support::oversize::Oversize;
-use crate::support::record_type_unsafe::Entry;
+use crate::support::record_type_unsafe::NativeEntry;
 
 /// A value lent to a user's closure; books the change of its heap when dropped, also by a panic, and
 /// tells if it is too large then.
-pub(crate) struct Lent<'a, K: Key, V, M: Kind<K, V>> {
-    pub entry: &'a mut Entry<K, V>,
+pub(crate) struct LentEntry<'a, K: Key, V, M: HeapKind<K, V>> {
+    pub entry: &'a mut NativeEntry<K, V>,
     before: u64,
     account: &'a Account,
     oversize: &'a mut Oversize,
     kind: PhantomData<M>,
 }
 
-impl<'a, K: Key, V, M: Kind<K, V>> Lent<'a, K, V, M> {
+impl<'a, K: Key, V, M: HeapKind<K, V>> LentEntry<'a, K, V, M> {
     pub fn new(
-        entry: &'a mut Entry<K, V>,
+        entry: &'a mut NativeEntry<K, V>,
         account: &'a Account,
         oversize: &'a mut Oversize,
     ) -> Result<Self> {
@@ -37,7 +37,7 @@ impl<'a, K: Key, V, M: Kind<K, V>> Lent<'a, K, V, M> {
 
     /// A value that may be too large already, for a change that takes no heap.
     pub fn new_of_any_size(
-        entry: &'a mut Entry<K, V>,
+        entry: &'a mut NativeEntry<K, V>,
         account: &'a Account,
         oversize: &'a mut Oversize,
     ) -> Self {
@@ -47,7 +47,7 @@ impl<'a, K: Key, V, M: Kind<K, V>> Lent<'a, K, V, M> {
 
     /// The value of a new entry, which was made by a closure too.
     pub fn new_made(
-        entry: &'a mut Entry<K, V>,
+        entry: &'a mut NativeEntry<K, V>,
         account: &'a Account,
         oversize: &'a mut Oversize,
     ) -> Self {
@@ -55,7 +55,7 @@ impl<'a, K: Key, V, M: Kind<K, V>> Lent<'a, K, V, M> {
     }
 }
 
-impl<K: Key, V, M: Kind<K, V>> Changed for Lent<'_, K, V, M> {
+impl<K: Key, V, M: HeapKind<K, V>> ChangedValue for LentEntry<'_, K, V, M> {
     fn measure(&self) -> u64 {
         M::heap_bytes(&self.entry.key, &self.entry.value)
     }
@@ -70,14 +70,14 @@ impl<K: Key, V, M: Kind<K, V>> Changed for Lent<'_, K, V, M> {
     }
 }
 
-impl<K: Key, V, M: Kind<K, V>> Drop for Lent<'_, K, V, M> {
+impl<K: Key, V, M: HeapKind<K, V>> Drop for LentEntry<'_, K, V, M> {
     fn drop(&mut self) {
         book_change(self);
     }
 }
 
 /// A value that a closure has changed.
-pub(crate) trait Changed {
+pub(crate) trait ChangedValue {
     /// Its heap now. Measuring runs user code, which may panic.
     fn measure(&self) -> u64;
     fn book(&mut self, after: u64);
@@ -86,17 +86,17 @@ pub(crate) trait Changed {
 /// Books what is there now. After a measurement that panics there is another one: a value that is there and not
 /// booked would be given back some time.
 #[inline]
-pub(crate) fn book_change(changed: &mut impl Changed) {
-    let measuring = Measuring(changed);
+pub(crate) fn book_change(changed: &mut impl ChangedValue) {
+    let measuring = MeasureOnUnwind(changed);
     let after = measuring.0.measure();
     std::mem::forget(measuring);
     changed.book(after);
 }
 
 /// Measures again when it is dropped, which only a panic does.
-struct Measuring<'a, C: Changed>(&'a mut C);
+struct MeasureOnUnwind<'a, C: ChangedValue>(&'a mut C);
 
-impl<C: Changed> Drop for Measuring<'_, C> {
+impl<C: ChangedValue> Drop for MeasureOnUnwind<'_, C> {
     fn drop(&mut self) {
         let again = || {
             let after = self.0.measure();

@@ -1,7 +1,7 @@
 //! Values of tests of tables: of all sizes and alignments, with and without drop glue.
 
 /// A value made of a number.
-pub(super) trait Made: Clone + Send + Sync + 'static {
+pub(super) trait NumberedValue: Clone + Send + Sync + 'static {
     fn of(n: u64) -> Self;
     fn is(&self, n: u64) -> bool;
 }
@@ -13,7 +13,7 @@ pub(super) struct Wide(u64);
 
 macro_rules! made {
     ($type:ty, $of:expr, $is:expr) => {
-        impl Made for $type {
+        impl NumberedValue for $type {
             fn of(n: u64) -> Self {
                 let of: fn(u64) -> Self = $of;
                 of(n)

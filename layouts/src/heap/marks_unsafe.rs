@@ -12,9 +12,9 @@
 
 use alluvium_pagestore::{Account, MemoryKind};
 
-use super::group_unsafe::{Block, GroupBits, SLOTS, Shape};
-use super::raw_table_unsafe::{At, RawTable, Spot, slots_of};
-use crate::heap::place::Place;
+use super::group_unsafe::{BlockPointer, BlockShape, GroupBits, SLOTS};
+use super::raw_table_unsafe::{BlockSlot, EntryPosition, RawTable, slots_of};
+use crate::heap::record_position::RecordPosition;
 use crate::support::prefetch_unsafe::prefetch;
 
 /// Places are noted if they take at most this part of the free memory.
@@ -22,7 +22,7 @@ pub(super) const BEGIN_SHARE: u64 = 4;
 
 /// Bits and place of an entry that moves.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Mark {
+pub(super) struct EntryMark {
     place: u32,
     changed: bool,
     captured: bool,
@@ -55,7 +55,7 @@ impl RawTable {
 
     /// Brings a block to the last barrier: what changed before it becomes captured.
     #[inline]
-    fn follow(&mut self, block: Block) {
+    fn follow(&mut self, block: BlockPointer) {
         // SAFETY: as said above.
         if unsafe { block.head() }.epoch != self.epoch {
             self.follow_slowly(block);
@@ -63,7 +63,7 @@ impl RawTable {
     }
 
     /// Does so in a block that is behind. Cost: in the number of groups.
-    fn follow_slowly(&mut self, block: Block) {
+    fn follow_slowly(&mut self, block: BlockPointer) {
         let takes_all = self.takes_all;
         // SAFETY: as said above.
         for group in 0..unsafe { block.groups() } {
@@ -89,15 +89,15 @@ impl RawTable {
         1 << (group % 64)
     }
 
-    fn set_dirty(&mut self, block: Block, group: usize) {
+    fn set_dirty(&mut self, block: BlockPointer, group: usize) {
         // SAFETY: as said above.
         unsafe { block.head_mut() }.dirty |= Self::dirty_bit(group);
     }
 
     /// Marks an entry that was added to a slot.
-    pub(super) fn mark_added(&mut self, (block, slot): At) {
+    pub(super) fn mark_added(&mut self, (block, slot): BlockSlot) {
         // SAFETY: as said above. What was there before has no place any more.
-        unsafe { block.set_place(slot, Place::NONE.word()) };
+        unsafe { block.set_place(slot, RecordPosition::NONE.word()) };
         // A block that takes all must not take this one.
         let (group, bit) = group_and_bit(slot);
         self.follow(block);
@@ -113,19 +113,19 @@ impl RawTable {
     }
 
     /// Clears bits and place of a slot whose entry goes. Returns the place.
-    pub(super) fn unmark(&mut self, at: At) -> Place {
+    pub(super) fn unmark(&mut self, at: BlockSlot) -> RecordPosition {
         let mark = self.lift(at);
         self.marked -= u64::from(mark.changed) + u64::from(mark.captured) + u64::from(mark.owed);
-        Place::from_word(mark.place)
+        RecordPosition::from_word(mark.place)
     }
 
     /// Takes bits and place of an entry that moves.
-    pub(super) fn lift(&mut self, (block, slot): At) -> Mark {
+    pub(super) fn lift(&mut self, (block, slot): BlockSlot) -> EntryMark {
         self.follow(block);
         // SAFETY: as said above.
         let place = unsafe {
             let place = block.place(slot);
-            block.set_place(slot, Place::NONE.word());
+            block.set_place(slot, RecordPosition::NONE.word());
             place
         };
         let (group, bit) = group_and_bit(slot);
@@ -135,11 +135,11 @@ impl RawTable {
         head.changed &= !bit;
         head.captured &= !bit;
         head.owed &= !bit;
-        Mark { place, changed, captured, owed }
+        EntryMark { place, changed, captured, owed }
     }
 
     /// Puts bits and place of an entry that has moved to a slot.
-    pub(super) fn put(&mut self, (block, slot): At, mark: Mark) {
+    pub(super) fn put(&mut self, (block, slot): BlockSlot, mark: EntryMark) {
         // The slots of new blocks are of this epoch, and nothing is known of them.
         // SAFETY: as said above.
         unsafe { block.set_place(slot, mark.place) };
@@ -155,14 +155,14 @@ impl RawTable {
     }
 
     /// Returns the slot of a spot that has an entry, after its block was brought to the last barrier.
-    fn followed(&mut self, spot: Spot) -> Option<At> {
+    fn followed(&mut self, spot: EntryPosition) -> Option<BlockSlot> {
         let at = self.occupied(spot)?;
         self.follow(at.0);
         Some(at)
     }
 
     /// Marks an entry as changed since the last barrier. Its checkpoint does not read the entry any more.
-    pub fn mark_changed(&mut self, spot: Spot) {
+    pub fn mark_changed(&mut self, spot: EntryPosition) {
         if let Some((block, slot)) = self.followed(spot) {
             let (group, bit) = group_and_bit(slot);
             let head = self.bits_mut((block, group));
@@ -178,7 +178,7 @@ impl RawTable {
     }
 
     /// Returns whether the checkpoint has to read an entry because of its bit.
-    pub fn is_captured(&mut self, spot: Spot) -> bool {
+    pub fn is_captured(&mut self, spot: EntryPosition) -> bool {
         self.followed(spot).is_some_and(|(block, slot)| {
             let (group, bit) = group_and_bit(slot);
             self.bits_mut((block, group)).captured & bit != 0
@@ -186,7 +186,7 @@ impl RawTable {
     }
 
     /// Notes that the checkpoint has read an entry, and not written it yet.
-    pub fn owe(&mut self, spot: Spot) {
+    pub fn owe(&mut self, spot: EntryPosition) {
         if let Some((block, slot)) = self.followed(spot) {
             let (group, bit) = group_and_bit(slot);
             let head = self.bits_mut((block, group));
@@ -200,7 +200,7 @@ impl RawTable {
     }
 
     /// Notes that the checkpoint has written an entry.
-    pub fn settle(&mut self, spot: Spot) {
+    pub fn settle(&mut self, spot: EntryPosition) {
         if let Some((block, slot)) = self.followed(spot) {
             let (group, bit) = group_and_bit(slot);
             let head = self.bits_mut((block, group));
@@ -212,7 +212,7 @@ impl RawTable {
     }
 
     /// Notes that an entry was restored: its record at `place` is current.
-    pub fn mark_restored(&mut self, spot: Spot, place: Place) {
+    pub fn mark_restored(&mut self, spot: EntryPosition, place: RecordPosition) {
         if let Some(at) = self.followed(spot) {
             self.unmark(at);
             self.set_place(spot, place);
@@ -221,7 +221,7 @@ impl RawTable {
 
     /// Returns the entries of a group that the checkpoint has to read because of their bits.
     pub fn captured(&mut self, index: usize, group: usize) -> u16 {
-        let spot = Spot::new(index, group, 0);
+        let spot = EntryPosition::new(index, group, 0);
         let Some((block, group)) = self.resolve(spot) else { return 0 };
         self.follow(block);
         self.bits_mut((block, group)).captured
@@ -229,9 +229,9 @@ impl RawTable {
 
     /// Returns the slots of a group that have an entry.
     pub fn occupied_slots(&self, index: usize, group: usize) -> u16 {
-        let spot = Spot::new(index, group, 0);
+        let spot = EntryPosition::new(index, group, 0);
         // SAFETY: as said above.
-        let of = |(block, group): (Block, usize)| unsafe { block.occupied(group) };
+        let of = |(block, group): (BlockPointer, usize)| unsafe { block.occupied(group) };
         self.resolve(spot).map_or(0, of)
     }
 
@@ -255,7 +255,9 @@ impl RawTable {
 
     /// Prefetches the entries of a group that a checkpoint is going to read.
     pub fn look_ahead_at_group(&self, index: usize, group: usize, reads_all: bool) {
-        let Some((block, group)) = self.resolve(Spot::new(index, group, 0)) else { return };
+        let Some((block, group)) = self.resolve(EntryPosition::new(index, group, 0)) else {
+            return;
+        };
         // SAFETY: as said above; what is brought near is only looked at by the processor.
         unsafe {
             let bits = block.bits(group);
@@ -269,7 +271,7 @@ impl RawTable {
 
     /// Clears the dirty bit of a group that was read, unless one of its bits is set.
     pub fn clean(&mut self, index: usize, group: usize) {
-        let spot = Spot::new(index, group, 0);
+        let spot = EntryPosition::new(index, group, 0);
         let Some((block, group)) = self.resolve(spot) else { return };
         if !self.bits_mut((block, group)).any() {
             // SAFETY: as said above.
@@ -280,7 +282,7 @@ impl RawTable {
     /// Starts to note places of records; none is known yet. Returns whether there is memory for them.
     pub fn note_places(&mut self) -> bool {
         self.forget_places();
-        let bytes = u64::from(self.blocks) * Shape::places_bytes(self.groups());
+        let bytes = u64::from(self.blocks) * BlockShape::places_bytes(self.groups());
         self.has_places = bytes <= self.account().available() / BEGIN_SHARE;
         self.has_places
     }
@@ -311,7 +313,7 @@ impl RawTable {
                 // SAFETY: as said above.
                 unsafe {
                     if block.has_places() {
-                        freed += Shape::places_bytes(self.groups());
+                        freed += BlockShape::places_bytes(self.groups());
                         block.drop_places();
                     }
                 }
@@ -321,8 +323,8 @@ impl RawTable {
     }
 
     /// Makes places for a block, all of them none. Without the memory, the places of all blocks are lost.
-    pub(super) fn make_places(&mut self, block: Block) {
-        let bytes = Shape::places_bytes(self.groups());
+    pub(super) fn make_places(&mut self, block: BlockPointer) {
+        let bytes = BlockShape::places_bytes(self.groups());
         let has_room = self.account().available() >= bytes;
         if !has_room || !reserve(self.account(), bytes) {
             self.forget_places();
@@ -335,19 +337,19 @@ impl RawTable {
     }
 
     /// Returns the place of an entry's record.
-    pub fn place(&self, spot: Spot) -> Place {
-        let place = |(block, slot): At| {
+    pub fn place(&self, spot: EntryPosition) -> RecordPosition {
+        let place = |(block, slot): BlockSlot| {
             // SAFETY: as said above.
-            Place::from_word(unsafe { block.place(slot) })
+            RecordPosition::from_word(unsafe { block.place(slot) })
         };
-        self.occupied(spot).map_or(Place::NONE, place)
+        self.occupied(spot).map_or(RecordPosition::NONE, place)
     }
 
     /// Notes the place of an entry's record.
-    pub fn set_place(&mut self, spot: Spot, place: Place) {
+    pub fn set_place(&mut self, spot: EntryPosition, place: RecordPosition) {
         let Some((block, slot)) = self.occupied(spot) else { return };
         // SAFETY: as said above.
-        if self.has_places && place != Place::NONE && !unsafe { block.has_places() } {
+        if self.has_places && place != RecordPosition::NONE && !unsafe { block.has_places() } {
             self.make_places(block);
         }
         // SAFETY: as said above.

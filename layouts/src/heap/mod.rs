@@ -1,7 +1,7 @@
 //! Plain heap state: a hash table of native keys and values.
 //!
 //! Only checkpoints are on storage. A checkpoint runs in steps while the table changes
-//! (`heap/capture.rs`), and writes what has changed since the last one. For this the table keeps
+//! (`heap/checkpoint.rs`), and writes what has changed since the last one. For this the table keeps
 //! bits and places beside the entries (`heap/marks_unsafe.rs`) and a list of reused segments
 //! (`checkpoint/ledger.rs`). The table (`heap/raw_table_unsafe.rs`) grows in small steps and is in
 //! the order of hashes, which lets key groups move. It reserves memory before it grows, and the
@@ -11,7 +11,7 @@
 //! `heap/core.rs`, compiled once.
 
 mod batches;
-mod capture;
+mod checkpoint;
 mod copies;
 mod core;
 mod dropping_unsafe;
@@ -29,10 +29,10 @@ mod marks_unsafe;
 mod needs;
 pub(crate) mod panes;
 mod part_hashes;
-pub(crate) mod place;
 pub(crate) mod probing_unsafe;
 pub(crate) mod raw_table_unsafe;
 mod reading;
+pub(crate) mod record_position;
 pub(crate) mod record_table_unsafe;
 mod records_unsafe;
 mod restoring_unsafe;
@@ -51,17 +51,17 @@ use alluvium_pagestore::{
 };
 
 pub(crate) use self::batches::{GROUP, NEAR_BYTES};
-pub(crate) use self::capture::segment_bytes;
+pub(crate) use self::checkpoint::segment_bytes;
 pub(crate) use self::copies::name_large;
 use self::core::{Durability, HeapCore};
-use self::probing_unsafe::Near;
-use self::typed_unsafe::Typed;
+use self::probing_unsafe::SlotHint;
+use self::typed_unsafe::TypedHeap;
 use crate::contract::by_hash::ByHash;
 use crate::contract::expiry::ExpiryPass;
 use crate::contract::table::{BatchError, Cursor, Layout, Peek, StateContext, Table};
 use crate::contract::upkeep::{HasUpkeep, Upkeep};
-use crate::heap::lent::Lent;
-use crate::support::record_type_unsafe::{Entry, RecordType, heap_of};
+use crate::heap::lent::LentEntry;
+use crate::support::record_type_unsafe::{NativeEntry, RecordType, heap_of};
 
 /// Keeps a state in a hash table on the heap.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
@@ -95,7 +95,7 @@ impl Heap {
 pub struct VolatileHeap;
 
 /// How a heap table measures its entries, and whether it can move them.
-pub trait Kind<K, V>: Sized + 'static {
+pub trait HeapKind<K, V>: Sized + 'static {
     /// Heap that a new value from a closure is expected to own, in bytes; kept free before the
     /// call.
     const MADE_BYTES: u64;
@@ -116,13 +116,13 @@ pub trait Kind<K, V>: Sized + 'static {
 
 /// The kind of [`Heap`]: keys and values are measured and stored.
 #[derive(Debug)]
-pub struct Stored;
+pub struct StoredValues;
 
 /// The kind of [`VolatileHeap`]: only keys are measured.
 #[derive(Debug)]
-pub struct Volatile;
+pub struct VolatileValues;
 
-impl<K: Key, V: State> Kind<K, V> for Stored {
+impl<K: Key, V: State> HeapKind<K, V> for StoredValues {
     const MADE_BYTES: u64 = if V::NO_HEAP { 0 } else { rounded(1) as u64 };
     const CAN_GROW: bool = !V::NO_HEAP;
 
@@ -136,7 +136,7 @@ impl<K: Key, V: State> Kind<K, V> for Stored {
     }
 }
 
-impl<K: Key, V: 'static> Kind<K, V> for Volatile {
+impl<K: Key, V: 'static> HeapKind<K, V> for VolatileValues {
     const MADE_BYTES: u64 = 0;
     const CAN_GROW: bool = false;
 
@@ -148,13 +148,13 @@ impl<K: Key, V: 'static> Kind<K, V> for Volatile {
 
 /// An open [`Heap`] or [`VolatileHeap`].
 #[derive(Debug)]
-pub struct HeapTable<K, V, M = Stored> {
-    core: Typed<K, V>,
+pub struct HeapTable<K, V, M = StoredValues> {
+    core: TypedHeap<K, V>,
     kind: PhantomData<M>,
 }
 
 impl<K: Key, V: State> Layout<K, V> for Heap {
-    type Table = HeapTable<K, V, Stored>;
+    type Table = HeapTable<K, V, StoredValues>;
 
     fn name(&self) -> &'static str {
         "heap"
@@ -176,12 +176,12 @@ impl<K: Key, V: State> Layout<K, V> for Heap {
         // One plain entry is next to nothing: it stands beside a state that keeps more.
         let keeps_free = size_of::<K>() > 0 || !V::NO_HEAP;
         let core = HeapCore::open(context, RecordType::of::<K, V>(), keeps_free)?;
-        Ok(HeapTable { core: Typed::new(core), kind: PhantomData })
+        Ok(HeapTable { core: TypedHeap::new(core), kind: PhantomData })
     }
 }
 
 impl<K: Key, V: 'static> Layout<K, V> for VolatileHeap {
-    type Table = HeapTable<K, V, Volatile>;
+    type Table = HeapTable<K, V, VolatileValues>;
 
     fn name(&self) -> &'static str {
         "volatile-heap"
@@ -193,11 +193,11 @@ impl<K: Key, V: 'static> Layout<K, V> for VolatileHeap {
             return Err(Error::new(ErrorKind::Mismatch, message).with("state", &context.name));
         }
         let core = HeapCore::new(context, RecordType::volatile::<K, V>(), Durability::Volatile);
-        Ok(HeapTable { core: Typed::new(core), kind: PhantomData })
+        Ok(HeapTable { core: TypedHeap::new(core), kind: PhantomData })
     }
 }
 
-impl<K: Key, V: 'static, M: Kind<K, V>> HeapTable<K, V, M> {
+impl<K: Key, V: 'static, M: HeapKind<K, V>> HeapTable<K, V, M> {
     /// Writes of values with heap are refused while values have outgrown the memory.
     #[inline]
     fn check_writable(&mut self) -> Result<()> {
@@ -214,7 +214,7 @@ impl<K: Key, V: 'static, M: Kind<K, V>> HeapTable<K, V, M> {
     ) -> Result<R> {
         self.check_writable()?;
         if let Some((entry, account, oversize)) = self.core.change(hash, |known| key.is(known)) {
-            let lent = Lent::<K, V, M>::new(entry, account, oversize)?;
+            let lent = LentEntry::<K, V, M>::new(entry, account, oversize)?;
             return Ok(change(&mut lent.entry.value));
         }
         self.insert_hashed(hash, key.to_owned(), init, change)
@@ -234,8 +234,8 @@ impl<K: Key, V: 'static, M: Kind<K, V>> HeapTable<K, V, M> {
         if !self.core.has_room(hash, heap_bytes) {
             self.core.make_room(hash, heap_bytes)?;
         }
-        let (entry, account, oversize) = self.core.add(hash, Entry { key, value: init() });
-        let lent = Lent::<K, V, M>::new_made(entry, account, oversize);
+        let (entry, account, oversize) = self.core.add(hash, NativeEntry { key, value: init() });
+        let lent = LentEntry::<K, V, M>::new_made(entry, account, oversize);
         Ok(change(&mut lent.entry.value))
     }
 
@@ -243,7 +243,7 @@ impl<K: Key, V: 'static, M: Kind<K, V>> HeapTable<K, V, M> {
     fn put_hashed(
         &mut self,
         hash: u64,
-        near: Option<Near>,
+        near: Option<SlotHint>,
         key: K,
         value: V,
     ) -> std::result::Result<bool, Rejected<(K, V)>> {
@@ -299,12 +299,12 @@ impl<K: Key, V: 'static, M: Kind<K, V>> HeapTable<K, V, M> {
             return Err(Rejected::new(error, (key, value)));
         }
         self.core.context.account.charge(MemoryKind::Values, bytes);
-        self.core.add(hash, Entry { key, value });
+        self.core.add(hash, NativeEntry { key, value });
         Ok(())
     }
 }
 
-impl<K: Key, V: 'static, M: Kind<K, V>> Table<K, V> for HeapTable<K, V, M> {
+impl<K: Key, V: 'static, M: HeapKind<K, V>> Table<K, V> for HeapTable<K, V, M> {
     fn len(&self) -> u64 {
         self.core.table.len()
     }
@@ -341,7 +341,7 @@ impl<K: Key, V: 'static, M: Kind<K, V>> Table<K, V> for HeapTable<K, V, M> {
         self.check_writable()?;
         let found = self.core.change(key.key_hash(), |known| key.is(known));
         let Some((entry, account, oversize)) = found else { return Ok(None) };
-        let lent = Lent::<K, V, M>::new(entry, account, oversize)?;
+        let lent = LentEntry::<K, V, M>::new(entry, account, oversize)?;
         Ok(Some(change(&mut lent.entry.value)))
     }
 
@@ -353,7 +353,7 @@ impl<K: Key, V: 'static, M: Kind<K, V>> Table<K, V> for HeapTable<K, V, M> {
     ) -> Result<Option<R>> {
         let found = self.core.change(key.key_hash(), |known| key.is(known));
         let Some((entry, account, oversize)) = found else { return Ok(None) };
-        let lent = Lent::<K, V, M>::new_of_any_size(entry, account, oversize);
+        let lent = LentEntry::<K, V, M>::new_of_any_size(entry, account, oversize);
         Ok(Some(change(&mut lent.entry.value)))
     }
 

@@ -6,9 +6,11 @@ use alluvium_pagestore::{Key, State, hash_word, rounded};
 
 use super::Heap;
 use super::core::{Durability, HeapCore};
-use super::group_unsafe::{BLOCK_ENTRIES_MAX, Block, SLOTS, SLOTS_MIN, Shape, entries_max_of};
+use super::group_unsafe::{
+    BLOCK_ENTRIES_MAX, BlockPointer, BlockShape, SLOTS, SLOTS_MIN, entries_max_of,
+};
 use super::marks_unsafe::BEGIN_SHARE;
-use crate::contract::needs::{ContextOf, ExpectedKeys, Hot, MemoryNeeds, MemoryParts};
+use crate::contract::needs::{ContextOf, ExpectedKeys, HotPlacement, MemoryNeeds, MemoryParts};
 use crate::support::record_type_unsafe::RecordType;
 
 /// Blocks of as many entries are counted, or of up to twice as many.
@@ -16,7 +18,7 @@ const COUNTED: u64 = 1 << 15;
 
 /// A table of so many entries.
 #[derive(Clone, Copy, Debug)]
-struct Blocks {
+struct TableBlocks {
     blocks: u64,
     /// Slots of each.
     slots: usize,
@@ -41,15 +43,15 @@ fn memory_for(
     context_of: ContextOf<'_>,
 ) -> Option<MemoryNeeds> {
     let all = keys.all();
-    let table = Blocks::of(record_type.layout(), all);
+    let table = TableBlocks::of(record_type.layout(), all);
     // One that is full splits into two.
-    let growth = Shape::of(record_type.layout()).block_bytes(table.slots);
-    let places = table.blocks * Shape::places_bytes(table.slots.div_ceil(SLOTS));
+    let growth = BlockShape::of(record_type.layout()).block_bytes(table.slots);
+    let places = table.blocks * BlockShape::places_bytes(table.slots.div_ceil(SLOTS));
     MemoryNeeds::find(context_of, &mut |context, hot| {
         let core = HeapCore::new(context.clone(), record_type, Durability::Stored);
         let kept = core.kept_for(table.capacity() + BLOCK_ENTRIES_MAX);
         // With places checkpoints write only what has changed: they are taken where so many times that is free.
-        let places = if hot == Hot::InMemory { BEGIN_SHARE * places } else { 0 };
+        let places = if hot == HotPlacement::InMemory { BEGIN_SHARE * places } else { 0 };
         Some(MemoryParts {
             index: table.bytes,
             records: all.saturating_mul(keys.owned_bytes),
@@ -59,17 +61,17 @@ fn memory_for(
     })
 }
 
-impl Blocks {
+impl TableBlocks {
     /// The table of so many entries of evenly spread hashes. Blocks split alike at each doubling of the entries.
     fn of(entry: Layout, entries: u64) -> Self {
-        let shape = Shape::of(entry);
+        let shape = BlockShape::of(entry);
         let full = entries_max_of(shape.slots_max());
         if entries <= full as u64 {
             let mut slots = SLOTS_MIN;
             while entries_max_of(slots) < entries as usize {
                 slots *= 2;
             }
-            let bytes = shape.block_bytes(slots) + rounded(2 * size_of::<Block>()) as u64;
+            let bytes = shape.block_bytes(slots) + rounded(2 * size_of::<BlockPointer>()) as u64;
             return Self { blocks: 1, slots, bytes };
         }
         let halvings = (entries / COUNTED).checked_ilog2().unwrap_or(0);
@@ -77,7 +79,7 @@ impl Blocks {
         hashes.sort_unstable();
         let (blocks, depth) = blocks_of(&hashes, 0, full);
         let bytes = blocks * shape.block_bytes(shape.slots_max());
-        let directory = rounded((1 << depth) * size_of::<Block>()) as u64;
+        let directory = rounded((1 << depth) * size_of::<BlockPointer>()) as u64;
         Self {
             blocks: blocks << halvings,
             slots: shape.slots_max(),

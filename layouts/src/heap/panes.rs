@@ -22,7 +22,7 @@ use alluvium_pagestore::{
     Account, BlobWriter, Key, Lookup, Result, Rewrite, State, StateImage, Time,
 };
 
-use self::keys::{PaneKeys, Placed};
+use self::keys::{PaneKeys, PlacedKey};
 use crate::contract::by_hash::ByHash;
 use crate::contract::panes::{Merge, Panes, PanesLayout};
 use crate::contract::table::{
@@ -221,7 +221,7 @@ impl<K: Key, A: State, T: Table<(Time, K), A>> Panes<K, A> for TablePanes<K, A, 
                     return Ok(());
                 }
             } else {
-                for Placed { place, entry } in keys {
+                for PlacedKey { place, entry } in keys {
                     cursor.position = place;
                     if spent >= fuel.max(1) {
                         return Ok(());

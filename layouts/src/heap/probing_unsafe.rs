@@ -1,19 +1,19 @@
 //! Look-ups in a heap table: typed and inlined as far as the first window of tags, compiled once beyond it.
 //!
 //! A look-up is a load from the directory, a comparison of 16 tags, and one of keys. A batch looks at the tags of its
-//! hashes first and prefetches the entries ([`Near`]), then compares keys.
+//! hashes first and prefetches the entries ([`SlotHint`]), then compares keys.
 
 use std::alloc::Layout;
 use std::ptr::NonNull;
 
-use super::group_unsafe::{Block, SLOTS, Shape, tag_of};
-use super::raw_table_unsafe::{RawTable, Spot, slots_of};
+use super::group_unsafe::{BlockPointer, BlockShape, SLOTS, tag_of};
+use super::raw_table_unsafe::{EntryPosition, RawTable, slots_of};
 use crate::support::prefetch_unsafe::prefetch;
-use crate::support::record_type_unsafe::{Entry, RecordRef};
+use crate::support::record_type_unsafe::{NativeEntry, RecordRef};
 
 /// A native entry, found by a look-up.
-pub(crate) struct Found<K, V> {
-    pub entry: NonNull<Entry<K, V>>,
+pub(crate) struct FoundEntry<K, V> {
+    pub entry: NonNull<NativeEntry<K, V>>,
     slot: FoundSlot,
 }
 
@@ -21,27 +21,27 @@ pub(crate) struct Found<K, V> {
 #[derive(Clone, Copy)]
 struct FoundSlot {
     index: usize,
-    block: Block,
+    block: BlockPointer,
     first: usize,
     slot: usize,
 }
 
 impl FoundSlot {
-    fn spot(self) -> Spot {
-        Spot::new(self.index, self.first + self.slot / SLOTS, self.slot % SLOTS)
+    fn spot(self) -> EntryPosition {
+        EntryPosition::new(self.index, self.first + self.slot / SLOTS, self.slot % SLOTS)
     }
 }
 
-impl<K, V> Found<K, V> {
+impl<K, V> FoundEntry<K, V> {
     #[inline(always)]
-    pub fn spot(&self) -> Spot {
+    pub fn spot(&self) -> EntryPosition {
         self.slot.spot()
     }
 }
 
 /// A hint: the slot that a [look-up ahead](RawTable::look_ahead) has found. May be outdated or wrong.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Near(u16);
+pub(crate) struct SlotHint(u16);
 
 // SAFETY: in all of these, a block was made by this table, with its shape, and `groups()` groups; groups are taken below
 // that number, slots below `SLOTS`.
@@ -55,8 +55,8 @@ impl RawTable {
     pub unsafe fn probe<K, V>(
         &self,
         hash: u64,
-        is: impl FnMut(&Entry<K, V>) -> bool,
-    ) -> Option<Found<K, V>> {
+        is: impl FnMut(&NativeEntry<K, V>) -> bool,
+    ) -> Option<FoundEntry<K, V>> {
         let (index, block) = self.first_block_ahead::<K, V>(hash)?;
         // SAFETY: the block is the one of the hash; the types are the caller's promise.
         unsafe { self.probe_in((index, block), hash, is) }
@@ -70,20 +70,23 @@ impl RawTable {
     // SAFETY: types and block are the caller's promise.
     pub(super) unsafe fn probe_in<K, V>(
         &self,
-        (index, block): (usize, Block),
+        (index, block): (usize, BlockPointer),
         hash: u64,
-        mut is: impl FnMut(&Entry<K, V>) -> bool,
-    ) -> Option<Found<K, V>> {
-        let shape = const { Shape::of(Layout::new::<Entry<K, V>>()) };
+        mut is: impl FnMut(&NativeEntry<K, V>) -> bool,
+    ) -> Option<FoundEntry<K, V>> {
+        let shape = const { BlockShape::of(Layout::new::<NativeEntry<K, V>>()) };
         let window = hash as usize & self.last();
         // SAFETY: as said above; a slot with a tag has an entry of these types.
         unsafe {
             let mut found = block.window(window).matches(tag_of(hash));
             while found != 0 {
                 let slot = (window + found.trailing_zeros() as usize) & self.last();
-                let entry = block.entry(shape, slot).cast::<Entry<K, V>>();
+                let entry = block.entry(shape, slot).cast::<NativeEntry<K, V>>();
                 if is(entry.as_ref()) {
-                    return Some(Found { entry, slot: FoundSlot { index, block, first: 0, slot } });
+                    return Some(FoundEntry {
+                        entry,
+                        slot: FoundSlot { index, block, first: 0, slot },
+                    });
                 }
                 found &= found - 1;
             }
@@ -100,13 +103,13 @@ impl RawTable {
     unsafe fn probe_further<K, V>(
         &self,
         hash: u64,
-        is: &mut impl FnMut(&Entry<K, V>) -> bool,
-    ) -> Option<Found<K, V>> {
+        is: &mut impl FnMut(&NativeEntry<K, V>) -> bool,
+    ) -> Option<FoundEntry<K, V>> {
         // SAFETY: the search gives entries of the table, which are of these types.
-        let slot =
-            self.search(hash, &mut |entry| is(unsafe { entry.cast::<Entry<K, V>>().as_ref() }))?;
+        let slot = self
+            .search(hash, &mut |entry| is(unsafe { entry.cast::<NativeEntry<K, V>>().as_ref() }))?;
         // SAFETY: the slot has an entry.
-        Some(Found { entry: unsafe { slot.block.entry(self.shape, slot.slot) }.cast(), slot })
+        Some(FoundEntry { entry: unsafe { slot.block.entry(self.shape, slot.slot) }.cast(), slot })
     }
 
     /// Finds the first slot with the tag of a hash whose entry `is` it, window by window. Compiled once: a look-up that
@@ -183,7 +186,7 @@ impl RawTable {
     /// The entry was found in this table, and no entry has moved since.
     #[inline(always)]
     // SAFETY: what was found is the caller's promise.
-    pub unsafe fn has_changed<K, V>(&self, found: &Found<K, V>) -> bool {
+    pub unsafe fn has_changed<K, V>(&self, found: &FoundEntry<K, V>) -> bool {
         let FoundSlot { block, slot, .. } = found.slot;
         // SAFETY: the block is where it was.
         unsafe { block.has_changed(self.last() + 1, slot, self.epoch) }
@@ -196,18 +199,24 @@ impl RawTable {
     /// The table is of these types.
     #[inline(always)]
     // SAFETY: the types are the caller's promise.
-    pub unsafe fn look_ahead_native<K, V>(&self, hash: u64, changes: bool) -> Near {
-        self.look_ahead_in(const { Shape::of(Layout::new::<Entry<K, V>>()) }, hash, changes)
+    pub unsafe fn look_ahead_native<K, V>(&self, hash: u64, changes: bool) -> SlotHint {
+        self.look_ahead_in(
+            const { BlockShape::of(Layout::new::<NativeEntry<K, V>>()) },
+            hash,
+            changes,
+        )
     }
 
     /// Does the same in a table of any types, for a change.
-    pub fn look_ahead(&self, hash: u64) -> Near {
+    pub fn look_ahead(&self, hash: u64) -> SlotHint {
         self.look_ahead_in(self.shape, hash, true)
     }
 
     #[inline(always)]
-    fn look_ahead_in(&self, shape: Shape, hash: u64, changes: bool) -> Near {
-        let Some(block) = self.directory.get(self.index_of(hash)) else { return Near::default() };
+    fn look_ahead_in(&self, shape: BlockShape, hash: u64, changes: bool) -> SlotHint {
+        let Some(block) = self.directory.get(self.index_of(hash)) else {
+            return SlotHint::default();
+        };
         let window = hash as usize & self.last();
         // SAFETY: as said above; both callers know the shape.
         unsafe {
@@ -218,7 +227,7 @@ impl RawTable {
                 prefetch(std::ptr::from_ref(block.head()));
                 prefetch(block.bits_at(self.last() + 1, slot / SLOTS).as_ptr());
             }
-            Near(slot as u16)
+            SlotHint(slot as u16)
         }
     }
 
@@ -232,18 +241,21 @@ impl RawTable {
     pub unsafe fn probe_near<K, V>(
         &self,
         hash: u64,
-        near: Near,
-        mut is: impl FnMut(&Entry<K, V>) -> bool,
-    ) -> Option<Found<K, V>> {
-        let shape = const { Shape::of(Layout::new::<Entry<K, V>>()) };
+        near: SlotHint,
+        mut is: impl FnMut(&NativeEntry<K, V>) -> bool,
+    ) -> Option<FoundEntry<K, V>> {
+        let shape = const { BlockShape::of(Layout::new::<NativeEntry<K, V>>()) };
         let index = self.index_of(hash);
         let (block, slot) = (*self.directory.get(index)?, usize::from(near.0) & self.last());
         // SAFETY: as said above; a slot with a tag has an entry of these types, also if others moved since.
         unsafe {
             if block.has_tag(slot, tag_of(hash)) {
-                let entry = block.entry(shape, slot).cast::<Entry<K, V>>();
+                let entry = block.entry(shape, slot).cast::<NativeEntry<K, V>>();
                 if is(entry.as_ref()) {
-                    return Some(Found { entry, slot: FoundSlot { index, block, first: 0, slot } });
+                    return Some(FoundEntry {
+                        entry,
+                        slot: FoundSlot { index, block, first: 0, slot },
+                    });
                 }
             }
             self.probe_further(hash, &mut is)
@@ -256,8 +268,12 @@ impl RawTable {
     /// The table is of these types.
     #[inline(always)]
     // SAFETY: the types are the caller's promise.
-    pub unsafe fn near<K, V>(&self, hash: u64, near: Near) -> Option<NonNull<Entry<K, V>>> {
-        let shape = const { Shape::of(Layout::new::<Entry<K, V>>()) };
+    pub unsafe fn near<K, V>(
+        &self,
+        hash: u64,
+        near: SlotHint,
+    ) -> Option<NonNull<NativeEntry<K, V>>> {
+        let shape = const { BlockShape::of(Layout::new::<NativeEntry<K, V>>()) };
         let block = *self.directory.get(self.index_of(hash))?;
         let slot = usize::from(near.0) & self.last();
         // SAFETY: as said above; a slot with a tag has an entry of these types.
@@ -265,7 +281,11 @@ impl RawTable {
     }
 
     /// Finds the entry with this hash that `is` it.
-    pub fn find(&self, hash: u64, is: &mut dyn FnMut(RecordRef<'_>) -> bool) -> Option<Spot> {
+    pub fn find(
+        &self,
+        hash: u64,
+        is: &mut dyn FnMut(RecordRef<'_>) -> bool,
+    ) -> Option<EntryPosition> {
         let is = &mut |entry: NonNull<u8>| {
             // SAFETY: the search gives entries of the table, which stay while `self` is borrowed.
             is(unsafe { RecordRef::new(self.record_type, entry.as_ptr()) })
@@ -275,10 +295,10 @@ impl RawTable {
 
     /// Does the same, and prefetches the slot where the window of the hash begins, in a table of these types.
     #[inline(always)]
-    pub(super) fn first_block_ahead<K, V>(&self, hash: u64) -> Option<(usize, Block)> {
+    pub(super) fn first_block_ahead<K, V>(&self, hash: u64) -> Option<(usize, BlockPointer)> {
         let (index, block) = self.first_block(hash)?;
         // Most entries are near the start of their window: do not wait for the tags.
-        let shape = const { Shape::of(Layout::new::<Entry<K, V>>()) };
+        let shape = const { BlockShape::of(Layout::new::<NativeEntry<K, V>>()) };
         prefetch(block.address(shape, hash as usize & self.last()));
         Some((index, block))
     }

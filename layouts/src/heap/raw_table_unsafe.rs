@@ -20,34 +20,34 @@ use std::rc::Rc;
 
 use alluvium_pagestore::{Account, MemoryKind};
 
-use super::group_unsafe::{Block, GroupBits, SLOTS, Shape, entries_max_of};
+use super::group_unsafe::{BlockPointer, BlockShape, GroupBits, SLOTS, entries_max_of};
 use crate::heap::hash_range::HashRange;
-use crate::heap::place::Place;
-use crate::support::record_type_unsafe::{Entry, RecordRef, RecordType};
+use crate::heap::record_position::RecordPosition;
+use crate::support::record_type_unsafe::{NativeEntry, RecordRef, RecordType};
 
 /// Position of an entry until entries move: index in the directory, group in its chain of blocks, slot in the group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Spot {
+pub(crate) struct EntryPosition {
     pub(super) index: u32,
     pub(super) group: u32,
     pub(super) slot: u32,
 }
 
-impl Spot {
+impl EntryPosition {
     pub(super) fn new(index: usize, group: usize, slot: usize) -> Self {
         Self { index: index as u32, group: group as u32, slot: slot as u32 }
     }
 }
 
 /// A block, and a slot of it.
-pub(super) type At = (Block, usize);
+pub(super) type BlockSlot = (BlockPointer, usize);
 
 /// The table.
 pub(crate) struct RawTable {
     pub(super) record_type: &'static RecordType,
     /// None of a table that was [detached](RawTable::detach).
     account: Option<Rc<Account>>,
-    pub(super) shape: Shape,
+    pub(super) shape: BlockShape,
     pub(super) range: HashRange,
     /// Bits that the hash, less the lowest of the range, is shifted to give an index of the directory.
     shift: u32,
@@ -55,13 +55,13 @@ pub(crate) struct RawTable {
     last: u32,
     /// Slots that a block has.
     slots: u32,
-    pub(super) directory: Vec<Block>,
+    pub(super) directory: Vec<BlockPointer>,
     /// What is left of the directory of a table that is being taken apart.
     #[expect(
         clippy::box_collection,
         reason = "hardly any table has one, and each has room for it"
     )]
-    pub(super) leaving: Option<Box<Vec<Block>>>,
+    pub(super) leaving: Option<Box<Vec<BlockPointer>>>,
     /// Number of prefixes with blocks.
     pub(super) blocks: u32,
     pub(super) len: u64,
@@ -111,7 +111,7 @@ impl RawTable {
         Self {
             record_type,
             account: None,
-            shape: Shape::of(record_type.layout()),
+            shape: BlockShape::of(record_type.layout()),
             range,
             shift: 0,
             last: 0,
@@ -235,7 +235,7 @@ impl RawTable {
 
     /// Returns the block of a spot and the group in it, whether or not the slot has an entry.
     #[inline]
-    pub(super) fn resolve(&self, spot: Spot) -> Option<(Block, usize)> {
+    pub(super) fn resolve(&self, spot: EntryPosition) -> Option<(BlockPointer, usize)> {
         let mut block = *self.directory.get(spot.index as usize)?;
         let mut group = spot.group as usize;
         while group > self.mask() {
@@ -248,7 +248,7 @@ impl RawTable {
 
     /// Returns the slot of a spot, if it has an entry.
     #[inline]
-    pub(super) fn occupied(&self, spot: Spot) -> Option<At> {
+    pub(super) fn occupied(&self, spot: EntryPosition) -> Option<BlockSlot> {
         let (block, group) = self.resolve(spot)?;
         let slot = group * SLOTS + spot.slot as usize;
         // SAFETY: as said above.
@@ -262,7 +262,7 @@ impl RawTable {
     /// The slot has one, and nobody changes it during `'a`.
     // SAFETY: the slot is the caller's promise.
     #[inline]
-    pub(super) unsafe fn record<'a>(&self, (block, slot): At) -> RecordRef<'a> {
+    pub(super) unsafe fn record<'a>(&self, (block, slot): BlockSlot) -> RecordRef<'a> {
         // SAFETY: as said above.
         unsafe {
             let entry = block.entry(self.shape, slot);
@@ -272,14 +272,14 @@ impl RawTable {
 
     /// Returns the entry at a spot.
     #[inline]
-    pub fn entry(&self, spot: Spot) -> Option<RecordRef<'_>> {
+    pub fn entry(&self, spot: EntryPosition) -> Option<RecordRef<'_>> {
         let at = self.occupied(spot)?;
         // SAFETY: the slot has an entry, and `self` is borrowed.
         Some(unsafe { self.record(at) })
     }
 
     /// Returns the memory of the entry at a spot.
-    pub fn entry_mut(&mut self, spot: Spot) -> Option<NonNull<u8>> {
+    pub fn entry_mut(&mut self, spot: EntryPosition) -> Option<NonNull<u8>> {
         let (block, slot) = self.occupied(spot)?;
         // SAFETY: as said above.
         Some(unsafe { block.entry(self.shape, slot) })
@@ -293,26 +293,26 @@ impl RawTable {
     /// # Panics
     /// Without room.
     // SAFETY: the entry is the caller's promise.
-    pub unsafe fn claim(&mut self, hash: u64) -> (NonNull<u8>, Spot) {
+    pub unsafe fn claim(&mut self, hash: u64) -> (NonNull<u8>, EntryPosition) {
         let index = self.index_of(hash);
         let ((block, slot), first) = self.claim_in(self.directory[index], hash);
         self.len += 1;
         self.mark_added((block, slot));
         // SAFETY: as said above.
         let entry = unsafe { block.entry(self.shape, slot) };
-        (entry, Spot::new(index, first + slot / SLOTS, slot % SLOTS))
+        (entry, EntryPosition::new(index, first + slot / SLOTS, slot % SLOTS))
     }
 
     /// Returns the index of a hash in the directory, and the first block there.
     #[inline(always)]
-    pub(super) fn first_block(&self, hash: u64) -> Option<(usize, Block)> {
+    pub(super) fn first_block(&self, hash: u64) -> Option<(usize, BlockPointer)> {
         let index = self.index_of(hash);
         Some((index, *self.directory.get(index)?))
     }
 
     /// Returns an empty slot of the window of a hash in its first block, if the block has room.
     #[inline(always)]
-    pub(super) fn empty_slot(&self, block: Block, hash: u64) -> Option<usize> {
+    pub(super) fn empty_slot(&self, block: BlockPointer, hash: u64) -> Option<usize> {
         let window = hash as usize & self.last();
         // SAFETY: as said above.
         let (len, empty) = unsafe { (block.head().len, block.window(window).matches(0)) };
@@ -329,10 +329,10 @@ impl RawTable {
     // SAFETY: types, block and slot are the caller's promise.
     pub(super) unsafe fn claim_empty<K, V>(
         &mut self,
-        (block, slot): At,
+        (block, slot): BlockSlot,
         hash: u64,
-    ) -> NonNull<Entry<K, V>> {
-        let shape = const { Shape::of(Layout::new::<Entry<K, V>>()) };
+    ) -> NonNull<NativeEntry<K, V>> {
+        let shape = const { BlockShape::of(Layout::new::<NativeEntry<K, V>>()) };
         self.len += 1;
         // SAFETY: as said above.
         unsafe {
@@ -342,7 +342,7 @@ impl RawTable {
     }
 
     /// Takes a slot in the first block of a chain that has room. Also returns how many groups are before that block.
-    pub(super) fn claim_in(&self, mut block: Block, hash: u64) -> (At, usize) {
+    pub(super) fn claim_in(&self, mut block: BlockPointer, hash: u64) -> (BlockSlot, usize) {
         let mut first = 0;
         // SAFETY: as said above.
         unsafe {
@@ -360,7 +360,11 @@ impl RawTable {
     /// # Safety
     /// The caller reads or drops the entry before anything else happens.
     // SAFETY: the entry is the caller's.
-    pub unsafe fn remove(&mut self, spot: Spot, hash: u64) -> Option<(NonNull<u8>, Place)> {
+    pub unsafe fn remove(
+        &mut self,
+        spot: EntryPosition,
+        hash: u64,
+    ) -> Option<(NonNull<u8>, RecordPosition)> {
         let at = self.occupied(spot)?;
         let place = self.unmark(at);
         self.vacate(spot.index as usize, at, hash);
@@ -370,7 +374,7 @@ impl RawTable {
     }
 
     /// Removes and drops the entry at a spot. Returns the place of its record.
-    pub fn drop_entry(&mut self, spot: Spot, hash: u64) -> Option<Place> {
+    pub fn drop_entry(&mut self, spot: EntryPosition, hash: u64) -> Option<RecordPosition> {
         // SAFETY: it is dropped at once.
         unsafe {
             let (entry, place) = self.remove(spot, hash)?;
@@ -380,7 +384,7 @@ impl RawTable {
     }
 
     /// Empties a slot of a block in the chain at `index`.
-    pub(super) fn vacate(&mut self, index: usize, (block, slot): At, hash: u64) {
+    pub(super) fn vacate(&mut self, index: usize, (block, slot): BlockSlot, hash: u64) {
         let mut passed = self.directory[index];
         // SAFETY: as said above.
         unsafe {
@@ -411,7 +415,10 @@ impl RawTable {
     }
 
     /// Iterates over a chain of blocks of this table, each of which is there until it was returned, and may be freed then.
-    pub(super) fn chain(&self, first: Block) -> impl Iterator<Item = Block> + Clone + use<> {
+    pub(super) fn chain(
+        &self,
+        first: BlockPointer,
+    ) -> impl Iterator<Item = BlockPointer> + Clone + use<> {
         let mut next = Some(first);
         std::iter::from_fn(move || {
             let block = next?;
@@ -422,13 +429,13 @@ impl RawTable {
     }
 
     /// Counts the entries of a chain of blocks of this table.
-    pub(super) fn chain_len(&self, first: Block) -> usize {
+    pub(super) fn chain_len(&self, first: BlockPointer) -> usize {
         // SAFETY: as said above.
         self.chain(first).map(|block| usize::from(unsafe { block.head() }.len)).sum()
     }
 
     /// Iterates over the slots of a block of this table that have an entry. It stays meanwhile.
-    pub(super) fn slots_in(&self, block: Block) -> impl Iterator<Item = usize> + use<> {
+    pub(super) fn slots_in(&self, block: BlockPointer) -> impl Iterator<Item = usize> + use<> {
         (0..=self.mask()).flat_map(move |group| {
             // SAFETY: as said above; the tags are read here.
             slots_of(unsafe { block.occupied(group) }).map(move |slot| group * SLOTS + slot)
@@ -446,9 +453,9 @@ impl RawTable {
     }
 
     /// Iterates over the entries of a group at an index.
-    pub fn spots(&self, index: usize, group: usize) -> impl Iterator<Item = Spot> + use<> {
+    pub fn spots(&self, index: usize, group: usize) -> impl Iterator<Item = EntryPosition> + use<> {
         let slots = slots_of(self.occupied_slots(index, group));
-        slots.map(move |slot| Spot::new(index, group, slot))
+        slots.map(move |slot| EntryPosition::new(index, group, slot))
     }
 
     /// Iterates over the entries at an index, in no order.
@@ -502,7 +509,7 @@ impl RawTable {
 
     /// Returns the first block at an index of the directory.
     #[inline]
-    pub(super) fn block_at(&self, index: usize) -> Block {
+    pub(super) fn block_at(&self, index: usize) -> BlockPointer {
         self.directory[index]
     }
 
@@ -514,7 +521,7 @@ impl RawTable {
     }
 
     /// Returns the bits of a group.
-    pub(super) fn bits_mut(&mut self, (block, group): (Block, usize)) -> &mut GroupBits {
+    pub(super) fn bits_mut(&mut self, (block, group): (BlockPointer, usize)) -> &mut GroupBits {
         // SAFETY: as said above; the table is borrowed as long.
         unsafe { block.bits_mut(group) }
     }

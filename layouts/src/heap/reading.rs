@@ -12,12 +12,12 @@ use std::rc::Rc;
 
 use alluvium_pagestore::{Account, MemoryKind, PlacedAt, Result};
 
-use super::copies::{Copies, name_large};
-use super::raw_table_unsafe::{RawTable, Spot, slots_of};
-use super::records_unsafe::Records;
-use super::walk::{GroupSpan, Walk};
+use super::copies::{CheckpointCopies, name_large};
+use super::raw_table_unsafe::{EntryPosition, RawTable, slots_of};
+use super::records_unsafe::RecordCopies;
+use super::walk::{GroupSpan, TableWalk};
 use crate::checkpoint::{LeftSets, Recording, Remembered, overtaken};
-use crate::heap::place::Place;
+use crate::heap::record_position::RecordPosition;
 use crate::support::booked::Booked;
 use crate::support::first_panic::FirstPanic;
 use crate::support::record_type_unsafe::{RecordRef, RecordType};
@@ -34,18 +34,18 @@ const COPIES_AHEAD: usize = 16;
 
 /// What is to be read still.
 #[derive(Debug)]
-pub(super) struct Reading {
+pub(super) struct TableReading {
     record_type: &'static RecordType,
-    walk: Walk,
+    walk: TableWalk,
     /// The table is read.
     pub is_read: bool,
     /// What was kept is read, too.
     pub is_done: bool,
     /// Entries that changed before they were read, as they were.
-    kept: VecDeque<Records>,
-    pub copies: Copies,
+    kept: VecDeque<RecordCopies>,
+    pub copies: CheckpointCopies,
     /// The table, once it was cleared.
-    pub left: Option<Left>,
+    pub left: Option<ClearedTable>,
     /// Entries that are to be written, at most.
     pub records: u64,
     /// Whether each entry has to be looked at, and not only those with a bit: some are written anew, or sets are made.
@@ -54,12 +54,12 @@ pub(super) struct Reading {
     pub sets: Option<LeftSets>,
     /// For what was kept.
     booked: Booked,
-    pub follow: Follow,
+    pub follow: FollowedStream,
 }
 
 /// What the stream has earned the checkpoint: what it does not follow has no bound.
 #[derive(Debug, Default)]
-pub(super) struct Follow {
+pub(super) struct FollowedStream {
     pub gone: u64,
     /// Buckets to be looked at.
     pub looks: Option<u64>,
@@ -69,28 +69,28 @@ pub(super) struct Follow {
 
 /// A table that was cleared, and what is booked for its values.
 #[derive(Debug)]
-pub(super) struct Left {
+pub(super) struct ClearedTable {
     pub table: RawTable,
     pub values: u64,
 }
 
-impl Reading {
+impl TableReading {
     /// Of all entries.
     pub fn of_all(table: &RawTable, account: Rc<Account>) -> Self {
         let (record_type, records) = (table.record_type(), table.len());
         Self {
             record_type,
-            walk: Walk::new(),
+            walk: TableWalk::new(),
             is_read: false,
             is_done: false,
             kept: VecDeque::new(),
-            copies: Copies::new(record_type, account.clone(), records),
+            copies: CheckpointCopies::new(record_type, account.clone(), records),
             left: None,
             records,
             looks_at_each: false,
             sets: None,
             booked: Booked::buffers(account, 0),
-            follow: Follow::default(),
+            follow: FollowedStream::default(),
         }
     }
 
@@ -100,7 +100,7 @@ impl Reading {
     }
 
     /// Whether an entry is to be read.
-    pub fn is_due(&self, table: &mut RawTable, spot: Spot, of: &Remembered) -> bool {
+    pub fn is_due(&self, table: &mut RawTable, spot: EntryPosition, of: &Remembered) -> bool {
         table.is_captured(spot) || self.looks_at_each && of.is_anew(table.place(spot))
     }
 
@@ -150,11 +150,11 @@ impl Reading {
     }
 
     /// Keeps an entry that is due and about to change; says whether there was room.
-    pub fn keep(&mut self, table: &RawTable, spot: Spot) -> bool {
+    pub fn keep(&mut self, table: &RawTable, spot: EntryPosition) -> bool {
         let Some(record) = table.entry(spot) else { return true };
         let capacity = (KEPT_BYTES / self.record_type.layout().size().max(1)).clamp(1, KEPT);
         let is_full = self.kept.back().is_none_or(|kept| kept.len() == kept.capacity());
-        let chunk = Records::memory_bytes(self.record_type, capacity) as u64 + 64;
+        let chunk = RecordCopies::memory_bytes(self.record_type, capacity) as u64 + 64;
         let more = if is_full { chunk } else { 0 };
         let bytes = more + record.heap_bytes();
         if self.booked.account().available() < bytes + self.copies.leaves {
@@ -162,7 +162,7 @@ impl Reading {
         }
         self.booked.charge(bytes);
         if is_full {
-            self.kept.push_back(Records::with_capacity(self.record_type, capacity));
+            self.kept.push_back(RecordCopies::with_capacity(self.record_type, capacity));
         }
         let kept = self.kept.back_mut().expect("made above");
         kept.push(record.hash(), record);
@@ -170,10 +170,10 @@ impl Reading {
     }
 
     /// Takes out some of what was kept; and how much is to be unbooked once it is dropped.
-    fn take_kept(&mut self) -> Option<(Records, u64)> {
+    fn take_kept(&mut self) -> Option<(RecordCopies, u64)> {
         let kept = self.kept.pop_front()?;
         let heap: u64 = (0..kept.len()).map(|nth| kept.get(nth).1.heap_bytes()).sum();
-        let chunk = Records::memory_bytes(self.record_type, kept.capacity()) as u64 + 64;
+        let chunk = RecordCopies::memory_bytes(self.record_type, kept.capacity()) as u64 + 64;
         // A clone that panicked was booked, and is not there.
         Some((kept, (heap + chunk).min(self.booked.bytes())))
     }
@@ -190,7 +190,7 @@ impl Reading {
             self.booked.give_some_back(bytes);
             return true;
         }
-        let Some(Left { table, .. }) = &mut self.left else { return false };
+        let Some(ClearedTable { table, .. }) = &mut self.left else { return false };
         if !table.drop_step(&mut FirstPanic::default()) {
             self.drop_left();
         }
@@ -199,7 +199,7 @@ impl Reading {
 
     /// Drops the table that was cleared.
     pub fn drop_left(&mut self) {
-        if let Some(Left { table, values }) = self.left.take() {
+        if let Some(ClearedTable { table, values }) = self.left.take() {
             // The drop may panic.
             self.booked.account().release(MemoryKind::Values, values);
             drop(table);
@@ -207,7 +207,7 @@ impl Reading {
     }
 
     /// Reads the next groups of the table, or some of what was kept, into the writer's batch, or as copies if there is
-    /// none; there is [room](Reading::room) for them. Says whether there were any.
+    /// none; there is [room](TableReading::room) for them. Says whether there were any.
     pub fn read_part(&mut self, table: &mut RawTable, to: &mut Recording<'_>) -> Result<bool> {
         if self.is_read {
             self.is_done = !self.read_kept(table, to)?;
@@ -250,7 +250,7 @@ impl Reading {
                 false => captured,
             };
             for slot in slots_of(slots) {
-                let spot = Spot::new(index, group, slot);
+                let spot = EntryPosition::new(index, group, slot);
                 if captured >> slot & 1 == 1 || to.is_anew(table.place(spot)) {
                     self.take(spot, table, to)?;
                 } else {
@@ -267,14 +267,19 @@ impl Reading {
     }
 
     /// Takes an entry.
-    fn take(&mut self, spot: Spot, table: &mut RawTable, to: &mut Recording<'_>) -> Result<()> {
+    fn take(
+        &mut self,
+        spot: EntryPosition,
+        table: &mut RawTable,
+        to: &mut Recording<'_>,
+    ) -> Result<()> {
         let Some(record) = table.entry(spot) else { return Ok(()) };
         if !to.has_batch() {
             // Hash and clone may panic, and then nothing has changed.
             self.copies.push(record.hash(), record);
             to.count_encoded();
             table.owe(spot);
-            return outdate(spot, Place::NONE, table, to);
+            return outdate(spot, RecordPosition::NONE, table, to);
         }
         let at = to.write_record(record).map_err(|error| name_large(error, record))?;
         let newer = place_of(at, table, to);
@@ -283,11 +288,11 @@ impl Reading {
         Ok(())
     }
 
-    /// Takes a short entry that is due and about to change, before it is its turn: there is [room](Copies::has_room_left)
+    /// Takes a short entry that is due and about to change, before it is its turn: there is [room](CheckpointCopies::has_room_left)
     /// for it.
     pub fn take_early(
         &mut self,
-        spot: Spot,
+        spot: EntryPosition,
         table: &mut RawTable,
         to: &mut Recording<'_>,
     ) -> Result<()> {
@@ -297,7 +302,7 @@ impl Reading {
         to.count_encoded();
         // It has no record until its copy is written.
         table.mark_changed(spot);
-        outdate(spot, Place::NONE, table, to)
+        outdate(spot, RecordPosition::NONE, table, to)
     }
 
     fn read_kept(&mut self, table: &mut RawTable, to: &mut Recording<'_>) -> Result<bool> {
@@ -340,7 +345,7 @@ impl Reading {
 fn arrive(
     hash: u64,
     record: RecordRef<'_>,
-    place: Place,
+    place: RecordPosition,
     table: &mut RawTable,
     to: &mut Recording<'_>,
 ) {
@@ -355,14 +360,14 @@ fn arrive(
 }
 
 /// The place of a record that was written, for a table that remembers it.
-fn place_of(at: PlacedAt, table: &RawTable, to: &mut Recording<'_>) -> Place {
-    if table.notes_places() { to.place_of(at) } else { Place::NONE }
+fn place_of(at: PlacedAt, table: &RawTable, to: &mut Recording<'_>) -> RecordPosition {
+    if table.notes_places() { to.place_of(at) } else { RecordPosition::NONE }
 }
 
 /// An entry has a newer record, there, or is on its way.
 pub(super) fn outdate(
-    spot: Spot,
-    newer: Place,
+    spot: EntryPosition,
+    newer: RecordPosition,
     table: &mut RawTable,
     to: &mut Recording<'_>,
 ) -> Result<()> {
@@ -371,7 +376,7 @@ pub(super) fn outdate(
     to.outdate(older)
 }
 
-impl Drop for Reading {
+impl Drop for TableReading {
     fn drop(&mut self) {
         let mut panic = FirstPanic::default();
         panic.catch(|| self.drop_left());

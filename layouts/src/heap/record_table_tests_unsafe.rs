@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use alluvium_pagestore::{ErrorKind, HeapSize, KeyHash, hash_word};
 
 use super::*;
-use crate::heap::made::{Made, Wide};
+use crate::heap::made::{NumberedValue, Wide};
 use crate::support::record_type_unsafe::in_memory::{self, HashBy};
 
 thread_local! {
@@ -40,9 +40,11 @@ fn table_in<V: Clone + Send + Sync + 'static>(account: &Rc<Account>) -> RecordTa
 }
 
 fn add<V: Clone + Send + Sync + 'static>(table: &mut RecordTable, n: u64, value: V) -> Result<()> {
-    let entry = Entry { key: n, value };
+    let entry = NativeEntry { key: n, value };
     // SAFETY: the record is of the table's types, and has this hash.
-    unsafe { table.insert(hash_of(n), |at| at.cast::<Entry<u64, V>>().write(entry)).map(drop) }
+    unsafe {
+        table.insert(hash_of(n), |at| at.cast::<NativeEntry<u64, V>>().write(entry)).map(drop)
+    }
 }
 
 fn is_number<V: 'static>(n: u64) -> impl FnMut(RecordRef<'_>) -> bool {
@@ -50,7 +52,7 @@ fn is_number<V: 'static>(n: u64) -> impl FnMut(RecordRef<'_>) -> bool {
 }
 
 /// The numbers of all records, part by part, each looked at in all ways.
-fn walked<V: Made>(table: &RecordTable) -> Vec<u64> {
+fn walked<V: NumberedValue>(table: &RecordTable) -> Vec<u64> {
     let (mut from, mut all) = (Some(0), Vec::new());
     while let Some(place) = from {
         let (part, next) = table.part_at(place);
@@ -73,7 +75,7 @@ fn walked<V: Made>(table: &RecordTable) -> Vec<u64> {
     all
 }
 
-fn history<V: Made>(keys: u64, alike: u64) {
+fn history<V: NumberedValue>(keys: u64, alike: u64) {
     ALIKE.set(alike);
     let account = Account::root(1 << 30);
     let (mut table, mut model) = (table_in::<V>(&account), BTreeMap::new());
@@ -123,7 +125,7 @@ fn a_native_table_is_the_same_table() {
     for n in 0..500u64 {
         // SAFETY: the table is of these types.
         let native = unsafe { table.native_mut_unchecked::<u64, String>() };
-        let make = || Entry { key: n, value: n.to_string() };
+        let make = || NativeEntry { key: n, value: n.to_string() };
         native.insert(n.key_hash(), make).unwrap();
     }
     assert_eq!(table.len(), 500);
@@ -306,7 +308,7 @@ impl HashBy<Wide> for Itself {
 
 #[test]
 fn records_of_few_bytes_and_records_that_are_aligned_come_and_go() {
-    fn come_and_go<K: Made>(distinct: u64)
+    fn come_and_go<K: NumberedValue>(distinct: u64)
     where
         Itself: HashBy<K>,
     {
@@ -315,10 +317,14 @@ fn records_of_few_bytes_and_records_that_are_aligned_come_and_go() {
         let range = HashRange::of(&(0..256), 256);
         let mut table = RecordTable::new(record_type, account.clone(), range);
         for n in 0..400 {
-            let (hash, entry) =
-                (Itself::hash(&K::of(n % distinct)), Entry { key: K::of(n % distinct), value: () });
+            let (hash, entry) = (
+                Itself::hash(&K::of(n % distinct)),
+                NativeEntry { key: K::of(n % distinct), value: () },
+            );
             // SAFETY: the record is of the table's types, and has this hash.
-            unsafe { table.insert(hash, |at| at.cast::<Entry<K, ()>>().write(entry)).unwrap() };
+            unsafe {
+                table.insert(hash, |at| at.cast::<NativeEntry<K, ()>>().write(entry)).unwrap()
+            };
         }
         let is = |n: u64| move |record: RecordRef<'_>| record.native::<K, ()>().0.is(n % distinct);
         for n in 0..100 {

@@ -14,12 +14,12 @@ use alluvium_pagestore::{Account, Key, Result, State};
 use super::entry_table_unsafe::{EntryTable, GROUPS_MAX};
 use super::group_unsafe::SLOTS;
 use super::hash_range::HashRange;
-use super::raw_table_unsafe::{RawTable, Spot};
+use super::raw_table_unsafe::{EntryPosition, RawTable};
 use crate::support::first_panic::FirstPanic;
-use crate::support::record_type_unsafe::{Entry, RecordRef, RecordType};
+use crate::support::record_type_unsafe::{NativeEntry, RecordRef, RecordType};
 
 /// Records of keys `K` and values `V`, as native entries.
-pub(crate) type NativeTable<K, V> = EntryTable<Entry<K, V>>;
+pub(crate) type NativeTable<K, V> = EntryTable<NativeEntry<K, V>>;
 
 /// The table.
 pub(crate) struct RecordTable {
@@ -167,7 +167,7 @@ impl RecordTable {
         is: &mut dyn FnMut(RecordRef<'_>) -> bool,
         gone: impl FnOnce(u64),
     ) -> bool {
-        let Some(spot): Option<Spot> = self.table.find(hash, is) else { return false };
+        let Some(spot): Option<EntryPosition> = self.table.find(hash, is) else { return false };
         let record = self.table.entry(spot).expect("found just now");
         let (mut panic, mut heap) = (FirstPanic::default(), 0);
         panic.catch(|| heap = record.heap_bytes());
@@ -245,7 +245,7 @@ impl<'a> RecordPart<'a> {
 
     /// Returns the record of a slot.
     pub fn get(self, slot: usize) -> Option<RecordRef<'a>> {
-        self.table.entry(Spot::new(self.index?, slot / SLOTS, slot % SLOTS))
+        self.table.entry(EntryPosition::new(self.index?, slot / SLOTS, slot % SLOTS))
     }
 }
 

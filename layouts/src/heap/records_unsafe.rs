@@ -9,12 +9,12 @@ use std::ptr::NonNull;
 use alluvium_pagestore::PlacedAt;
 
 use crate::support::first_panic::FirstPanic;
-use crate::support::pages_unsafe::Pages;
+use crate::support::pages_unsafe::PageMemory;
 use crate::support::record_type_unsafe::{RecordRef, RecordType};
 
 /// What is known of a copy beside itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Note {
+pub(crate) struct CopyNote {
     pub hash: u64,
     /// Where its record is, once it is written.
     pub at: PlacedAt,
@@ -24,26 +24,26 @@ pub(crate) struct Note {
 ///
 /// What it keeps true: the first `len` items are there, each a note and an entry of the record type, and `capacity` have
 /// room.
-pub(crate) struct Records {
+pub(crate) struct RecordCopies {
     record_type: &'static RecordType,
-    pages: Pages,
+    pages: PageMemory,
     len: usize,
     capacity: usize,
 }
 
 // SAFETY: it owns its records, whose types are `Send`, as no others can be cloned; nobody else has a pointer to them.
-unsafe impl Send for Records {}
+unsafe impl Send for RecordCopies {}
 
-impl Records {
+impl RecordCopies {
     /// An empty one.
     pub fn with_capacity(record_type: &'static RecordType, capacity: usize) -> Self {
-        let pages = Pages::new(layout_of(record_type, capacity));
+        let pages = PageMemory::new(layout_of(record_type, capacity));
         Self { record_type, pages, len: 0, capacity }
     }
 
     /// Memory that one takes.
     pub fn memory_bytes(record_type: &'static RecordType, capacity: usize) -> usize {
-        Pages::memory_bytes(layout_of(record_type, capacity))
+        PageMemory::memory_bytes(layout_of(record_type, capacity))
     }
 
     pub fn len(&self) -> usize {
@@ -59,7 +59,7 @@ impl Records {
     }
 
     /// The note and the entry of an item that has room.
-    fn item(&self, nth: usize) -> (NonNull<Note>, NonNull<u8>) {
+    fn item(&self, nth: usize) -> (NonNull<CopyNote>, NonNull<u8>) {
         assert!(nth < self.capacity, "there is room");
         let (item, entry) = item_of(self.record_type);
         // SAFETY: within the capacity.
@@ -78,7 +78,7 @@ impl Records {
         // SAFETY: nothing is there yet.
         unsafe {
             self.record_type.clone_into(record, entry.as_ptr());
-            note.write(Note { hash, at: PlacedAt { segment: 0, grain: 0 } });
+            note.write(CopyNote { hash, at: PlacedAt { segment: 0, grain: 0 } });
         }
         self.len += 1;
     }
@@ -87,7 +87,7 @@ impl Records {
     ///
     /// # Panics
     /// If it is not there.
-    pub fn get(&self, nth: usize) -> (Note, RecordRef<'_>) {
+    pub fn get(&self, nth: usize) -> (CopyNote, RecordRef<'_>) {
         assert!(nth < self.len, "it is there");
         let (note, entry) = self.item(nth);
         // SAFETY: the item is there, and `self` is borrowed.
@@ -132,7 +132,7 @@ impl Records {
 
 /// The layout of a note and an entry, and where the entry is.
 fn item_of(record_type: &RecordType) -> (Layout, usize) {
-    let both = Layout::new::<Note>().extend(record_type.layout());
+    let both = Layout::new::<CopyNote>().extend(record_type.layout());
     let (item, entry) = both.expect("no larger than memory");
     (item.pad_to_align(), entry)
 }
@@ -143,13 +143,13 @@ fn layout_of(record_type: &RecordType, capacity: usize) -> Layout {
     Layout::from_size_align(bytes, item.align()).expect("no more than there is memory")
 }
 
-impl fmt::Debug for Records {
+impl fmt::Debug for RecordCopies {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Records({})", self.len)
+        write!(f, "RecordCopies({})", self.len)
     }
 }
 
-impl Drop for Records {
+impl Drop for RecordCopies {
     fn drop(&mut self) {
         self.clear();
     }
@@ -160,19 +160,19 @@ mod tests {
     use std::sync::Arc;
 
     use super::*;
-    use crate::support::record_type_unsafe::{Entry, in_memory};
+    use crate::support::record_type_unsafe::{NativeEntry, in_memory};
 
     type Item = (u64, Arc<()>);
 
-    fn push(list: &mut Records, key: u64, item: &Arc<()>) {
-        let entry = Entry { key, value: item.clone() };
+    fn push(list: &mut RecordCopies, key: u64, item: &Arc<()>) {
+        let entry = NativeEntry { key, value: item.clone() };
         // SAFETY: the entry is of these types, and lives as long.
         let record =
             unsafe { RecordRef::new(in_memory::of::<u64, Arc<()>>(), (&raw const entry).cast()) };
         list.push(key + 1, record);
     }
 
-    fn keys(list: &Records) -> Vec<u64> {
+    fn keys(list: &RecordCopies) -> Vec<u64> {
         let of = |nth| {
             let (note, record) = list.get(nth);
             let (key, _) = record.native::<u64, Arc<()>>();
@@ -185,11 +185,11 @@ mod tests {
     #[test]
     fn items_come_in_order_and_are_dropped_once() {
         let (item, of) = (Arc::new(()), in_memory::of::<u64, Arc<()>>());
-        let mut list = Records::with_capacity(of, 3);
-        assert_eq!(size_of::<Item>() + size_of::<Note>(), 32);
+        let mut list = RecordCopies::with_capacity(of, 3);
+        assert_eq!(size_of::<Item>() + size_of::<CopyNote>(), 32);
         for (page, bytes) in [(4 << 10, 160 << 10), (16 << 10, 160 << 10), (64 << 10, 192 << 10)] {
-            assert_eq!(Pages::memory_bytes_on(layout_of(of, 3), page), 96);
-            assert_eq!(Pages::memory_bytes_on(layout_of(of, 5003), page), bytes);
+            assert_eq!(PageMemory::memory_bytes_on(layout_of(of, 3), page), 96);
+            assert_eq!(PageMemory::memory_bytes_on(layout_of(of, 5003), page), bytes);
         }
         for round in 0..3 {
             (0..3).for_each(|i| push(&mut list, i + round, &item));
@@ -212,7 +212,7 @@ mod tests {
     #[test]
     #[should_panic(expected = "there is room")]
     fn a_full_one_takes_no_more() {
-        let mut list = Records::with_capacity(in_memory::of::<u64, Arc<()>>(), 1);
+        let mut list = RecordCopies::with_capacity(in_memory::of::<u64, Arc<()>>(), 1);
         (0..2).for_each(|i| push(&mut list, i, &Arc::new(())));
     }
 }

@@ -5,7 +5,7 @@
 use alluvium_pagestore::{BlobReader, ImagePart, MemoryKind, Result, StateImage};
 
 use super::core::{Durability, HeapCore};
-use super::raw_table_unsafe::Spot;
+use super::raw_table_unsafe::EntryPosition;
 use crate::contract::table::StateContext;
 use crate::hybrid_log::has_same_key;
 use crate::restore::full_image::read_payloads;
@@ -74,7 +74,7 @@ impl HeapCore {
     }
 
     /// Finds the entry with the key of a record.
-    fn spot_of(&self, decoded: &DecodedRecord<'_>) -> Option<Spot> {
+    fn spot_of(&self, decoded: &DecodedRecord<'_>) -> Option<EntryPosition> {
         let record = decoded.record();
         self.table.find(record.hash(), &mut |known| known.has_key_of(record))
     }
@@ -83,7 +83,7 @@ impl HeapCore {
     ///
     /// # Errors
     /// Without memory.
-    fn put_decoded(&mut self, decoded: DecodedRecord<'_>) -> Result<Option<Spot>> {
+    fn put_decoded(&mut self, decoded: DecodedRecord<'_>) -> Result<Option<EntryPosition>> {
         let (hash, bytes) = (decoded.record().hash(), decoded.record().heap_bytes());
         if let Some(spot) = self.spot_of(&decoded) {
             return self.replace(spot, decoded, bytes).map(|()| None);
@@ -102,7 +102,12 @@ impl HeapCore {
 
     /// Puts a record, which owns so much heap, over the one of its key.
     #[cold]
-    fn replace(&mut self, spot: Spot, decoded: DecodedRecord<'_>, bytes: u64) -> Result<()> {
+    fn replace(
+        &mut self,
+        spot: EntryPosition,
+        decoded: DecodedRecord<'_>,
+        bytes: u64,
+    ) -> Result<()> {
         let before = self.table.entry(spot).map_or(0, |entry| entry.heap_bytes());
         if bytes > before {
             self.make_room_for_value(bytes - before)?;

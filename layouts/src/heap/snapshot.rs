@@ -9,7 +9,7 @@ use std::rc::Rc;
 
 use alluvium_pagestore::{Account, Result};
 
-use crate::heap::entry_table_unsafe::{EntryTable, FrozenTable, Keyed};
+use crate::heap::entry_table_unsafe::{EntryTable, FrozenTable, KeyedEntry};
 use crate::heap::hash_range::HashRange;
 use crate::support::booked::Booked;
 
@@ -29,7 +29,7 @@ pub(crate) struct Snapshot<T> {
     is_lost: bool,
 }
 
-impl<T: Keyed> Snapshot<T> {
+impl<T: KeyedEntry> Snapshot<T> {
     /// Everything is to be taken. Cost: O(1).
     pub fn new(account: &Rc<Account>, range: HashRange) -> Self {
         let kept = EntryTable::new(account.clone(), range);

@@ -9,34 +9,34 @@ use alluvium_pagestore::{Account, hash_word};
 
 use super::group_unsafe::BLOCK_ENTRIES_MAX;
 use super::growing_unsafe::EXPECTED_BLOCKS_MAX;
-use super::made::{Made, Wide};
-use super::probing_unsafe::Near;
-use super::raw_table_unsafe::{RawTable, Spot};
-use super::walk::Walk;
+use super::made::{NumberedValue, Wide};
+use super::probing_unsafe::SlotHint;
+use super::raw_table_unsafe::{EntryPosition, RawTable};
+use super::walk::TableWalk;
 use crate::heap::hash_range::HashRange;
-use crate::heap::place::Place;
+use crate::heap::record_position::RecordPosition;
 use crate::support::first_panic::FirstPanic;
 use crate::support::record_type_unsafe::in_memory::{self, HashBy};
-use crate::support::record_type_unsafe::{Entry, RecordType};
+use crate::support::record_type_unsafe::{NativeEntry, RecordType};
 
 fn table_of(record_type: &'static RecordType, limit: u64) -> RawTable {
     RawTable::new(record_type, Account::root(limit), HashRange::of(&(0..256), 256))
 }
 
 /// What stands in the tests' tables: the number is a part of the key, so that it can be compared.
-type Of<V> = Entry<u64, V>;
+type Of<V> = NativeEntry<u64, V>;
 
-fn add<V: Made>(table: &mut RawTable, hash: u64, n: u64) -> Spot {
+fn add<V: NumberedValue>(table: &mut RawTable, hash: u64, n: u64) -> EntryPosition {
     table.make_room(hash).unwrap();
     // SAFETY: the table is of these types, and the entry is written at once.
     unsafe {
         let (at, spot) = table.claim(hash);
-        at.cast::<Of<V>>().write(Entry { key: n, value: V::of(n) });
+        at.cast::<Of<V>>().write(NativeEntry { key: n, value: V::of(n) });
         spot
     }
 }
 
-fn find<V: Made>(table: &RawTable, hash: u64, n: u64) -> Option<Spot> {
+fn find<V: NumberedValue>(table: &RawTable, hash: u64, n: u64) -> Option<EntryPosition> {
     // SAFETY: the table is of these types.
     let found = unsafe { table.probe(hash, |entry: &Of<V>| entry.key == n) }?;
     // SAFETY: it is there.
@@ -44,7 +44,12 @@ fn find<V: Made>(table: &RawTable, hash: u64, n: u64) -> Option<Spot> {
     Some(found.spot())
 }
 
-fn find_near<V: Made>(table: &RawTable, hash: u64, n: u64, near: Near) -> Option<Spot> {
+fn find_near<V: NumberedValue>(
+    table: &RawTable,
+    hash: u64,
+    n: u64,
+    near: SlotHint,
+) -> Option<EntryPosition> {
     // SAFETY: the table is of these types.
     let found = unsafe { table.probe_near(hash, near, |entry: &Of<V>| entry.key == n) };
     found.map(|found| found.spot())
@@ -78,7 +83,7 @@ fn record_type<V: Clone + Send + Sync + 'static>() -> &'static RecordType {
 }
 
 /// Seeded inserts, removals and look-ups against a map.
-fn history<V: Made>(keys: u64, alike: u64, steps: u64) {
+fn history<V: NumberedValue>(keys: u64, alike: u64, steps: u64) {
     ALIKE.set(alike);
     let account = Account::root(1 << 30);
     let range = HashRange::of(&(0..256), 256);
@@ -90,8 +95,9 @@ fn history<V: Made>(keys: u64, alike: u64, steps: u64) {
         let hash = hash_of(n, alike);
         let found = find::<V>(&table, hash, n);
         assert_eq!(found.is_some(), model.contains_key(&n), "step {step}, key {n}");
-        let is_same =
-            |spot: Spot| table.find(hash, &mut |r| *r.native::<u64, V>().0 == n) == Some(spot);
+        let is_same = |spot: EntryPosition| {
+            table.find(hash, &mut |r| *r.native::<u64, V>().0 == n) == Some(spot)
+        };
         assert!(found.is_none_or(is_same));
         match found {
             Some(spot) if step % 3 > 0 => {
@@ -102,11 +108,15 @@ fn history<V: Made>(keys: u64, alike: u64, steps: u64) {
             Some(_) => {}
             None => {
                 let spot = add::<V>(&mut table, hash, n);
-                let place = if step % 2 == 0 { Place::of(1, 1 + n as u32) } else { Place::NONE };
+                let place = if step % 2 == 0 {
+                    RecordPosition::of(1, 1 + n as u32)
+                } else {
+                    RecordPosition::NONE
+                };
                 if step == steps / 2 {
                     assert!(table.note_places());
                 }
-                let place = if table.notes_places() { place } else { Place::NONE };
+                let place = if table.notes_places() { place } else { RecordPosition::NONE };
                 table.set_place(spot, place);
                 model.insert(n, place.word());
             }
@@ -114,7 +124,7 @@ fn history<V: Made>(keys: u64, alike: u64, steps: u64) {
         assert_eq!(table.len(), model.len() as u64);
     }
     let mut seen = BTreeMap::new();
-    let (mut walk, mut last) = (Walk::new(), 0);
+    let (mut walk, mut last) = (TableWalk::new(), 0);
     while let Some(run) = walk.next(&table, 3) {
         for spot in run.groups.flat_map(|group| table.spots(run.index, group)) {
             let entry = table.entry(spot).unwrap();
@@ -242,7 +252,7 @@ fn marks_move_with_their_entries() {
                     .collect();
             }
             let is_given_up = round % 3 == 1;
-            let (mut walk, mut read) = (Walk::new(), 0);
+            let (mut walk, mut read) = (TableWalk::new(), 0);
             loop {
                 // The stream goes on meanwhile: some change, some come, before and behind.
                 let n = hash_word(seed ^ round << 20 ^ read) % (there + 3);
@@ -265,7 +275,7 @@ fn marks_move_with_their_entries() {
                     let captured = table.captured(run.index, group);
                     assert!(captured == 0 || takes_all || table.is_dirty_in(dirty, group));
                     for slot in super::raw_table_unsafe::slots_of(captured) {
-                        let spot = Spot::new(run.index, group, slot);
+                        let spot = EntryPosition::new(run.index, group, slot);
                         let n = *table.entry(spot).unwrap().native::<u64, u8>().0;
                         assert!(due.remove(&n).is_some(), "seed {seed}, round {round}, {n}");
                         table.owe(spot);
@@ -319,7 +329,7 @@ fn hashes_that_are_not_owned_are_found_too() {
             add::<u8>(&mut table, hash_of(n, 1), n);
         }
         assert!((0..all).all(|n| find::<u8>(&table, hash_of(n, 1), n).is_some()));
-        let mut walk = Walk::new();
+        let mut walk = TableWalk::new();
         let mut seen = 0;
         while let Some(run) = walk.next(&table, 100) {
             seen += run.groups.map(|group| table.spots(run.index, group).count()).sum::<usize>();
@@ -420,11 +430,11 @@ fn places_of_later_blocks_move_with_their_entries() {
         let n = nth % 40 * ALL_ALIKE + nth / 40;
         let spot = add::<u64>(&mut table, hash_of(n, ALL_ALIKE), n);
         if spot.group >= 32 {
-            table.set_place(spot, Place::of(1, 1 + n as u32));
+            table.set_place(spot, RecordPosition::of(1, 1 + n as u32));
         }
         model.insert(n, table.place(spot));
     }
-    assert!(model.values().filter(|place| **place != Place::NONE).count() > 1_000);
+    assert!(model.values().filter(|place| **place != RecordPosition::NONE).count() > 1_000);
     for (n, place) in model {
         let spot = find::<u64>(&table, hash_of(n, ALL_ALIKE), n).unwrap();
         assert_eq!(table.place(spot), place, "key {n}");
@@ -455,7 +465,7 @@ fn a_drop_that_panics_drops_the_others() {
             // SAFETY: the table is of these types, and the entry is written at once.
             unsafe {
                 let value = Fragile(shared.clone(), n);
-                table.claim(hash_of(n, 1)).0.cast().write(Entry { key: n, value });
+                table.claim(hash_of(n, 1)).0.cast().write(NativeEntry { key: n, value });
             }
         }
         assert_eq!(Arc::strong_count(&shared) as u64, all + 1);

@@ -9,7 +9,7 @@ use super::raw_table_unsafe::RawTable;
 
 /// Where the walk is.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Walk {
+pub(super) struct TableWalk {
     /// The place of the blocks that come next; `None` after the last.
     pub place: Option<u64>,
     /// The next group there.
@@ -25,12 +25,12 @@ pub(super) struct GroupSpan {
     pub groups: Range<usize>,
 }
 
-impl Walk {
+impl TableWalk {
     pub fn new() -> Self {
         Self { place: Some(0), group: 0, moved: 0 }
     }
 
-    /// One that goes on where another [was](Walk::position), with a table in which entries have moved so often.
+    /// One that goes on where another [was](TableWalk::position), with a table in which entries have moved so often.
     pub fn at(place: u64, group: u64, moved: u64) -> Self {
         let (group, then) = (group & u64::from(u32::MAX), group >> 32);
         let is_there = then == moved & u64::from(u32::MAX);

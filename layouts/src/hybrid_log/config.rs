@@ -7,12 +7,12 @@ use alluvium_pagestore::{
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
-use super::fetches::Fetches;
+use super::fetches::RecordFetches;
 use super::frame_unsafe::Frame;
 use super::frames_unsafe::Frames;
 use super::index::Index;
-use super::log::{COPIES_MIN, Copies, SPARES_MIN, WANT_FREE_MIN};
-use super::spill::Spill;
+use super::log::{COPIES_MIN, CopyFrame, SPARES_MIN, WANT_FREE_MIN};
+use super::spill::DeathSpill;
 use crate::support::record_type_unsafe::RecordType;
 
 /// Keeps a state in a hash-indexed hybrid log: native records in pages, updated in place, and the
@@ -284,7 +284,7 @@ impl HybridLog {
         memory_bytes: u64,
         max_value_bytes: u64,
         stored: bool,
-    ) -> Result<Sizes> {
+    ) -> Result<LogSizes> {
         let generations = self.generations.unwrap_or(GENERATIONS);
         if !(1..=GENERATIONS_MAX).contains(&generations) {
             let message = format!("generations is {generations}; 1 and 2 are possible");
@@ -323,7 +323,7 @@ impl HybridLog {
         let headroom_bytes = if is_plain { 0 } else { 2 * max_value_bytes };
         let frames_max = memory_bytes / frame_bytes + 1;
         // Where memory has no room for a table of a few, frames are written where they are.
-        let table_max = memory_bytes as usize / 1024 / size_of::<Copies>();
+        let table_max = memory_bytes as usize / 1024 / size_of::<CopyFrame>();
         let copies_max = match (frames_max as usize / 8).min(table_max) {
             copies if stored && copies >= COPIES_MIN => copies,
             _ => 0,
@@ -351,7 +351,7 @@ impl HybridLog {
             true => (deaths - deaths.div_ceil(3), deaths / 4),
             false => (deaths, memory_bytes / 16384),
         };
-        let sizes = Sizes {
+        let sizes = LogSizes {
             slots,
             frame_bytes,
             frame_heap_bytes: FRAME_HEAP_MAX * frame_bytes,
@@ -376,11 +376,11 @@ impl HybridLog {
             spares_max,
             copies_max,
             tables_bytes: frames_max * (Frames::BYTES_EACH + 10) as u64
-                + (copies_max * size_of::<Copies>()) as u64
+                + (copies_max * size_of::<CopyFrame>()) as u64
                 + ((spares_max - SPARES_MIN) * size_of::<Frame>()) as u64
                 + 512,
             deaths_max: deaths_max as usize,
-            spilled_max: (spilled as usize).min(Spill::part_max(window_bytes)),
+            spilled_max: (spilled as usize).min(DeathSpill::part_max(window_bytes)),
             buckets,
             segment_bytes,
             queue_depth,
@@ -435,7 +435,7 @@ fn low_bits(bits: u32) -> u64 {
 
 /// The sizes of an open hybrid log.
 #[derive(Clone, Debug)]
-pub struct Sizes {
+pub struct LogSizes {
     pub slots: u32,
     pub frame_bytes: u64,
     /// A frame whose entries own more heap takes no more entries.
@@ -496,7 +496,7 @@ pub struct Sizes {
     pub index_percent: Option<u64>,
 }
 
-impl Sizes {
+impl LogSizes {
     /// Buffers for cold reads, for writing and for rewriting, if there is storage.
     pub fn buffer_bytes(&self, stored: bool) -> u64 {
         if !stored {
@@ -504,14 +504,14 @@ impl Sizes {
         }
         let deaths = 2 * size_of::<Death>() + DEATH_WRITTEN_BYTES;
         let deaths = (self.deaths_max * deaths) as u64;
-        let spill = Spill::memory_bytes(self.spilled_max);
+        let spill = DeathSpill::memory_bytes(self.spilled_max);
         self.read_buffer_bytes() + self.writer_bytes + self.rewrite_bytes() + deaths + spill
     }
 
     /// Of these, the buffers for cold reads.
     pub fn read_buffer_bytes(&self) -> u64 {
         let reads = (self.queue_depth * self.read_bytes) as u64;
-        reads + Fetches::memory_bytes(self.queue_depth.saturating_sub(1))
+        reads + RecordFetches::memory_bytes(self.queue_depth.saturating_sub(1))
     }
 
     /// Memory for rewriting: a window, the footer entries of a page twice, and what the footer that

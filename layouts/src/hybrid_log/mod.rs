@@ -25,10 +25,10 @@ pub use config::{
     CHECKPOINT_PACE, COLD_RUNS_MEMORY_MIN, COOLING_PERCENT, FRAMES_MIN, GENERATIONS, HybridLog,
     PAGE_BYTES_MAX, PAGE_BYTES_MIN, PATIENCE, QUEUE_DEPTH,
 };
-pub(crate) use pool_unsafe::{Piece, Pool};
+pub(crate) use pool_unsafe::{PiecePool, PoolPiece};
 pub use table::HybridLogTable;
 
 // By their own names in all of this folder.
 use memory::{address, frame_set, frame_unsafe, frames_unsafe, log, marks, pool_unsafe};
-use storage::{capture, deaths, flush, leaving, rewriter, spill, stored, writers};
+use storage::{deaths, flush, leaving, log_checkpoint, rewriter, spill, stored, writers};
 use table::{batches, core, expiring, fetches, typed_unsafe};

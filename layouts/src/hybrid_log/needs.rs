@@ -2,13 +2,13 @@
 
 use alluvium_pagestore::{Key, RECORD_HEADER_BYTES, State};
 
-use super::cold::{Cold, PAYLOAD_MAX};
-use super::config::{FRAMES_MIN, HybridLog, Sizes};
+use super::cold::{ColdTier, PAYLOAD_MAX};
+use super::config::{FRAMES_MIN, HybridLog, LogSizes};
 use super::core::fixed_bytes;
 use super::index::Index;
 use super::log::WANT_FREE_MIN;
-use super::stored::Stored;
-use crate::contract::needs::{ContextOf, ExpectedKeys, Hot, MemoryNeeds, MemoryParts};
+use super::stored::StoredSegments;
+use crate::contract::needs::{ContextOf, ExpectedKeys, HotPlacement, MemoryNeeds, MemoryParts};
 use crate::contract::table::StateContext;
 use crate::support::record_type_unsafe::RecordType;
 
@@ -35,12 +35,12 @@ fn memory_for(
     keys: &ExpectedKeys,
     context_of: ContextOf<'_>,
 ) -> Option<MemoryNeeds> {
-    let mut asked = Asked { layout, record_type, keys, index: Vec::new() };
+    let mut asked = RequestedLog { layout, record_type, keys, index: Vec::new() };
     MemoryNeeds::find(context_of, &mut |context, hot| asked.parts_in(context, hot))
 }
 
 /// A log that is asked for.
-struct Asked<'a> {
+struct RequestedLog<'a> {
     layout: &'a HybridLog,
     record_type: &'static RecordType,
     keys: &'a ExpectedKeys,
@@ -48,8 +48,8 @@ struct Asked<'a> {
     index: Vec<(u64, usize, u64)>,
 }
 
-impl Asked<'_> {
-    fn parts_in(&mut self, context: &StateContext, hot: Hot) -> Option<MemoryParts> {
+impl RequestedLog<'_> {
+    fn parts_in(&mut self, context: &StateContext, hot: HotPlacement) -> Option<MemoryParts> {
         let (memory, stored) = (context.account.available_to_open(), context.segments.is_some());
         let layout = self.layout;
         let sizes = layout.sizes(self.record_type, memory, context.max_value_bytes, stored).ok()?;
@@ -62,14 +62,19 @@ impl Asked<'_> {
     }
 
     /// Whether records move by themselves where the index of all keys takes too much.
-    fn may_begin(&self, context: &StateContext, sizes: &Sizes) -> bool {
-        let are_short = Cold::may_hold(self.record_type) && self.payload_bytes() <= PAYLOAD_MAX;
+    fn may_begin(&self, context: &StateContext, sizes: &LogSizes) -> bool {
+        let are_short = ColdTier::may_hold(self.record_type) && self.payload_bytes() <= PAYLOAD_MAX;
         let has_memory = context.account.limit() >= sizes.cold_runs_from;
-        are_short && has_memory && !self.keys.expire && Cold::check(context, sizes).is_ok()
+        are_short && has_memory && !self.keys.expire && ColdTier::check(context, sizes).is_ok()
     }
 
     /// A log that has an entry of the index for each key.
-    fn alone(&mut self, (memory, stored): (u64, bool), sizes: &Sizes, hot: Hot) -> MemoryParts {
+    fn alone(
+        &mut self,
+        (memory, stored): (u64, bool),
+        sizes: &LogSizes,
+        hot: HotPlacement,
+    ) -> MemoryParts {
         let ExpectedKeys { hot: hot_keys, .. } = *self.keys;
         let all = self.keys.all();
         let index = self.index_of(all, sizes);
@@ -77,8 +82,10 @@ impl Asked<'_> {
             (self.segments_of(all, sizes), index + Index::growth_bytes(index, sizes.buckets));
         let in_memory = match (stored, hot) {
             (false, _) => self.pages_of(all, sizes),
-            (true, Hot::InMemory) => self.pages_of(hot_keys, sizes) + want_free(memory, sizes),
-            (true, Hot::Anywhere) => 0,
+            (true, HotPlacement::InMemory) => {
+                self.pages_of(hot_keys, sizes) + want_free(memory, sizes)
+            }
+            (true, HotPlacement::Anywhere) => 0,
         };
         let floor = sizes.floor_bytes(if stored { segments } else { 0 });
         MemoryParts {
@@ -94,12 +101,12 @@ impl Asked<'_> {
     fn with_runs(
         &mut self,
         context: &StateContext,
-        sizes: &Sizes,
-        hot: Hot,
+        sizes: &LogSizes,
+        hot: HotPlacement,
     ) -> Option<MemoryParts> {
         let (memory, expire) = (context.account.available_to_open(), self.keys.expire);
-        Cold::check(context, sizes).ok()?;
-        let cold = Cold::new(context, self.record_type, sizes)?;
+        ColdTier::check(context, sizes).ok()?;
+        let cold = ColdTier::new(context, self.record_type, sizes)?;
         let part = self.index_part(context, sizes, &cold);
         let of_hot = self.index_of(self.keys.hot, sizes);
         if of_hot > part.begins_at {
@@ -121,10 +128,10 @@ impl Asked<'_> {
         let segments = self.segments_of(in_log.max(self.keys.hot).min(all), sizes);
         let floor = sizes.floor_bytes(segments);
         let (records, filters) = match hot {
-            Hot::InMemory => {
+            HotPlacement::InMemory => {
                 (self.pages_of(self.keys.hot, sizes) + want_free(memory, sizes), runs.guides)
             }
-            Hot::Anywhere => (0, 0),
+            HotPlacement::Anywhere => (0, 0),
         };
         Some(MemoryParts {
             index,
@@ -140,8 +147,8 @@ impl Asked<'_> {
     }
 
     /// Whether records move, since the index of all keys takes too much.
-    fn moves(&mut self, context: &StateContext, sizes: &Sizes) -> bool {
-        let Some(cold) = Cold::new(context, self.record_type, sizes) else { return false };
+    fn moves(&mut self, context: &StateContext, sizes: &LogSizes) -> bool {
+        let Some(cold) = ColdTier::new(context, self.record_type, sizes) else { return false };
         // The table of segments may have some of it.
         let index = self.index_of(self.keys.all(), sizes);
         index + index / 8 > self.index_part(context, sizes, &cold).begins_at
@@ -150,19 +157,19 @@ impl Asked<'_> {
     fn index_part(
         &self,
         context: &StateContext,
-        sizes: &Sizes,
-        cold: &Cold,
+        sizes: &LogSizes,
+        cold: &ColdTier,
     ) -> super::cold::IndexPart {
         let beside = fixed_bytes()
             + sizes.buffer_bytes(true)
             + sizes.tables_bytes
-            + Stored::tables_bytes_min()
+            + StoredSegments::tables_bytes_min()
             + cold.counts_bytes(self.keys.expire)
             + cold.kept_for_work();
-        Cold::index_part(context.account.limit(), beside, sizes.floor_bytes(0))
+        ColdTier::index_part(context.account.limit(), beside, sizes.floor_bytes(0))
     }
 
-    fn index_of(&mut self, entries: u64, sizes: &Sizes) -> u64 {
+    fn index_of(&mut self, entries: u64, sizes: &LogSizes) -> u64 {
         let known = |&&(of, buckets, _): &&_| of == entries && buckets == sizes.buckets;
         if let Some((_, _, bytes)) = self.index.iter().find(known) {
             return *bytes;
@@ -178,21 +185,22 @@ impl Asked<'_> {
     }
 
     /// The table of the segments that so many records fill.
-    fn segments_of(&self, records: u64, sizes: &Sizes) -> u64 {
+    fn segments_of(&self, records: u64, sizes: &LogSizes) -> u64 {
         let record = (RECORD_HEADER_BYTES + self.payload_bytes()) as u64;
         let record = record.next_multiple_of(GRAIN_BYTES) + FOOTER_BYTES;
         let bytes = records.saturating_mul(record);
-        Stored::tables_bytes_min() + Stored::tables_bytes_of(bytes, sizes.segment_bytes)
+        StoredSegments::tables_bytes_min()
+            + StoredSegments::tables_bytes_of(bytes, sizes.segment_bytes)
     }
 
     /// Pages of so many records, and the heap that they own.
-    fn pages_of(&self, records: u64, sizes: &Sizes) -> u64 {
+    fn pages_of(&self, records: u64, sizes: &LogSizes) -> u64 {
         let pages = records.div_ceil(sizes.slots.into()) * sizes.frame_bytes;
         pages + records.saturating_mul(self.keys.owned_bytes)
     }
 }
 
 /// What the log wants to be free, so that no page leaves.
-fn want_free(memory: u64, sizes: &Sizes) -> u64 {
+fn want_free(memory: u64, sizes: &LogSizes) -> u64 {
     sizes.headroom_bytes + (2 * sizes.frame_bytes).max(memory / 32).max(WANT_FREE_MIN)
 }

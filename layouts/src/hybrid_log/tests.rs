@@ -8,12 +8,12 @@ use std::sync::Arc;
 
 use alluvium_pagestore::io::{BLOCK_BYTES, Faults, Simulated};
 use alluvium_pagestore::{
-    Account, BlobWriter, ErrorKind, HeapSize, Helper, KIB, MIB, MemoryKind, Progress, Rewrite,
-    SegmentStore, SegmentWriter, State,
+    Account, BlobWriter, ErrorKind, HeapSize, Helper, KIB, MIB, MemoryKind, Rewrite,
+    RewriteProgress, SegmentStore, SegmentWriter, State,
 };
 use proptest::prelude::*;
 
-use super::config::Sizes;
+use super::config::LogSizes;
 use super::log::{Log, QUANTUM};
 use super::{HybridLog, HybridLogTable};
 use crate::contract::table::{CheckpointOutcome, Cursor, Layout, Pace, StateContext, Table};
@@ -665,7 +665,7 @@ fn a_segment_is_given_up_without_a_copy_of_what_is_in_memory_too() {
         table.core.segments(&mut segments);
         for segment in segments.iter().filter(|segment| segment.live_records > 0) {
             table.core.begin(segment.id).unwrap();
-            while !matches!(table.core.step(100).unwrap(), Progress::Done { .. }) {}
+            while !matches!(table.core.step(100).unwrap(), RewriteProgress::Done { .. }) {}
         }
         let stats = table.stats();
         assert_eq!((stats.rewritten, stats.moves, stats.clones), (0, 0, 0));
@@ -709,7 +709,7 @@ fn the_writer_of_the_old_generation_is_booked_while_there_is_one() {
         let opened = |generations| {
             let layout = HybridLog::new().generations(generations);
             let table = open::<u64>(&layout, &store, stored);
-            let Sizes { old_chunk_bytes, old_images_max, slots, .. } = table.core.log.sizes;
+            let LogSizes { old_chunk_bytes, old_images_max, slots, .. } = table.core.log.sizes;
             let images = old_images_max as u64 * SegmentWriter::IMAGE_BYTES;
             assert!(old_images_max <= 1024 && images <= (memory / 128).max(4 * KIB), "{memory}");
             let needed = table.core.log.sizes.memory_bytes_min(stored);
@@ -753,7 +753,7 @@ fn what_a_checkpoint_puts_off_is_shown_without_garbage_until_its_end() {
     let wanted: Vec<_> = half_dead.map(|s| s.id).rev().step_by(2).collect();
     table.core.foresee(&wanted);
     table.core.begin(wanted[0]).unwrap();
-    while !matches!(table.core.step(100).unwrap(), Progress::Done { .. }) {}
+    while !matches!(table.core.step(100).unwrap(), RewriteProgress::Done { .. }) {}
     let during = list(&table);
     let (mut taken_back, mut left) = (0, 0);
     for (id, now) in &during {
@@ -779,7 +779,7 @@ fn what_a_checkpoint_puts_off_is_shown_without_garbage_until_its_end() {
         let (now, live) = (after[&id], during[&id].live_records);
         assert_eq!((now.sealed, now.records, now.live_records), (true, before[&id].records, live));
         table.core.begin(id).unwrap();
-        while !matches!(table.core.step(100).unwrap(), Progress::Done { .. }) {}
+        while !matches!(table.core.step(100).unwrap(), RewriteProgress::Done { .. }) {}
         assert_eq!(list(&table)[&id].live_records, 0);
     }
 }

@@ -11,7 +11,7 @@ use alluvium_pagestore::{
     fingerprint, key_text,
 };
 
-use crate::checkpoint::{BATCH_BYTES_MAX, BatchWriter, Files, WriterSizes, files_of_image};
+use crate::checkpoint::{BATCH_BYTES_MAX, BatchWriter, FilesByName, WriterSizes, files_of_image};
 use crate::contract::table::{CheckpointOutcome, StateContext, TableStats};
 use crate::heap::segment_bytes;
 use crate::restore::passing::pass_over_live;
@@ -221,14 +221,14 @@ pub(crate) fn read_placed<K: Key, V: State>(
 }
 
 /// Takes the payload of a record, and its place.
-type VisitPayload<'a> = &'a mut dyn FnMut(PlacedAt, &[u8]) -> Result<()>;
+type VisitPlacedPayload<'a> = &'a mut dyn FnMut(PlacedAt, &[u8]) -> Result<()>;
 
 /// [`read_placed`] without the types of the records.
 pub(crate) fn read_payloads(
     context: &StateContext,
     image: &StateImage,
     blobs: &BlobReader,
-    visit: VisitPayload<'_>,
+    visit: VisitPlacedPayload<'_>,
 ) -> Result<()> {
     let mut before = 0;
     for part in image.parts_of(RECORDS)? {
@@ -244,7 +244,7 @@ fn read_part(
     part: &ImagePart,
     blobs: &BlobReader,
     before: u32,
-    visit: VisitPayload<'_>,
+    visit: VisitPlacedPayload<'_>,
 ) -> Result<()> {
     if part.segments.is_empty() {
         return Ok(());
@@ -313,7 +313,7 @@ pub(crate) fn set_bytes(part: &ImagePart, segment: &SegmentImage) -> u64 {
 /// be in both.
 #[derive(Debug, Default)]
 pub struct Images {
-    files: Files,
+    files: FilesByName,
     written_bytes: u64,
 }
 

@@ -183,14 +183,14 @@ impl ForeignState {
 
     /// Calls `visit` with what the footers tell of each live record, in the order written, part
     /// after part.
-    fn read_records(&self, visit: Visit<'_>) -> Result<()> {
+    fn read_records(&self, visit: VisitPassed<'_>) -> Result<()> {
         let parts = self.image.parts_of(RECORDS);
         parts.map_err(|error| error.with("state", &self.context.name))?;
         self.read_segments(visit)
     }
 
     /// The same of the parts that have segments.
-    fn read_segments(&self, visit: Visit<'_>) -> Result<()> {
+    fn read_segments(&self, visit: VisitPassed<'_>) -> Result<()> {
         let (_, parts) = self.parts()?;
         parts.iter().try_for_each(|part| self.read_part(part, &part.segments, visit))
     }
@@ -206,7 +206,7 @@ impl ForeignState {
     }
 
     /// The same of segments of a part without dead records.
-    pub(crate) fn read(&self, segments: &[SegmentImage], visit: Visit<'_>) -> Result<()> {
+    pub(crate) fn read(&self, segments: &[SegmentImage], visit: VisitPassed<'_>) -> Result<()> {
         self.read_part(&ImagePart::new(&self.layout, Vec::new(), Vec::new()), segments, visit)
     }
 
@@ -214,7 +214,7 @@ impl ForeignState {
         &self,
         part: &ImagePart,
         segments: &[SegmentImage],
-        visit: Visit<'_>,
+        visit: VisitPassed<'_>,
     ) -> Result<()> {
         let store = self.context.segment_store()?;
         let (account, memory) = (&self.context.account, self.memory_bytes(part, segments));
@@ -243,4 +243,4 @@ impl ForeignState {
     }
 }
 
-type Visit<'v> = &'v mut dyn FnMut(&FooterEntry, &mut PassedRecord<'_>) -> Result<()>;
+type VisitPassed<'v> = &'v mut dyn FnMut(&FooterEntry, &mut PassedRecord<'_>) -> Result<()>;

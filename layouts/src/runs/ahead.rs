@@ -19,7 +19,7 @@ use crate::support::booked::Booked;
 
 /// What is to be read: whole blocks at an offset of a run.
 #[derive(Clone, Debug)]
-pub(super) struct Wanted {
+pub(super) struct WantedBlocks {
     pub run: RunId,
     pub file: FileHandle,
     pub offset: u64,
@@ -28,8 +28,8 @@ pub(super) struct Wanted {
 
 /// What was read ahead, and what is being read.
 #[derive(Debug)]
-pub(super) struct Ahead {
-    wanted: Vec<Wanted>,
+pub(super) struct ReadAhead {
+    wanted: Vec<WantedBlocks>,
     /// What was read of each of these, if it was.
     read: Vec<Option<IoBuffer>>,
     under_way: usize,
@@ -38,7 +38,7 @@ pub(super) struct Ahead {
     completions: Receiver<Completion>,
 }
 
-impl Ahead {
+impl ReadAhead {
     /// Nothing is read.
     pub fn new(account: Rc<Account>) -> Self {
         let (reply, completions) = crossbeam_channel::unbounded();
@@ -68,12 +68,12 @@ impl Ahead {
     }
 
     /// Reads all of it, as far as memory has room when so many bytes stay free. A single read is not worth it.
-    pub fn read(&mut self, store: &SegmentStore, mut wanted: Vec<Wanted>, keep_free: u64) {
+    pub fn read(&mut self, store: &SegmentStore, mut wanted: Vec<WantedBlocks>, keep_free: u64) {
         self.forget();
         wanted.sort_unstable_by_key(|one| (one.run.0, one.offset));
         wanted.dedup_by_key(|one| (one.run.0, one.offset));
         let mut room = self.memory.account().available().saturating_sub(keep_free) as usize;
-        let fits = |one: &&Wanted| {
+        let fits = |one: &&WantedBlocks| {
             let fits = one.bytes <= room;
             room = room.saturating_sub(one.bytes);
             fits

@@ -9,7 +9,7 @@ use alluvium_pagestore::{Error, ErrorKind, Result, SegmentStore};
 
 /// The second buffer.
 #[derive(Debug)]
-pub(super) enum Behind {
+pub(super) enum WriteBehind {
     /// There is none: each write is waited for.
     Nothing,
     /// It has room for what comes next.
@@ -20,14 +20,14 @@ pub(super) enum Behind {
     Unwritten(IoBuffer, u64),
 }
 
-impl Behind {
+impl WriteBehind {
     /// One of so many bytes, if there is to be one.
     pub fn new(bytes: Option<usize>) -> Self {
         bytes.map_or(Self::Nothing, |bytes| Self::Room(IoBuffer::zeroed(bytes)))
     }
 
     /// Writes a buffer at an offset of a file, and gives one with room. With two buffers the write is under way then: the
-    /// caller has had the one before [ended](Behind::end).
+    /// caller has had the one before [ended](WriteBehind::end).
     pub fn write(
         &mut self,
         (store, file): (&SegmentStore, &FileHandle),
@@ -52,7 +52,7 @@ impl Behind {
     /// Waits for the write that is under way, and makes one that failed before again.
     ///
     /// # Errors
-    /// Those of the device. The call can be made again, unless the device has [kept](Behind::is_lost) the buffer.
+    /// Those of the device. The call can be made again, unless the device has [kept](WriteBehind::is_lost) the buffer.
     pub fn end(&mut self, (store, file): (&SegmentStore, &FileHandle)) -> Result<()> {
         let (offset, (buffer, done)) = match std::mem::replace(self, Self::Nothing) {
             Self::UnderWay(under_way, offset) => (offset, under_way.wait()),

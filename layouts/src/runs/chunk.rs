@@ -78,13 +78,13 @@ pub(super) fn told_bytes((run, offset): (u64, u64), block: &[u8]) -> Result<usiz
 
 /// A chunk that was verified.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Chunk {
+pub(super) struct VerifiedChunk {
     pub crc: u32,
     pub records: u32,
     used: usize,
 }
 
-impl Chunk {
+impl VerifiedChunk {
     /// Verifies the chunk at an offset of a run.
     pub fn verified((run, offset): (u64, u64), bytes: &[u8]) -> Result<Self> {
         let crc = u32_at(bytes, 0);
@@ -153,15 +153,15 @@ mod tests {
             at += record_bytes(8, record.payload.len());
         }
         finish((3, 4096), 3, at, &mut chunk);
-        let read = Chunk::verified((3, 4096), &chunk).unwrap();
+        let read = VerifiedChunk::verified((3, 4096), &chunk).unwrap();
         assert!(read.records(&chunk, 8).eq(records()));
         assert_eq!(told_bytes((3, 4096), &chunk).unwrap(), BLOCK_BYTES);
         for bit in 0..chunk.len() * 8 {
             chunk[bit / 8] ^= 1 << (bit % 8);
-            assert!(Chunk::verified((3, 4096), &chunk).is_err(), "{bit}");
+            assert!(VerifiedChunk::verified((3, 4096), &chunk).is_err(), "{bit}");
             chunk[bit / 8] ^= 1 << (bit % 8);
         }
-        assert!(Chunk::verified((4, 4096), &chunk).is_err());
-        assert!(Chunk::verified((3, 8192), &chunk).is_err());
+        assert!(VerifiedChunk::verified((4, 4096), &chunk).is_err());
+        assert!(VerifiedChunk::verified((3, 8192), &chunk).is_err());
     }
 }

@@ -7,16 +7,16 @@
 use alluvium_pagestore::io::{BLOCK_BYTES, FileHandle, IoBuffer, Operation, run_blocking};
 use alluvium_pagestore::{Result, SegmentStore};
 
-use super::chunk::{self, Chunk, RecordView};
+use super::chunk::{self, RecordView, VerifiedChunk};
 use super::damaged;
 use super::directory::{Partition, RunInfo, directory_bytes};
 use super::guide::Guide;
 use super::run::read_directory;
-use super::second::Second;
+use super::second::SecondBuffer;
 
 /// A place in a run, and the bytes around it.
 #[derive(Debug)]
-pub struct Cursor {
+pub struct SortedRunCursor {
     store: SegmentStore,
     file: FileHandle,
     run: u64,
@@ -27,12 +27,12 @@ pub struct Cursor {
     next_block: u32,
     buffer: IoBuffer,
     buffer_bytes: usize,
-    second: Second,
+    second: SecondBuffer,
     /// Where the buffer begins in the file.
     buffer_offset: u64,
     /// The chunk in the buffer that is shown, and the record in it.
     chunk_at: usize,
-    chunk: Option<Chunk>,
+    chunk: Option<VerifiedChunk>,
     chunk_bytes: usize,
     record_at: usize,
     /// Of the partition so far.
@@ -49,16 +49,16 @@ pub struct Cursor {
 
 /// Where a cursor is: a record of a chunk.
 #[derive(Clone, Copy, Debug)]
-struct Place {
+struct CursorPosition {
     partition: usize,
     /// Where the chunk begins in the file, and the record in the chunk.
     chunk: u64,
     record: usize,
 }
 
-/// Where a [`Chain`] is: the number of the run, and the place there; none at the end.
+/// Where a [`RunChain`] is: the number of the run, and the place there; none at the end.
 #[derive(Clone, Copy, Debug)]
-pub struct ChainPlace(Option<(usize, Place)>);
+pub struct ChainPlace(Option<(usize, CursorPosition)>);
 
 impl ChainPlace {
     /// Nothing is read from there.
@@ -71,7 +71,7 @@ const HALF_BYTES_MIN: usize = BLOCK_BYTES;
 /// A cursor jumps to a hash if its partition is so many times as long as what that reads.
 const JUMP_SHARE: usize = 2;
 
-impl Cursor {
+impl SortedRunCursor {
     /// Bytes that a cursor on this run takes which reads so many at once.
     pub fn memory_bytes(info: &RunInfo, read_bytes: usize) -> u64 {
         let directory = info.partitions as usize * size_of::<Partition>();
@@ -100,7 +100,7 @@ impl Cursor {
         Self::open_at(store, info, (read_bytes, false), 0)
     }
 
-    /// [`open`](Cursor::open) on the first record whose hash is not below this one. Reads what its partition has before, or
+    /// [`open`](SortedRunCursor::open) on the first record whose hash is not below this one. Reads what its partition has before, or
     /// the guide, if that is less. Reads half as many bytes at once and the next half ahead, if it `reads_ahead`.
     pub(super) fn open_at(
         store: SegmentStore,
@@ -126,7 +126,7 @@ impl Cursor {
         store: SegmentStore,
         info: &RunInfo,
         at_once: (usize, bool),
-        place: Place,
+        place: CursorPosition,
     ) -> Result<Self> {
         let mut cursor = Self::closed(store, info, at_once)?;
         cursor.partition = place.partition;
@@ -137,9 +137,9 @@ impl Cursor {
     }
 
     /// Where it is, if it is on a record.
-    fn place(&self) -> Option<Place> {
+    fn place(&self) -> Option<CursorPosition> {
         let chunk = self.buffer_offset + self.chunk_at as u64;
-        let place = Place { partition: self.partition, chunk, record: self.record_at };
+        let place = CursorPosition { partition: self.partition, chunk, record: self.record_at };
         self.chunk.is_some().then_some(place)
     }
 
@@ -164,7 +164,7 @@ impl Cursor {
             next_block: 0,
             buffer,
             buffer_bytes,
-            second: Second::new(half),
+            second: SecondBuffer::new(half),
             buffer_offset: 0,
             chunk_at: 0,
             chunk: None,
@@ -213,8 +213,8 @@ impl Cursor {
     /// Goes to the next record.
     ///
     /// # Errors
-    /// As for [`open`](Cursor::open). A cursor that has failed shows nothing, so it looks like one at its end:
-    /// [`go_on`](Cursor::go_on) says which it is.
+    /// As for [`open`](SortedRunCursor::open). A cursor that has failed shows nothing, so it looks like one at its end:
+    /// [`go_on`](SortedRunCursor::go_on) says which it is.
     pub fn advance(&mut self) -> Result<()> {
         self.go_on()?;
         let Some(chunk) = &self.chunk else { return Ok(()) };
@@ -231,7 +231,7 @@ impl Cursor {
         self.go_on()
     }
 
-    /// Goes to the record that [`advance`](Cursor::advance) failed to go to, if it did.
+    /// Goes to the record that [`advance`](SortedRunCursor::advance) failed to go to, if it did.
     ///
     /// # Errors
     /// As for `advance`: what failed is tried again.
@@ -252,7 +252,7 @@ impl Cursor {
     /// another one.
     ///
     /// # Errors
-    /// As for [`advance`](Cursor::advance).
+    /// As for [`advance`](SortedRunCursor::advance).
     fn skip_to(&mut self, hash: u64) -> Result<()> {
         let partition = self.partitions.partition_point(|partition| partition.last_hash < hash);
         if partition > self.partition {
@@ -370,7 +370,7 @@ impl Cursor {
     fn enter(&mut self, at: usize) -> Result<()> {
         let place = (self.run, self.buffer_offset + at as u64);
         let bytes = chunk::told_bytes(place, &self.buffer.as_slice()[at..])?;
-        let chunk = Chunk::verified(place, &self.buffer.as_slice()[at..at + bytes])?;
+        let chunk = VerifiedChunk::verified(place, &self.buffer.as_slice()[at..at + bytes])?;
         (self.chunk_at, self.chunk_bytes, self.record_at) = (at, bytes, chunk::HEADER_BYTES);
         self.digest = crc32c::crc32c_append(self.digest, &chunk.crc.to_le_bytes());
         self.records += u64::from(chunk.records);
@@ -400,24 +400,24 @@ impl Cursor {
 /// A cursor on runs whose hashes do not overlap, one after the other: one of them is open at a time. It passes their cuts
 /// over.
 #[derive(Debug)]
-pub(super) struct Chain {
+pub(super) struct RunChain {
     store: SegmentStore,
     /// Bytes that are read at once, and whether the next are read ahead.
     at_once: (usize, bool),
     /// The runs behind the one that is read.
     rest: std::vec::IntoIter<RunInfo>,
     /// None at the end, and before a run that could not be opened. With what the run is.
-    cursor: Option<(Cursor, RunInfo)>,
+    cursor: Option<(SortedRunCursor, RunInfo)>,
     /// The hash of the record it is on, if it is on one.
     hash: Option<u64>,
     /// Of runs that are over.
     read_bytes: u64,
 }
 
-impl Chain {
+impl RunChain {
     /// Bytes that it takes on these runs if it reads so many at once.
     pub fn memory_bytes(runs: &[RunInfo], read_bytes: usize) -> u64 {
-        let longest = runs.iter().map(|run| Cursor::memory_bytes(run, read_bytes)).max();
+        let longest = runs.iter().map(|run| SortedRunCursor::memory_bytes(run, read_bytes)).max();
         let cuts: usize = runs.iter().map(|run| size_of_val(&run.cuts[..])).sum();
         longest.unwrap_or(0) + (size_of_val(runs) + cuts + size_of::<Self>()) as u64
     }
@@ -426,7 +426,7 @@ impl Chain {
     /// ahead if that is wanted.
     ///
     /// # Errors
-    /// Those of [`Cursor::open`].
+    /// Those of [`SortedRunCursor::open`].
     pub fn open_at(
         store: &SegmentStore,
         runs: &[RunInfo],
@@ -438,7 +438,7 @@ impl Chain {
         let store = store.clone();
         let mut chain = Self { store, at_once, rest, cursor: None, hash: None, read_bytes: 0 };
         if let Some(first) = chain.rest.next() {
-            let cursor = Cursor::open_at(chain.store.clone(), &first, at_once, hash)?;
+            let cursor = SortedRunCursor::open_at(chain.store.clone(), &first, at_once, hash)?;
             chain.cursor = Some((cursor, first));
         }
         chain.skip_what_is_over()?;
@@ -448,7 +448,7 @@ impl Chain {
     /// A cursor on these runs where another one was.
     ///
     /// # Errors
-    /// Those of [`Cursor::open`].
+    /// Those of [`SortedRunCursor::open`].
     pub fn open_at_place(
         store: &SegmentStore,
         runs: &[RunInfo],
@@ -462,7 +462,7 @@ impl Chain {
         if let Some((_, place)) = place
             && let Some(run) = chain.rest.next()
         {
-            let cursor = Cursor::open_at_place(chain.store.clone(), &run, at_once, place)?;
+            let cursor = SortedRunCursor::open_at_place(chain.store.clone(), &run, at_once, place)?;
             chain.cursor = Some((cursor, run));
         }
         chain.skip_what_is_over()?;
@@ -488,7 +488,7 @@ impl Chain {
     /// Goes to the next record.
     ///
     /// # Errors
-    /// As for [`Cursor::advance`].
+    /// As for [`SortedRunCursor::advance`].
     pub fn advance(&mut self) -> Result<()> {
         self.hash = None;
         if let Some((cursor, _)) = &mut self.cursor {
@@ -497,7 +497,7 @@ impl Chain {
         self.skip_what_is_over()
     }
 
-    /// Goes to the record that [`advance`](Chain::advance) failed to go to, if it did.
+    /// Goes to the record that [`advance`](RunChain::advance) failed to go to, if it did.
     ///
     /// # Errors
     /// As for `advance`: what failed is tried again.
@@ -528,7 +528,7 @@ impl Chain {
             }
             self.leave_run();
             let Some(next) = self.rest.as_slice().first() else { return Ok(()) };
-            let cursor = Cursor::open_at(self.store.clone(), next, self.at_once, 0)?;
+            let cursor = SortedRunCursor::open_at(self.store.clone(), next, self.at_once, 0)?;
             self.cursor = self.rest.next().map(|run| (cursor, run));
         }
     }

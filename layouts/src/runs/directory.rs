@@ -133,7 +133,7 @@ pub(super) fn state_of_header(bytes: &[u8]) -> u64 {
 
 /// What the tail of a run says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Tail {
+pub(super) struct RunTail {
     pub directory_offset: u64,
     pub state: u64,
     pub records: u64,
@@ -143,7 +143,7 @@ pub(super) struct Tail {
     pub digest: u32,
 }
 
-impl Tail {
+impl RunTail {
     /// Writes the tail, which stands in the last bytes of the file.
     pub fn write(&self, run: u64, to: &mut [u8]) {
         to[..8].copy_from_slice(MAGIC_TAIL);
@@ -228,7 +228,7 @@ mod tests {
         let mut bytes = [0; ENTRY_BYTES];
         partition.write(&mut bytes);
         assert_eq!(Partition::read(&bytes), partition);
-        let tail = Tail {
+        let tail = RunTail {
             directory_offset: 8192,
             state: 3,
             records: 9,
@@ -238,18 +238,18 @@ mod tests {
         };
         let mut bytes = [0; FRAME_BYTES];
         tail.write(5, &mut bytes);
-        assert_eq!(Tail::read(5, 1 << 20, &bytes).unwrap(), tail);
-        assert!(Tail::read(6, 1 << 20, &bytes).is_err());
+        assert_eq!(RunTail::read(5, 1 << 20, &bytes).unwrap(), tail);
+        assert!(RunTail::read(6, 1 << 20, &bytes).is_err());
         let mut older = bytes;
         older[8] = 1;
         let crc = checksum(5, 8192, &older[..60]);
         put_u32(&mut older, 60, crc);
-        assert_eq!(Tail::read(5, 1 << 20, &older).unwrap(), tail, "version 1 is read");
+        assert_eq!(RunTail::read(5, 1 << 20, &older).unwrap(), tail, "version 1 is read");
         let mut newer = bytes;
         newer[8] = 99;
         let crc = checksum(5, 8192, &newer[..60]);
         put_u32(&mut newer, 60, crc);
-        let error = Tail::read(5, 1 << 20, &newer).unwrap_err();
+        let error = RunTail::read(5, 1 << 20, &newer).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::FormatVersion);
         assert!(error.to_string().contains("version 99"), "{error}");
     }

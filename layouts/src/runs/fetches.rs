@@ -18,7 +18,7 @@ use alluvium_pagestore::io::{
 };
 use alluvium_pagestore::{Account, MemoryKind, RunId, SegmentStore};
 
-use super::ahead::Wanted;
+use super::ahead::WantedBlocks;
 use crate::contract::fetch::{Fetch, Ticket};
 use crate::support::booked::Booked;
 
@@ -29,20 +29,20 @@ const GENERATIONS: u32 = u32::MAX >> 1;
 
 /// What was read: whole blocks at an offset of a run.
 #[derive(Debug)]
-struct Read {
+struct RunRead {
     run: RunId,
     offset: u64,
     buffer: IoBuffer,
 }
 
-impl Read {
+impl RunRead {
     fn has(&self, run: RunId, offset: u64, bytes: usize) -> Option<&[u8]> {
         ((self.run, self.offset) == (run, offset)).then(|| self.buffer.as_slice().get(..bytes))?
     }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum State {
+enum RunFetchState {
     Vacant,
     Reading,
     /// Nobody wants the read that has not ended.
@@ -53,14 +53,14 @@ enum State {
 }
 
 #[derive(Debug)]
-struct Slot {
+struct RunFetch {
     /// Tells the tickets of its uses apart.
     generation: u32,
     hash: u64,
-    state: State,
+    state: RunFetchState,
     /// Where the read goes that has not ended.
     reads_at: (RunId, u64),
-    reads: Vec<Read>,
+    reads: Vec<RunRead>,
     /// A read has failed: who needs it reads again, and meets the error.
     has_failed: bool,
     /// The look-up is over already: the slot is vacant once its read was told.
@@ -70,9 +70,9 @@ struct Slot {
 
 /// The reads under way and those that wait to be used.
 #[derive(Debug)]
-pub(super) struct Fetches {
+pub(super) struct RunFetches {
     account: Rc<Account>,
-    slots: Vec<Slot>,
+    slots: Vec<RunFetch>,
     slots_max: usize,
     /// What the list of slots takes.
     list: Booked,
@@ -86,7 +86,7 @@ pub(super) struct Fetches {
 
 /// How far what a slot reads is.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Known {
+pub(super) enum RunReadProgress {
     /// A read has not ended.
     Reading(Ticket),
     /// What was read so far has ended: a slot has it.
@@ -99,7 +99,7 @@ pub(super) enum Known {
     None,
 }
 
-impl Fetches {
+impl RunFetches {
     /// No reads.
     pub fn new(account: Rc<Account>) -> Self {
         let (reply, completions) = crossbeam_channel::unbounded();
@@ -116,7 +116,7 @@ impl Fetches {
 
     /// Bytes of a slot's list of reads.
     const fn slot_bytes() -> u64 {
-        (4 * size_of::<Read>()) as u64
+        (4 * size_of::<RunRead>()) as u64
     }
 
     /// Whether all slots are vacant.
@@ -141,18 +141,19 @@ impl Fetches {
     }
 
     /// How far the reads for a hash are.
-    pub fn known(&self, hash: u64) -> Known {
-        let of_hash = |slot: &Slot| {
-            slot.hash == hash && !matches!(slot.state, State::Vacant | State::GivenUp)
+    pub fn known(&self, hash: u64) -> RunReadProgress {
+        let of_hash = |slot: &RunFetch| {
+            slot.hash == hash
+                && !matches!(slot.state, RunFetchState::Vacant | RunFetchState::GivenUp)
         };
         match self.slots.iter().position(of_hash) {
-            Some(nth) if self.slots[nth].state == State::Reading => {
-                Known::Reading(ticket(nth, &self.slots[nth]))
+            Some(nth) if self.slots[nth].state == RunFetchState::Reading => {
+                RunReadProgress::Reading(ticket(nth, &self.slots[nth]))
             }
-            Some(nth) => Known::Read(nth),
-            None if self.slots_max == 0 => Known::None,
-            None if self.used < self.slots_max => Known::Nothing,
-            None => Known::Full,
+            Some(nth) => RunReadProgress::Read(nth),
+            None if self.slots_max == 0 => RunReadProgress::None,
+            None if self.used < self.slots_max => RunReadProgress::Nothing,
+            None => RunReadProgress::Full,
         }
     }
 
@@ -182,10 +183,10 @@ impl Fetches {
         store: &SegmentStore,
         hash: u64,
         nth: Option<usize>,
-        wanted: Wanted,
+        wanted: WantedBlocks,
         keep_free: u64,
     ) -> Option<Ticket> {
-        let Wanted { run, file, offset, bytes } = wanted;
+        let WantedBlocks { run, file, offset, bytes } = wanted;
         if self.account.available() < keep_free + bytes as u64 + Self::slot_bytes() {
             return None;
         }
@@ -196,7 +197,7 @@ impl Fetches {
             return None;
         }
         let generation = (slot.generation + 1) & GENERATIONS;
-        (slot.generation, slot.hash, slot.state) = (generation, hash, State::Reading);
+        (slot.generation, slot.hash, slot.state) = (generation, hash, RunFetchState::Reading);
         (slot.reads_at, slot.is_over) = ((run, offset), false);
         self.reading += 1;
         self.started += 1;
@@ -214,20 +215,20 @@ impl Fetches {
     /// Takes a vacant slot, or makes one.
     fn take_vacant(&mut self) -> Option<usize> {
         if self.slots.capacity() == 0 {
-            let bytes = (self.slots_max * size_of::<Slot>()) as u64;
+            let bytes = (self.slots_max * size_of::<RunFetch>()) as u64;
             if !self.list.try_reserve_more(bytes) {
                 return None;
             }
             self.slots.reserve_exact(self.slots_max);
         }
-        let vacant = self.slots.iter().position(|slot| slot.state == State::Vacant);
+        let vacant = self.slots.iter().position(|slot| slot.state == RunFetchState::Vacant);
         let nth = vacant.unwrap_or(self.slots.len());
         if vacant.is_none() {
             let memory = Booked::none(self.account.clone(), MemoryKind::Buffers);
-            self.slots.push(Slot {
+            self.slots.push(RunFetch {
                 generation: 0,
                 hash: 0,
-                state: State::Vacant,
+                state: RunFetchState::Vacant,
                 reads_at: (RunId(0), 0),
                 reads: Vec::new(),
                 has_failed: false,
@@ -246,7 +247,7 @@ impl Fetches {
     /// Nobody needs a slot any more, which has no read under way.
     fn vacate(&mut self, nth: usize) {
         let slot = &mut self.slots[nth];
-        (slot.state, slot.has_failed) = (State::Vacant, false);
+        (slot.state, slot.has_failed) = (RunFetchState::Vacant, false);
         slot.reads = Vec::new();
         slot.memory.give_back();
         self.used -= 1;
@@ -263,14 +264,14 @@ impl Fetches {
         self.reading -= 1;
         let nth = slot_of(Ticket(done.token));
         let slot = &mut self.slots[nth];
-        if slot.state == State::GivenUp {
+        if slot.state == RunFetchState::GivenUp {
             self.vacate(nth);
             return;
         }
-        slot.state = State::Ended;
+        slot.state = RunFetchState::Ended;
         let (run, offset) = slot.reads_at;
         match done.result {
-            Ok(()) => slot.reads.push(Read { run, offset, buffer: done.buffer }),
+            Ok(()) => slot.reads.push(RunRead { run, offset, buffer: done.buffer }),
             Err(_) => slot.has_failed = true,
         }
     }
@@ -284,8 +285,8 @@ impl Fetches {
         self.poll();
         for nth in 0..self.slots.len() {
             let slot = &mut self.slots[nth];
-            if slot.state == State::Ended {
-                slot.state = State::Told;
+            if slot.state == RunFetchState::Ended {
+                slot.state = RunFetchState::Told;
                 let told = ticket(nth, slot);
                 if slot.is_over {
                     self.vacate(nth);
@@ -301,9 +302,9 @@ impl Fetches {
             return;
         }
         match self.known(hash) {
-            Known::Read(nth) => self.vacate(nth),
-            Known::Reading(ticket) => self.slots[slot_of(ticket)].is_over = true,
-            Known::Nothing | Known::Full | Known::None => {}
+            RunReadProgress::Read(nth) => self.vacate(nth),
+            RunReadProgress::Reading(ticket) => self.slots[slot_of(ticket)].is_over = true,
+            RunReadProgress::Nothing | RunReadProgress::Full | RunReadProgress::None => {}
         }
     }
 
@@ -316,12 +317,12 @@ impl Fetches {
         let generation = (ticket.0 >> 32) as u32 & GENERATIONS;
         let state = match self.slots.get(nth).filter(|slot| slot.generation == generation) {
             Some(slot) => slot.state,
-            None => State::Vacant,
+            None => RunFetchState::Vacant,
         };
         match state {
-            State::Vacant | State::GivenUp => {}
-            State::Reading => self.slots[nth].state = State::GivenUp,
-            State::Ended | State::Told => self.vacate(nth),
+            RunFetchState::Vacant | RunFetchState::GivenUp => {}
+            RunFetchState::Reading => self.slots[nth].state = RunFetchState::GivenUp,
+            RunFetchState::Ended | RunFetchState::Told => self.vacate(nth),
         }
         true
     }
@@ -331,9 +332,9 @@ impl Fetches {
         self.poll();
         for nth in 0..self.slots.len() {
             match self.slots[nth].state {
-                State::Vacant | State::GivenUp => {}
-                State::Reading => self.slots[nth].state = State::GivenUp,
-                State::Ended | State::Told => self.vacate(nth),
+                RunFetchState::Vacant | RunFetchState::GivenUp => {}
+                RunFetchState::Reading => self.slots[nth].state = RunFetchState::GivenUp,
+                RunFetchState::Ended | RunFetchState::Told => self.vacate(nth),
             }
         }
     }
@@ -352,7 +353,7 @@ impl Fetches {
     }
 }
 
-fn ticket(nth: usize, slot: &Slot) -> Ticket {
+fn ticket(nth: usize, slot: &RunFetch) -> Ticket {
     Ticket(OF_RUNS | u64::from(slot.generation) << 32 | nth as u64)
 }
 
@@ -361,13 +362,13 @@ fn slot_of(ticket: Ticket) -> usize {
 }
 
 /// What a look-up that asks for a read is told, as far as the slots know.
-pub(super) fn told(known: &Known, is_empty: bool) -> Option<Fetch> {
+pub(super) fn told(known: &RunReadProgress, is_empty: bool) -> Option<Fetch> {
     match known {
-        Known::Reading(ticket) => Some(Fetch::Pending(*ticket)),
+        RunReadProgress::Reading(ticket) => Some(Fetch::Pending(*ticket)),
         // With no slot there is none to read ahead with.
-        Known::None => Some(Fetch::Ready),
-        Known::Full if is_empty => Some(Fetch::Ready),
-        Known::Full => Some(Fetch::Busy),
-        Known::Read(_) | Known::Nothing => None,
+        RunReadProgress::None => Some(Fetch::Ready),
+        RunReadProgress::Full if is_empty => Some(Fetch::Ready),
+        RunReadProgress::Full => Some(Fetch::Busy),
+        RunReadProgress::Read(_) | RunReadProgress::Nothing => None,
     }
 }

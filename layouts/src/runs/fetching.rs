@@ -5,10 +5,10 @@ use std::sync::Arc;
 use alluvium_pagestore::SegmentStore;
 use alluvium_pagestore::io::Waker;
 
-use super::ahead::Wanted;
-use super::fetches::{Known, told};
+use super::ahead::WantedBlocks;
+use super::fetches::{RunReadProgress, told};
 use super::levels::Levels;
-use super::run::Next;
+use super::run::NextRead;
 use crate::contract::fetch::{Fetch, Ticket};
 
 impl Levels {
@@ -26,7 +26,7 @@ impl Levels {
         if let Some(told) = told(&known, self.buffer.fetches.is_empty()) {
             return told;
         }
-        let nth = if let Known::Read(nth) = known { Some(nth) } else { None };
+        let nth = if let RunReadProgress::Read(nth) = known { Some(nth) } else { None };
         if nth.is_some_and(|nth| self.buffer.fetches.has_failed(nth)) {
             return Fetch::Ready;
         }
@@ -37,7 +37,7 @@ impl Levels {
     }
 
     /// What a look-up of a hash reads next after what a slot has.
-    fn next_wanted(&self, hash: u64, nth: Option<usize>) -> Option<Wanted> {
+    fn next_wanted(&self, hash: u64, nth: Option<usize>) -> Option<WantedBlocks> {
         for level in self.runs_of(hash) {
             for run in level {
                 let id = run.info().id;
@@ -45,9 +45,9 @@ impl Levels {
                     nth.and_then(|nth| self.buffer.fetches.read_by(nth, id, offset, bytes))
                 };
                 match run.next_wanted(hash, &read) {
-                    Next::Read(wanted) => return Some(wanted),
-                    Next::Enough => return None,
-                    Next::Elsewhere => {}
+                    NextRead::Read(wanted) => return Some(wanted),
+                    NextRead::Enough => return None,
+                    NextRead::Elsewhere => {}
                 }
             }
         }

@@ -21,7 +21,7 @@ pub(super) struct Guide<B = Box<[u8]>> {
 const HEADER_BYTES: usize = 48;
 
 /// What a guide is built from.
-pub(super) struct Contents<'a> {
+pub(super) struct GuideInput<'a> {
     /// Distinct hashes, in order.
     pub hashes: &'a [u64],
     /// The first hash of each chunk.
@@ -51,7 +51,7 @@ pub(super) fn bytes_of(hashes: usize, chunks: usize, (is_long, is_wide): (bool, 
 /// If the guide that was built does not lead each hash to its chunks.
 pub(super) fn build(
     (run, offset): (u64, u64),
-    contents: &Contents<'_>,
+    contents: &GuideInput<'_>,
     builder: &mut FilterBuilder,
     to: &mut Vec<u8>,
 ) -> Result<()> {
@@ -79,7 +79,7 @@ fn write_header(to: &mut [u8], fence: FenceShape, filter: FilterShape) {
 }
 
 /// Looks each hash up in what is about to be written.
-fn check((run, offset): (u64, u64), contents: &Contents<'_>, bytes: &[u8]) -> Result<()> {
+fn check((run, offset): (u64, u64), contents: &GuideInput<'_>, bytes: &[u8]) -> Result<()> {
     let (fence, filter) = shapes((run, offset), bytes)?;
     // By what was written. Both lists are in order, so that each search goes on where the last one ended.
     let (mut below, mut end) = (0, 0);
@@ -187,7 +187,7 @@ mod tests {
     fn built(hashes: &[u64], is_wide: bool) -> Vec<u8> {
         let mut to = Vec::new();
         let firsts: Vec<u64> = hashes.iter().copied().step_by(5).collect();
-        let contents = Contents { hashes, firsts: &firsts, long: &[(1, 3)], is_wide };
+        let contents = GuideInput { hashes, firsts: &firsts, long: &[(1, 3)], is_wide };
         build((7, 4096), &contents, &mut FilterBuilder::new(hashes.len()), &mut to).unwrap();
         to
     }
@@ -221,7 +221,7 @@ mod tests {
         let mut bytes = built(&hashes, false);
         let firsts: Vec<u64> = hashes.iter().copied().step_by(5).collect();
         let contents =
-            Contents { hashes: &hashes, firsts: &firsts, long: &[(1, 3)], is_wide: false };
+            GuideInput { hashes: &hashes, firsts: &firsts, long: &[(1, 3)], is_wide: false };
         check((7, 4096), &contents, &bytes).unwrap();
         // A slot of the filter that is wrong before the checksum is taken.
         let mut refused = 0;
@@ -240,7 +240,7 @@ mod tests {
         let hashes: Vec<u64> = (1..60).map(|nth| nth << 40).collect();
         let firsts: Vec<u64> = hashes.iter().copied().step_by(5).collect();
         let build_of = |firsts: &[u64]| {
-            let contents = Contents { hashes: &hashes, firsts, long: &[], is_wide: false };
+            let contents = GuideInput { hashes: &hashes, firsts, long: &[], is_wide: false };
             let (mut builder, mut to) = (FilterBuilder::new(hashes.len()), Vec::new());
             build((7, 4096), &contents, &mut builder, &mut to)
         };

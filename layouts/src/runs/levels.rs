@@ -22,25 +22,25 @@ use alluvium_pagestore::{
     Account, Error, ErrorKind, Helper, MemoryKind, Result, SegmentStore, Time,
 };
 
-use super::ahead::Wanted;
+use super::ahead::WantedBlocks;
 use super::chunk::RecordView;
 use super::directory::{RunId, RunInfo};
-use super::run::{GuideUse, ReadBuffer, Run, RunReads};
+use super::run::{GuideUse, ReadBuffer, RunReads, SortedRun};
 use super::unsynced::UnsyncedRun;
 use crate::support::booked::Booked;
 
-pub use helping::Helped;
-use helping::Leaving;
-use merging::Merging;
+use helping::AbandonedMerge;
+pub use helping::HelpedStep;
+use merging::LevelMerge;
 pub use merging::{ABOVE_MAX, FAILED_MAX, MERGED_MAX, SHARE, due};
-use parts::Parted;
+use parts::PartedMerge;
 pub use work::BoxedJudge;
 
 /// Runs whose hashes do not overlap, in order.
 #[derive(Debug)]
 struct Level {
     number: u64,
-    runs: Vec<Run>,
+    runs: Vec<SortedRun>,
     /// None of its records that count was touched after this.
     latest: Time,
 }
@@ -72,7 +72,7 @@ impl Level {
     }
 
     /// The runs that may have a hash of a range.
-    fn runs_within(&self, hashes: &RangeInclusive<u64>) -> &[Run] {
+    fn runs_within(&self, hashes: &RangeInclusive<u64>) -> &[SortedRun] {
         let start = self.runs.partition_point(|run| run.info().last_hash < *hashes.start());
         let end = self.runs.partition_point(|run| run.info().first_hash <= *hashes.end());
         &self.runs[start..end.max(start)]
@@ -162,9 +162,9 @@ pub struct Levels {
     /// The newest first.
     levels: Vec<Level>,
     next: u64,
-    merging: Option<Merging>,
+    merging: Option<LevelMerge>,
     /// Merges in parts that are under way, that of the oldest levels first.
-    parted: Vec<Parted>,
+    parted: Vec<PartedMerge>,
     /// Bytes of a part. None: what partitions that are written have.
     part_bytes: Option<u64>,
     /// Memory of a part that is over, for the next one. None where parts are as long as partitions say.
@@ -174,7 +174,7 @@ pub struct Levels {
     /// Who merges. None: the owner, in its steps.
     helper: Option<Helper>,
     /// Merges that were given up while the helper has them.
-    leaving: Vec<Leaving>,
+    leaving: Vec<AbandonedMerge>,
     pub(super) buffer: ReadBuffer,
     /// Memory that guides leave to others.
     keep_free: u64,
@@ -232,7 +232,7 @@ impl Levels {
     /// Adds a level, newer than all that are there, of runs in order. Reads their directories.
     ///
     /// # Errors
-    /// Those of [`Run::open`]; nothing was added then.
+    /// Those of [`SortedRun::open`]; nothing was added then.
     pub fn add(&mut self, runs: &[RunInfo]) -> Result<()> {
         let level = self.open(runs)?;
         self.levels.insert(0, level);
@@ -258,7 +258,7 @@ impl Levels {
 
     /// Bytes of [`infos`](Levels::infos).
     pub fn info_bytes(&self) -> u64 {
-        let runs = self.levels.iter().flat_map(|level| &level.runs).map(Run::info);
+        let runs = self.levels.iter().flat_map(|level| &level.runs).map(SortedRun::info);
         let bytes = runs.map(|run| size_of_val(run) + size_of_val(&run.cuts[..])).sum::<usize>();
         (bytes + self.levels.len() * size_of::<Vec<RunInfo>>()) as u64
     }
@@ -279,10 +279,12 @@ impl Levels {
     }
 
     fn open(&mut self, runs: &[RunInfo]) -> Result<Level> {
-        let open = |info: &RunInfo| Run::open(self.store.clone(), info.clone(), &self.account);
-        let mut opened: Result<Vec<Run>> = runs.iter().map(open).collect();
+        let open =
+            |info: &RunInfo| SortedRun::open(self.store.clone(), info.clone(), &self.account);
+        let mut opened: Result<Vec<SortedRun>> = runs.iter().map(open).collect();
         if opened.as_ref().is_err_and(is_short) && self.reclaim(u64::MAX) > 0 {
-            let open = |info: &RunInfo| Run::open(self.store.clone(), info.clone(), &self.account);
+            let open =
+                |info: &RunInfo| SortedRun::open(self.store.clone(), info.clone(), &self.account);
             opened = runs.iter().map(open).collect();
         }
         let mut runs = opened?;
@@ -322,10 +324,10 @@ impl Levels {
     }
 
     /// Shows the records of a hash, the newest first among those of one order, until `visit` has seen enough, and says
-    /// whether it had. Waits for the device: see [`Run::find`].
+    /// whether it had. Waits for the device: see [`SortedRun::find`].
     ///
     /// # Errors
-    /// Those of [`Run::find`] and of `visit`.
+    /// Those of [`SortedRun::find`] and of `visit`.
     pub fn find(
         &mut self,
         hash: u64,
@@ -352,7 +354,7 @@ impl Levels {
     }
 
     /// The runs of each level that may have a hash, the newest level first.
-    pub(super) fn runs_of(&self, hash: u64) -> impl Iterator<Item = &[Run]> {
+    pub(super) fn runs_of(&self, hash: u64) -> impl Iterator<Item = &[SortedRun]> {
         self.levels.iter().map(move |level| &level.runs[level.runs_of(hash)])
     }
 
@@ -396,7 +398,7 @@ impl Levels {
             self.runs_of(*hash).find_map(|runs| runs.iter().find_map(|run| run.wanted(*hash)))
         };
         let fetches = &self.buffer.fetches;
-        let is_new = |one: &Wanted| fetches.find(one.run, one.offset, one.bytes).is_none();
+        let is_new = |one: &WantedBlocks| fetches.find(one.run, one.offset, one.bytes).is_none();
         let wanted = hashes.iter().filter_map(first).filter(is_new).collect();
         self.buffer.ahead.read(&self.store, wanted, keep_free);
     }
@@ -455,11 +457,11 @@ impl Levels {
     pub fn longest_read(&self) -> u64 {
         let runs = self.levels.iter().flat_map(|level| &level.runs);
         let longest =
-            |run: &Run| 2 * u64::from(run.info().longest_chunk.max(run.info().longest_guide));
+            |run: &SortedRun| 2 * u64::from(run.info().longest_chunk.max(run.info().longest_guide));
         runs.map(longest).max().unwrap_or(0)
     }
 
-    fn remove(&mut self, runs: impl IntoIterator<Item = Run>) -> Result<()> {
+    fn remove(&mut self, runs: impl IntoIterator<Item = SortedRun>) -> Result<()> {
         let mut removed = Ok(());
         for run in runs {
             self.done.reads.add(&run.reads());
@@ -503,7 +505,7 @@ impl Levels {
     /// are left out.
     pub fn infos_within(&self, hashes: &RangeInclusive<u64>) -> Vec<Vec<RunInfo>> {
         let infos = |level: &Level| -> Vec<RunInfo> {
-            let runs = level.runs_within(hashes).iter().map(Run::info);
+            let runs = level.runs_within(hashes).iter().map(SortedRun::info);
             runs.filter(|info| !info.is_cut_within(hashes)).cloned().collect()
         };
         self.levels.iter().map(infos).filter(|runs| !runs.is_empty()).collect()

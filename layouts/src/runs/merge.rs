@@ -12,7 +12,7 @@ use alluvium_pagestore::block::AlignedVec;
 use alluvium_pagestore::{Error, ErrorKind, Result, SegmentStore};
 
 use super::chunk::{self, ALIGNMENT, RecordView};
-use super::cursor::Chain;
+use super::cursor::RunChain;
 use super::directory::RunInfo;
 use super::unsynced::UnsyncedRun;
 use super::writer::{RunSizes, RunWriter};
@@ -56,20 +56,20 @@ impl MergeSizes {
 
     /// Bytes that the list of a group takes for each level, beside payloads.
     pub fn group_bytes_each() -> u64 {
-        Group::memory_bytes(0, GROUP_RECORDS)
+        EqualRecords::memory_bytes(0, GROUP_RECORDS)
     }
 
     /// Bytes that a merge of these levels takes.
     pub fn memory_bytes(&self, levels: &[&[RunInfo]]) -> u64 {
-        let cursors = levels.iter().map(|runs| Chain::memory_bytes(runs, self.read_bytes));
-        let group = Group::memory_bytes(self.group_bytes, self.group_records);
+        let cursors = levels.iter().map(|runs| RunChain::memory_bytes(runs, self.read_bytes));
+        let group = EqualRecords::memory_bytes(self.group_bytes, self.group_records);
         self.runs.memory_bytes() + cursors.sum::<u64>() + group
     }
 }
 
 /// A record in the scratch.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Kept {
+pub(super) struct CopiedRecord {
     mark: u32,
     start: usize,
     length: usize,
@@ -77,16 +77,16 @@ pub(super) struct Kept {
 
 /// Records of one hash and order, copied.
 #[derive(Debug)]
-pub(super) struct Group {
+pub(super) struct EqualRecords {
     hash: u64,
     order: Vec<u8>,
     payloads: AlignedVec,
-    records: Vec<Kept>,
+    records: Vec<CopiedRecord>,
     /// Which of them stay. Those behind the end of the list do.
     stays: Vec<bool>,
 }
 
-impl Group {
+impl EqualRecords {
     /// Scratch of so many bytes, for so many records.
     pub(super) fn new(bytes: usize, records: usize) -> Self {
         Self {
@@ -100,7 +100,7 @@ impl Group {
 
     /// Bytes of scratch of so many bytes for so many records, and of the list by which they are shown.
     pub(super) fn memory_bytes(bytes: usize, records: usize) -> u64 {
-        let each = size_of::<Kept>() + size_of::<bool>() + size_of::<RecordView<'_>>();
+        let each = size_of::<CopiedRecord>() + size_of::<bool>() + size_of::<RecordView<'_>>();
         (bytes + records * each + RunSizes::ORDER_BYTES_MAX) as u64
     }
 
@@ -126,7 +126,7 @@ impl Group {
         if has_room {
             self.payloads.resize(start, 0);
             self.payloads.extend_from_slice(record.payload);
-            self.records.push(Kept { mark: record.mark, start, length });
+            self.records.push(CopiedRecord { mark: record.mark, start, length });
         }
         has_room
     }
@@ -161,7 +161,7 @@ impl Group {
         Ok(())
     }
 
-    pub(super) fn record(&self, kept: &Kept) -> RecordView<'_> {
+    pub(super) fn record(&self, kept: &CopiedRecord) -> RecordView<'_> {
         let payload = &self.payloads[kept.start..kept.start + kept.length];
         RecordView { hash: self.hash, mark: kept.mark, order: &self.order, payload }
     }
@@ -169,7 +169,7 @@ impl Group {
 
 /// Which part of levels a merge takes. It ends with all records of a hash.
 #[derive(Clone, Copy, Debug)]
-pub struct Part {
+pub struct MergePart {
     /// The first hash.
     pub from: u64,
     /// It ends when so many bytes of records were looked at.
@@ -178,18 +178,18 @@ pub struct Part {
     pub partitions: u64,
 }
 
-impl Part {
+impl MergePart {
     /// All of them.
     pub const ALL: Self = Self { from: 0, bytes: u64::MAX, partitions: u64::MAX };
 }
 
 /// A merge under way. Belongs to whoever steps it, a helper's thread for instance.
 #[derive(Debug)]
-pub struct Merge {
+pub struct RunMerge {
     /// The newest first.
-    sources: Vec<Chain>,
+    sources: Vec<RunChain>,
     writer: RunWriter,
-    group: Group,
+    group: EqualRecords,
     /// How far the group has come that is merged, if one is.
     open: Option<OpenGroup>,
     /// Whether the device failed in the step before.
@@ -217,22 +217,22 @@ struct OpenGroup {
     written: usize,
 }
 
-impl Merge {
+impl RunMerge {
     /// A merge of levels, the newest first, each of runs in order whose hashes do not overlap. Takes
     /// [`MergeSizes::memory_bytes`]. Reads the beginning of each.
     ///
     /// # Errors
-    /// Those of opening a [`Cursor`](super::Cursor) and of making a [`RunWriter`].
+    /// Those of opening a [`SortedRunCursor`](super::SortedRunCursor) and of making a [`RunWriter`].
     pub fn new(
         store: &SegmentStore,
         state: u64,
         levels: &[&[RunInfo]],
         sizes: MergeSizes,
     ) -> Result<Self> {
-        Self::of_part((store, state), levels, sizes, Part::ALL)
+        Self::of_part((store, state), levels, sizes, MergePart::ALL)
     }
 
-    /// [`new`](Merge::new) of a part.
+    /// [`new`](RunMerge::new) of a part.
     ///
     /// # Errors
     /// As for `new`.
@@ -240,14 +240,14 @@ impl Merge {
         (store, state): (&SegmentStore, u64),
         levels: &[&[RunInfo]],
         sizes: MergeSizes,
-        part: Part,
+        part: MergePart,
     ) -> Result<Self> {
         let at_once = (sizes.read_bytes, sizes.reads_ahead);
-        let open = |runs: &&[RunInfo]| Chain::open_at(store, runs, at_once, part.from);
+        let open = |runs: &&[RunInfo]| RunChain::open_at(store, runs, at_once, part.from);
         let sources = levels.iter().map(open);
         let sources = sources.collect::<Result<_>>()?;
         let writer = RunWriter::new(store.clone(), state, sizes.runs)?;
-        let group = Group::new(sizes.group_bytes, sizes.group_records);
+        let group = EqualRecords::new(sizes.group_bytes, sizes.group_records);
         Ok(Self {
             sources,
             writer,
@@ -267,7 +267,7 @@ impl Merge {
     ///
     /// # Errors
     /// Those of the device, of damaged runs, of the judge, of a record that is longer than the sizes say. The runs that it
-    /// was to merge are as they were. If the merge [`can_go_on`](Merge::can_go_on), the next step tries again what
+    /// was to merge are as they were. If the merge [`can_go_on`](RunMerge::can_go_on), the next step tries again what
     /// failed; else it can only be abandoned.
     pub fn step(&mut self, fuel: u64, judge: &mut dyn Judge) -> Result<bool> {
         if self.has_failed {
@@ -290,7 +290,7 @@ impl Merge {
     fn go_on(&mut self, fuel: u64, judge: &mut dyn Judge) -> Result<bool> {
         if self.is_interrupted {
             // One that has failed looks as if it were at its end.
-            self.sources.iter_mut().try_for_each(Chain::go_on)?;
+            self.sources.iter_mut().try_for_each(RunChain::go_on)?;
         }
         let mut spent = 0;
         while spent < fuel && !self.is_done {
@@ -380,7 +380,7 @@ impl Merge {
 
     /// Bytes read so far.
     pub fn read_bytes(&self) -> u64 {
-        self.sources.iter().map(Chain::read_bytes).sum()
+        self.sources.iter().map(RunChain::read_bytes).sum()
     }
 
     /// Removes what was written and not taken.
@@ -393,7 +393,7 @@ impl Merge {
 }
 
 /// The newest source that has the record which comes first.
-pub(super) fn first_of(sources: &[Chain]) -> Option<usize> {
+pub(super) fn first_of(sources: &[RunChain]) -> Option<usize> {
     let order_of = |nth: usize| sources[nth].peek().map(|record| record.order);
     let mut first: Option<(u64, usize)> = None;
     for (nth, source) in sources.iter().enumerate() {

@@ -36,17 +36,18 @@ mod writer;
 
 pub use alluvium_pagestore::{RunId, RunInfo};
 pub use chunk::RecordView;
-pub use cursor::Cursor;
+pub use cursor::SortedRunCursor;
 pub use levels::{
-    ABOVE_MAX, AT_ONCE, BoxedJudge, FAILED_MAX, Helped, LevelStats, Levels, MERGED_MAX, SHARE, due,
+    ABOVE_MAX, AT_ONCE, BoxedJudge, FAILED_MAX, HelpedStep, LevelStats, Levels, MERGED_MAX, SHARE,
+    due,
 };
 pub(crate) use merge::is_of_device;
-pub use merge::{Judge, Merge, MergeSizes};
+pub use merge::{Judge, MergeSizes, RunMerge};
 pub use needs::RunsMemory;
-pub use run::{GuideUse, ReadBuffer, Run, RunReads};
-pub use scan::{Places, scan, scan_bytes, scan_from};
+pub use run::{GuideUse, ReadBuffer, RunReads, SortedRun};
+pub use scan::{ScanPositions, scan, scan_bytes, scan_from};
 pub use unsynced::UnsyncedRun;
-pub use verify::{Verification, verify};
+pub use verify::{VerifiedRun, verify};
 pub use whole::{WholeGuides, WholeRun};
 pub use writer::{RunSizes, RunWriter};
 

@@ -3,7 +3,7 @@
 use alluvium_pagestore::io::BLOCK_BYTES;
 
 use super::directory::{Partition, directory_bytes};
-use super::run::Run;
+use super::run::SortedRun;
 use super::writer::{PARTITIONS_MAX, RunSizes};
 use super::{chunk, guide};
 
@@ -38,7 +38,7 @@ impl RunSizes {
             partitions.div_ceil(PARTITIONS_MAX as u64).max(bytes.div_ceil(sizes.file_bytes));
         RunsMemory {
             guides: partitions * guide,
-            directories: Run::directory_bytes(partitions, files),
+            directories: SortedRun::directory_bytes(partitions, files),
         }
     }
 
@@ -55,7 +55,7 @@ impl RunSizes {
         let bytes = bytes + partitions * (2 * BLOCK_BYTES + guide) as u64;
         let files = partitions / PARTITIONS_MAX as u64 + bytes / self.file_bytes + 1;
         let reading = directory_bytes(PARTITIONS_MAX) + PARTITIONS_MAX * size_of::<Partition>();
-        Run::directory_bytes(partitions, files) + reading as u64
+        SortedRun::directory_bytes(partitions, files) + reading as u64
     }
 }
 

@@ -1,7 +1,7 @@
 //! An open run: its directory in memory, its guides as far as memory has room, its records on storage.
 //!
 //! A look-up does no I/O by itself: it says what has to be read ([`GuideUse`]), so that whoever looks many hashes up
-//! can have many reads under way. [`Run::find`] reads and waits.
+//! can have many reads under way. [`SortedRun::find`] reads and waits.
 //!
 //! Memory that a guide takes is booked. A guide that memory has no room for is read for each look-up that needs it: a
 //! read more, and never a refusal.
@@ -11,12 +11,12 @@ use std::rc::Rc;
 use alluvium_pagestore::io::{BLOCK_BYTES, Device, FileHandle, IoBuffer, Operation, run_blocking};
 use alluvium_pagestore::{Account, MemoryKind, Result, SegmentStore};
 
-use super::ahead::{Ahead, Wanted};
-use super::chunk::{self, Chunk, RecordView};
+use super::ahead::{ReadAhead, WantedBlocks};
+use super::chunk::{self, RecordView, VerifiedChunk};
 use super::directory::{
-    ENTRY_BYTES, FRAME_BYTES, Partition, PartitionPlace, RunInfo, Tail, directory_bytes,
+    ENTRY_BYTES, FRAME_BYTES, Partition, PartitionPlace, RunInfo, RunTail, directory_bytes,
 };
-use super::fetches::Fetches;
+use super::fetches::RunFetches;
 use super::guide::Guide;
 use super::unsynced::UnsyncedRun;
 use super::{checksum, damaged};
@@ -68,7 +68,7 @@ impl RunReads {
 
 /// A sealed run that is open. Belongs to its owner's thread.
 #[derive(Debug)]
-pub struct Run {
+pub struct SortedRun {
     store: SegmentStore,
     file: FileHandle,
     info: RunInfo,
@@ -87,21 +87,21 @@ pub struct Run {
     reads: RunReads,
 }
 
-/// What [`Run::find`] reads into: one for all runs of a state, kept between calls, as long as the longest read.
+/// What [`SortedRun::find`] reads into: one for all runs of a state, kept between calls, as long as the longest read.
 #[derive(Debug)]
 pub struct ReadBuffer {
     buffer: IoBuffer,
     memory: Booked,
     /// What was read before it is asked for.
-    pub(super) ahead: Ahead,
+    pub(super) ahead: ReadAhead,
     /// The same, of look-ups that nobody waits in.
-    pub(super) fetches: Fetches,
+    pub(super) fetches: RunFetches,
 }
 
 /// What a look-up reads next.
 #[derive(Debug)]
-pub(super) enum Next {
-    Read(Wanted),
+pub(super) enum NextRead {
+    Read(WantedBlocks),
     /// Nothing: it has what it needs, or meets an error.
     Enough,
     /// Nothing of this run, which does not have the hash.
@@ -112,8 +112,8 @@ impl ReadBuffer {
     /// One without memory.
     pub fn new(account: Rc<Account>) -> Self {
         let memory = Booked::none(account.clone(), MemoryKind::Tables);
-        let fetches = Fetches::new(account.clone());
-        Self { buffer: IoBuffer::empty(), memory, ahead: Ahead::new(account), fetches }
+        let fetches = RunFetches::new(account.clone());
+        Self { buffer: IoBuffer::empty(), memory, ahead: ReadAhead::new(account), fetches }
     }
 
     /// Gives its memory up until it is needed, and says how many bytes that was.
@@ -153,7 +153,7 @@ pub(super) fn read_directory(
 pub(super) fn partitions_of(info: &RunInfo, read: &[u8]) -> Result<Vec<Partition>> {
     let (run, offset) = (info.id.0, info.bytes - read.len() as u64);
     let corrupt = |what| damaged(run, info.bytes, what);
-    let tail = Tail::read(run, info.bytes, &read[read.len() - FRAME_BYTES..])?;
+    let tail = RunTail::read(run, info.bytes, &read[read.len() - FRAME_BYTES..])?;
     if !tail.is_of(info) {
         return Err(corrupt("the run is another one than the checkpoint names"));
     }
@@ -190,7 +190,7 @@ pub(super) fn read_into(
     done
 }
 
-impl Run {
+impl SortedRun {
     /// Opens a run: reads its directory, and no guide.
     ///
     /// # Errors
@@ -290,7 +290,7 @@ impl Run {
         self.partitions_of(hash).any(|partition| self.look(partition, hash) != GuideUse::Absent)
     }
 
-    /// Hints the processor to load what [`look`](Run::look) reads of a partition.
+    /// Hints the processor to load what [`look`](SortedRun::look) reads of a partition.
     pub(super) fn prefetch(&self, partition: usize, hash: u64) {
         self.guides[partition].iter().for_each(|guide| guide.prefetch(hash));
     }
@@ -376,7 +376,7 @@ impl Run {
             let chunk = bytes.get(at..end);
             let chunk =
                 chunk.ok_or_else(|| damaged(run, place.1, "a chunk of a run is damaged"))?;
-            let verified = Chunk::verified(place, chunk)?;
+            let verified = VerifiedChunk::verified(place, chunk)?;
             for record in verified.records(chunk, order_bytes).filter(|one| one.hash == hash) {
                 if visit(record)? {
                     return Ok(true);
@@ -393,7 +393,7 @@ impl Run {
     ///
     /// # Errors
     /// [`ErrorKind::OverBudget`](alluvium_pagestore::ErrorKind::OverBudget) if what is to be read at once does not
-    /// fit; those of [`show`](Run::show) and of the device.
+    /// fit; those of [`show`](SortedRun::show) and of the device.
     pub fn find(
         &mut self,
         hash: u64,
@@ -418,10 +418,10 @@ impl Run {
     }
 
     /// What a look-up of a hash reads first, if anything.
-    pub(super) fn wanted(&self, hash: u64) -> Option<Wanted> {
+    pub(super) fn wanted(&self, hash: u64) -> Option<WantedBlocks> {
         match self.next_wanted(hash, &|_, _| None) {
-            Next::Read(wanted) => Some(wanted),
-            Next::Enough | Next::Elsewhere => None,
+            NextRead::Read(wanted) => Some(wanted),
+            NextRead::Enough | NextRead::Elsewhere => None,
         }
     }
 
@@ -430,9 +430,14 @@ impl Run {
         &self,
         hash: u64,
         read: &dyn Fn(u64, usize) -> Option<&'a [u8]>,
-    ) -> Next {
+    ) -> NextRead {
         let wanted = |offset, bytes| {
-            Next::Read(Wanted { run: self.info.id, file: self.file.clone(), offset, bytes })
+            NextRead::Read(WantedBlocks {
+                run: self.info.id,
+                file: self.file.clone(),
+                offset,
+                bytes,
+            })
         };
         for partition in self.partitions_of(hash) {
             let mut leads_to = self.look(partition, hash);
@@ -441,18 +446,18 @@ impl Run {
                 let entry = &self.partitions[partition];
                 let place = (self.info.id.0, entry.guide_offset());
                 let guide = Guide::verified(place, &guide[..entry.guide_bytes as usize]);
-                let Ok(guide) = guide else { return Next::Enough };
+                let Ok(guide) = guide else { return NextRead::Enough };
                 leads_to = self.led_by(&guide, partition, hash);
             }
             if let GuideUse::Chunks { offset, bytes } = leads_to {
                 let Some(chunks) = read(offset, bytes) else { return wanted(offset, bytes) };
                 // Of a damaged one the look-up is told.
                 if self.show_all(offset, chunks, hash, &mut |_| Ok(true)).unwrap_or(true) {
-                    return Next::Enough;
+                    return NextRead::Enough;
                 }
             }
         }
-        Next::Elsewhere
+        NextRead::Elsewhere
     }
 
     /// Reads whole blocks, unless they were read ahead. Guides make room for them, if need be.

@@ -5,9 +5,9 @@ use std::ops::RangeInclusive;
 use alluvium_pagestore::{Error, ErrorKind, Result, RunInfo, SegmentStore};
 
 use super::chunk::RecordView;
-use super::cursor::{Chain, ChainPlace};
+use super::cursor::{ChainPlace, RunChain};
 use super::levels::Levels;
-use super::merge::{GROUP_RECORDS, Group, first_of};
+use super::merge::{EqualRecords, GROUP_RECORDS, first_of};
 
 impl Levels {
     /// Bytes that a scan takes which reads so many at once from each level.
@@ -31,8 +31,8 @@ impl Levels {
 
 /// Bytes that a scan of levels takes which reads so many at once from each.
 pub fn scan_bytes(levels: &[Vec<RunInfo>], read_bytes: usize) -> u64 {
-    let chains = levels.iter().map(|runs| Chain::memory_bytes(runs, read_bytes));
-    chains.sum::<u64>() + Group::memory_bytes(group_bytes(levels), group_records(levels))
+    let chains = levels.iter().map(|runs| RunChain::memory_bytes(runs, read_bytes));
+    chains.sum::<u64>() + EqualRecords::memory_bytes(group_bytes(levels), group_records(levels))
 }
 
 /// The longest record of each level has room at once.
@@ -62,9 +62,10 @@ pub fn scan(
 }
 
 /// Where a scan is, in each level.
-pub type Places = Vec<ChainPlace>;
+pub type ScanPositions = Vec<ChainPlace>;
 /// Looks at records of one hash and order, and may ask where those come that follow; says whether it goes on.
-type Visit<'v> = &'v mut dyn FnMut(&[RecordView<'_>], &dyn Fn() -> Places) -> Result<bool>;
+type VisitGroup<'v> =
+    &'v mut dyn FnMut(&[RecordView<'_>], &dyn Fn() -> ScanPositions) -> Result<bool>;
 
 /// [`scan`] that begins where another one of the same levels was, if that is told.
 ///
@@ -72,18 +73,18 @@ type Visit<'v> = &'v mut dyn FnMut(&[RecordView<'_>], &dyn Fn() -> Places) -> Re
 /// Those of [`scan`].
 pub fn scan_from(
     (store, levels): (&SegmentStore, &[Vec<RunInfo>]),
-    from: Option<&Places>,
+    from: Option<&ScanPositions>,
     hashes: &RangeInclusive<u64>,
     read_bytes: usize,
-    visit: Visit<'_>,
+    visit: VisitGroup<'_>,
 ) -> Result<()> {
     let at_once = (read_bytes, false);
     let open = |(nth, runs): (usize, &Vec<RunInfo>)| match from {
-        None => Chain::open_at(store, runs, at_once, *hashes.start()),
-        Some(places) => Chain::open_at_place(store, runs, at_once, places[nth]),
+        None => RunChain::open_at(store, runs, at_once, *hashes.start()),
+        Some(places) => RunChain::open_at_place(store, runs, at_once, places[nth]),
     };
-    let mut sources: Vec<Chain> = levels.iter().enumerate().map(open).collect::<Result<_>>()?;
-    let mut group = Group::new(group_bytes(levels), group_records(levels));
+    let mut sources: Vec<RunChain> = levels.iter().enumerate().map(open).collect::<Result<_>>()?;
+    let mut group = EqualRecords::new(group_bytes(levels), group_records(levels));
     while let Some(first) = first_of(&sources) {
         let record = sources[first].peek().expect("it has the first record");
         if !hashes.contains(&record.hash) {
@@ -95,8 +96,8 @@ pub fn scan_from(
         }
         let places = || {
             let all = sources.iter().zip(levels);
-            let of = |source: &Chain| source.hash().is_some_and(|hash| hashes.contains(&hash));
-            let place = |(source, runs): (&Chain, &Vec<RunInfo>)| match of(source) {
+            let of = |source: &RunChain| source.hash().is_some_and(|hash| hashes.contains(&hash));
+            let place = |(source, runs): (&RunChain, &Vec<RunInfo>)| match of(source) {
                 true => source.place(runs.len()),
                 false => ChainPlace::END,
             };
@@ -110,7 +111,7 @@ pub fn scan_from(
 }
 
 /// Moves the records of the group from a source to it.
-fn take_equal(source: &mut Chain, group: &mut Group) -> Result<()> {
+fn take_equal(source: &mut RunChain, group: &mut EqualRecords) -> Result<()> {
     while let Some(record) = source.peek().filter(|record| group.has_key_of(record)) {
         if !group.take(&record) {
             let message = "the records of one hash in runs do not fit the scratch of a scan";

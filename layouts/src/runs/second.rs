@@ -5,7 +5,7 @@ use alluvium_pagestore::{Result, SegmentStore};
 
 /// The second buffer.
 #[derive(Debug)]
-pub(super) enum Second {
+pub(super) enum SecondBuffer {
     /// There is none: each read is waited for.
     Nothing,
     /// It has room.
@@ -14,7 +14,7 @@ pub(super) enum Second {
     UnderWay(UnderWay, (u64, usize)),
 }
 
-impl Second {
+impl SecondBuffer {
     /// One of so many bytes, if there is to be one.
     pub fn new(bytes: Option<usize>) -> Self {
         bytes.map_or(Self::Nothing, |bytes| Self::Room(IoBuffer::zeroed(bytes)))
@@ -55,7 +55,7 @@ impl Second {
         None
     }
 
-    /// Takes the first buffer instead of the second, which was [taken](Second::take).
+    /// Takes the first buffer instead of the second, which was [taken](SecondBuffer::take).
     pub fn give(&mut self, buffer: IoBuffer) {
         if buffer.capacity() > 0 {
             *self = Self::Room(buffer);

@@ -4,7 +4,7 @@ use alluvium_pagestore::Result;
 use alluvium_pagestore::SegmentStore;
 use alluvium_pagestore::io::{BLOCK_BYTES, IoBuffer};
 
-use super::chunk::{self, Chunk};
+use super::chunk::{self, VerifiedChunk};
 use super::damaged;
 use super::directory::{Partition, RunInfo, check_header, directory_bytes};
 use super::guide::Guide;
@@ -12,7 +12,7 @@ use super::run::{read_directory, read_into};
 
 /// What a verified run has.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Verification {
+pub struct VerifiedRun {
     /// Records, each of which its guide leads to.
     pub records: u64,
     /// Chunks.
@@ -25,7 +25,7 @@ pub struct Verification {
 ///
 /// # Errors
 /// [`ErrorKind::Corrupt`](alluvium_pagestore::ErrorKind::Corrupt) naming the file and the offset; those of the device.
-pub fn verify(store: &SegmentStore, info: &RunInfo) -> Result<Verification> {
+pub fn verify(store: &SegmentStore, info: &RunInfo) -> Result<VerifiedRun> {
     let file = store.device().open(&info.id.file_name())?;
     let directory = directory_bytes(info.partitions as usize);
     let longest = (info.longest_chunk.max(info.longest_guide) as usize).max(directory);
@@ -33,7 +33,7 @@ pub fn verify(store: &SegmentStore, info: &RunInfo) -> Result<Verification> {
     let partitions = read_directory(store.device(), &file, info, &mut buffer)?;
     read_into(store.device(), &file, 0, BLOCK_BYTES, &mut buffer)?;
     check_header(info.id.0, buffer.as_slice())?;
-    let mut sum = Verification::default();
+    let mut sum = VerifiedRun::default();
     let mut last = (0, Vec::new());
     for partition in partitions {
         let bytes = (partition.guide_bytes as usize).next_multiple_of(BLOCK_BYTES);
@@ -41,7 +41,8 @@ pub fn verify(store: &SegmentStore, info: &RunInfo) -> Result<Verification> {
         let place = (info.id.0, partition.guide_offset());
         let guide = buffer.as_slice().get(..partition.guide_bytes as usize);
         let guide = Guide::verified(place, guide.unwrap_or_default())?.owned();
-        let mut walk = Walk { info, partition, guide, digest: 0, records: 0, last: &mut last };
+        let mut walk =
+            PartitionCheck { info, partition, guide, digest: 0, records: 0, last: &mut last };
         let mut block = 0;
         while block < partition.blocks {
             let offset = partition.offset() + u64::from(block) * BLOCK_BYTES as u64;
@@ -61,7 +62,7 @@ pub fn verify(store: &SegmentStore, info: &RunInfo) -> Result<Verification> {
 }
 
 /// A partition on its way through.
-struct Walk<'a> {
+struct PartitionCheck<'a> {
     info: &'a RunInfo,
     partition: Partition,
     guide: Guide,
@@ -71,7 +72,7 @@ struct Walk<'a> {
     last: &'a mut (u64, Vec<u8>),
 }
 
-impl Walk<'_> {
+impl PartitionCheck<'_> {
     /// Verifies the whole chunks among bytes that begin at an offset, with this block of the partition. Gives how many
     /// these are, and their bytes.
     fn chunks(&mut self, offset: u64, block: u32, bytes: &[u8]) -> Result<(u64, usize)> {
@@ -92,7 +93,7 @@ impl Walk<'_> {
     }
 
     fn chunk(&mut self, place: (u64, u64), block: u32, bytes: &[u8]) -> Result<()> {
-        let chunk = Chunk::verified(place, bytes)?;
+        let chunk = VerifiedChunk::verified(place, bytes)?;
         self.digest = crc32c::crc32c_append(self.digest, &chunk.crc.to_le_bytes());
         let mut count = 0;
         for record in chunk.records(bytes, self.info.order_bytes as usize) {

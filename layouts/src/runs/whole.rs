@@ -1,6 +1,6 @@
 //! Reading a run whose bytes are all in memory, for instance a mapped file, structure by structure.
 //!
-//! A [`Cursor`](super::Cursor) stops at the first damage, as a store must. This tells damage, passes it over, and goes on
+//! A [`SortedRunCursor`](super::SortedRunCursor) stops at the first damage, as a store must. This tells damage, passes it over, and goes on
 //! with the next chunk that is sound. Without a sound directory it finds chunks by their checksums, which no other place
 //! has.
 //!
@@ -13,10 +13,10 @@ use std::ops::Range;
 use alluvium_pagestore::io::BLOCK_BYTES;
 use alluvium_pagestore::{Error, ErrorKind, Result};
 
-use super::chunk::{self, Chunk, RecordView};
+use super::chunk::{self, RecordView, VerifiedChunk};
 use super::damaged;
 use super::directory::{
-    FRAME_BYTES, Partition, RunInfo, Tail, check_header, directory_bytes, state_of_header,
+    FRAME_BYTES, Partition, RunInfo, RunTail, check_header, directory_bytes, state_of_header,
 };
 use super::guide::Guide;
 use super::run::partitions_of;
@@ -30,11 +30,11 @@ pub struct WholeRun<'b> {
     order_bytes: usize,
     bytes: &'b [u8],
     /// Where chunks stand: partitions, or all of it, if the directory is damaged.
-    regions: VecDeque<Region>,
+    regions: VecDeque<BlockRegion>,
     /// The next block of the region that is read.
     at: usize,
     is_stretch: bool,
-    chunk: Option<(Chunk, &'b [u8])>,
+    chunk: Option<(VerifiedChunk, &'b [u8])>,
     record_at: usize,
     last_hash: u64,
     damage: VecDeque<Error>,
@@ -42,7 +42,7 @@ pub struct WholeRun<'b> {
 
 /// A stretch of blocks.
 #[derive(Debug)]
-struct Region {
+struct BlockRegion {
     blocks: Range<usize>,
     /// None of a stretch that has guides as well.
     partition: Option<Partition>,
@@ -96,7 +96,7 @@ impl<'b> WholeRun<'b> {
         let directory = self.bytes.get(start..info.bytes as usize);
         if let Some(directory) = directory {
             let tail = &directory[directory.len() - FRAME_BYTES..];
-            match Tail::read(self.run, info.bytes, tail) {
+            match RunTail::read(self.run, info.bytes, tail) {
                 Ok(tail) if tail.state != state || !tail.is_of(info) => {
                     return Err(self.is_other(info.bytes - FRAME_BYTES as u64));
                 }
@@ -106,11 +106,11 @@ impl<'b> WholeRun<'b> {
         }
         let missing = || damaged(self.run, start as u64, "a run is shorter than its directory");
         match directory.ok_or_else(missing).and_then(|bytes| partitions_of(info, bytes)) {
-            Ok(partitions) => self.regions = partitions.into_iter().map(Region::of).collect(),
+            Ok(partitions) => self.regions = partitions.into_iter().map(BlockRegion::of).collect(),
             Err(error) => {
                 self.damage.push_back(error);
                 let blocks = BLOCK_BYTES..start.max(BLOCK_BYTES);
-                self.regions.push_back(Region { blocks, partition: None });
+                self.regions.push_back(BlockRegion { blocks, partition: None });
             }
         }
         Ok(())
@@ -123,7 +123,7 @@ impl<'b> WholeRun<'b> {
     /// Passes partitions over that have only hashes below this one, as far as the directory tells. Before the first
     /// record.
     pub fn skip_to(&mut self, hash: u64) {
-        let is_below = |region: &Region| region.partition.is_some_and(|p| p.last_hash < hash);
+        let is_below = |region: &BlockRegion| region.partition.is_some_and(|p| p.last_hash < hash);
         while self.regions.front().is_some_and(is_below) {
             self.regions.pop_front();
         }
@@ -193,12 +193,12 @@ impl<'b> WholeRun<'b> {
     }
 
     /// The verified chunk that begins at a place.
-    fn chunk_at(&self, at: usize, end: usize) -> Option<(Chunk, &'b [u8])> {
+    fn chunk_at(&self, at: usize, end: usize) -> Option<(VerifiedChunk, &'b [u8])> {
         let place = (self.run, at as u64);
         let block = self.bytes.get(at..at + BLOCK_BYTES)?;
         let bytes = chunk::told_bytes(place, block).ok()?;
         let bytes = self.bytes.get(at..at.checked_add(bytes).filter(|to| *to <= end)?)?;
-        Some((Chunk::verified(place, bytes).ok()?, bytes))
+        Some((VerifiedChunk::verified(place, bytes).ok()?, bytes))
     }
 
     /// Bytes in whole blocks of the guide that begins at a place.
@@ -222,7 +222,7 @@ impl<'b> WholeRun<'b> {
     }
 }
 
-impl Region {
+impl BlockRegion {
     /// The chunks of a partition.
     fn of(partition: Partition) -> Self {
         let blocks = partition.offset() as usize..partition.guide_offset() as usize;

@@ -15,13 +15,13 @@ use alluvium_pagestore::{
     Error, ErrorKind, KIB, KeyGroup, MIB, RECORD_BYTES_MAX, Result, SegmentStore,
 };
 
-use super::behind::Behind;
+use super::behind::WriteBehind;
 use super::checksum;
 use super::chunk::{self, RecordView};
-use super::directory::{self, ENTRY_BYTES, FRAME_BYTES, Partition, RunId, RunInfo, Tail};
+use super::directory::{self, ENTRY_BYTES, FRAME_BYTES, Partition, RunId, RunInfo, RunTail};
 use super::fence::LongChunk;
 use super::filter::FilterBuilder;
-use super::guide::{self, Contents};
+use super::guide::{self, GuideInput};
 use super::unsynced::UnsyncedRun;
 use crate::support::nanos_since;
 
@@ -150,7 +150,7 @@ pub struct RunWriter {
     sizes: RunSizes,
     /// Whole chunks that wait to be written, then the open one.
     buffer: IoBuffer,
-    behind: Behind,
+    behind: WriteBehind,
     chunk: OpenChunk,
     partition: OpenPartition,
     run: Option<OpenRun>,
@@ -229,7 +229,7 @@ impl RunWriter {
             store,
             state,
             buffer: IoBuffer::zeroed(half.unwrap_or_else(|| sizes.buffer_bytes())),
-            behind: Behind::new(half),
+            behind: WriteBehind::new(half),
             chunk: OpenChunk::default(),
             partition,
             run: None,
@@ -441,7 +441,7 @@ impl RunWriter {
         self.end_chunk();
         let place = (self.run.as_ref().expect("a partition stands in a file").id.0, self.offset());
         let OpenPartition { hashes, firsts, long, entry } = &mut self.partition;
-        let contents = Contents { hashes, firsts, long, is_wide: self.sizes.is_wide };
+        let contents = GuideInput { hashes, firsts, long, is_wide: self.sizes.is_wide };
         let start = Instant::now();
         let built = guide::build(place, &contents, &mut self.builder, &mut self.scratch);
         self.built_nanos += nanos_since(start);
@@ -557,8 +557,8 @@ impl RunWriter {
         }
     }
 
-    fn tail(&self, directory_offset: u64, digest: u32) -> Tail {
-        Tail {
+    fn tail(&self, directory_offset: u64, digest: u32) -> RunTail {
+        RunTail {
             directory_offset,
             state: self.state,
             records: self.run.as_ref().map_or(0, |run| run.info.records),
@@ -612,7 +612,7 @@ impl RunWriter {
     /// Those of removing, after which the file is left over until the next open.
     pub fn abandon(mut self) -> Result<()> {
         // Nothing is written to a file that was removed.
-        self.behind = Behind::Nothing;
+        self.behind = WriteBehind::Nothing;
         let open = self.run.take().map(|run| run.id);
         let sealed = self.sealed.drain(..).map(|info| info.id);
         let ids: Vec<RunId> = sealed.chain(open).collect();

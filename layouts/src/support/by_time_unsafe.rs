@@ -18,16 +18,16 @@ use super::tree_bytes::tree_bytes;
 
 /// Values by time. A look-up costs O(log n), a visit of all O(n).
 pub struct ByTime<T> {
-    places: DroppedHere<Places>,
+    places: DroppedHere<TimeIndex>,
     values: PhantomData<Box<T>>,
 }
 
 /// Where the values are.
-struct Places(BTreeMap<Time, NonNull<u8>>);
+struct TimeIndex(BTreeMap<Time, NonNull<u8>>);
 
-drop_here!(Places);
+drop_here!(TimeIndex);
 
-impl Places {
+impl TimeIndex {
     #[inline(never)]
     fn get(&self, time: Time) -> Option<NonNull<u8>> {
         self.0.get(&time).copied()
@@ -54,8 +54,8 @@ impl Places {
     }
 
     #[inline(never)]
-    fn walk(&self, range: (Bound<Time>, Bound<Time>)) -> Walk<'_> {
-        Walk(self.0.range(range))
+    fn walk(&self, range: (Bound<Time>, Bound<Time>)) -> TimeIter<'_> {
+        TimeIter(self.0.range(range))
     }
 
     #[inline(never)]
@@ -69,9 +69,9 @@ impl Places {
 }
 
 /// Places in order.
-struct Walk<'a>(btree_map::Range<'a, Time, NonNull<u8>>);
+struct TimeIter<'a>(btree_map::Range<'a, Time, NonNull<u8>>);
 
-impl Walk<'_> {
+impl TimeIter<'_> {
     #[inline(never)]
     fn next(&mut self) -> Option<(Time, NonNull<u8>)> {
         self.0.next().map(|(time, value)| (*time, *value))
@@ -106,7 +106,7 @@ impl<T> ByTime<T> {
 
     /// Makes an empty map, which takes no memory.
     pub fn new() -> Self {
-        Self { places: DroppedHere::new(Places(BTreeMap::new())), values: PhantomData }
+        Self { places: DroppedHere::new(TimeIndex(BTreeMap::new())), values: PhantomData }
     }
 
     /// Returns the number of values.

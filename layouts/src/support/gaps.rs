@@ -9,11 +9,11 @@ use std::ops::RangeInclusive;
 use alluvium_pagestore::{Account, MemoryKind, Result};
 
 /// Bytes booked for a gap: twice, for the vector that grows.
-pub const GAP_BYTES: u64 = 2 * size_of::<Gap>() as u64;
+pub const GAP_BYTES: u64 = 2 * size_of::<HashGap>() as u64;
 
 /// Hashes from one to another, of whose keys parts before `before` have nothing any more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Gap {
+pub struct HashGap {
     pub first: u64,
     pub last: u64,
     pub before: u64,
@@ -21,7 +21,7 @@ pub struct Gap {
 
 /// The gaps in some parts.
 #[derive(Clone, Debug, Default)]
-pub struct Gaps(Vec<Gap>);
+pub struct Gaps(Vec<HashGap>);
 
 impl Gaps {
     /// The first part that counts of a key with this hash.
@@ -37,7 +37,7 @@ impl Gaps {
     }
 
     /// All of them.
-    pub fn iter(&self) -> impl ExactSizeIterator<Item = &Gap> {
+    pub fn iter(&self) -> impl ExactSizeIterator<Item = &HashGap> {
         self.0.iter()
     }
 
@@ -59,7 +59,7 @@ impl Gaps {
         let (first, last) = (*hashes.start(), *hashes.end());
         match self.0.iter_mut().find(|gap| (gap.first, gap.last) == (first, last)) {
             Some(gap) => gap.before = before,
-            None => self.put(Gap { first, last, before }, account)?,
+            None => self.put(HashGap { first, last, before }, account)?,
         }
         Ok(())
     }
@@ -68,7 +68,7 @@ impl Gaps {
     ///
     /// # Errors
     /// As for [`leave`](Gaps::leave).
-    pub fn put(&mut self, gap: Gap, account: &Account) -> Result<()> {
+    pub fn put(&mut self, gap: HashGap, account: &Account) -> Result<()> {
         account.reserve(MemoryKind::Tables, GAP_BYTES, "a range of removed keys")?;
         self.0.push(gap);
         Ok(())
@@ -88,8 +88,8 @@ impl Gaps {
     }
 }
 
-impl FromIterator<Gap> for Gaps {
-    fn from_iter<I: IntoIterator<Item = Gap>>(gaps: I) -> Self {
+impl FromIterator<HashGap> for Gaps {
+    fn from_iter<I: IntoIterator<Item = HashGap>>(gaps: I) -> Self {
         Self(gaps.into_iter().collect())
     }
 }

@@ -10,7 +10,7 @@ use std::ptr::NonNull;
 
 use alluvium_pagestore::{HeapSize, Key, KeyHash, rounded};
 
-use super::record_type_unsafe::{Entry, RecordRef, RecordType};
+use super::record_type_unsafe::{NativeEntry, RecordRef, RecordType};
 
 /// The type of keys, erased.
 pub type KeyType = &'static RecordType;
@@ -28,7 +28,7 @@ impl<'a> KeyRef<'a> {
     /// Of a native key.
     #[inline]
     pub fn of<K: Key>(key: &'a K) -> Self {
-        const { assert!(size_of::<Entry<K, ()>>() == size_of::<K>()) };
+        const { assert!(size_of::<NativeEntry<K, ()>>() == size_of::<K>()) };
         // SAFETY: an entry of a key and `()` has the key first and nothing else; it is borrowed during `'a`.
         Self(unsafe { RecordRef::new(key_type::<K>(), std::ptr::from_ref(key).cast()) })
     }
@@ -104,7 +104,7 @@ impl std::fmt::Debug for KeyRef<'_> {
 }
 
 /// Memory of a short key, or where a longer one is.
-union Place {
+union KeyStorage {
     short: MaybeUninit<[u64; 2]>,
     long: NonNull<u8>,
 }
@@ -125,7 +125,7 @@ pub fn has(keys: &[OwnedKey], key: KeyRef<'_>) -> bool {
 pub struct OwnedKey {
     key_type: KeyType,
     /// Of a short key the key itself, else memory that has it.
-    place: Place,
+    place: KeyStorage,
 }
 
 // SAFETY: only records of types that are `Send` can be cloned, and the key is owned.
@@ -139,12 +139,14 @@ struct Vacant(ManuallyDrop<OwnedKey>);
 impl Vacant {
     fn new(key_type: KeyType) -> Self {
         let place = match is_short(key_type) {
-            true => Place { short: MaybeUninit::uninit() },
+            true => KeyStorage { short: MaybeUninit::uninit() },
             false => {
                 let layout = key_type.layout();
                 // SAFETY: a key that is not short has a size, or an alignment that its size is a multiple of.
                 let long = unsafe { alloc(nonzero(layout)) };
-                Place { long: NonNull::new(long).unwrap_or_else(|| handle_alloc_error(layout)) }
+                KeyStorage {
+                    long: NonNull::new(long).unwrap_or_else(|| handle_alloc_error(layout)),
+                }
             }
         };
         Self(ManuallyDrop::new(OwnedKey { key_type, place }))

@@ -7,14 +7,14 @@ use std::fmt;
 use std::marker::PhantomData;
 use std::ops::{Deref, DerefMut};
 
-use super::pages_unsafe::Pages;
+use super::pages_unsafe::PageMemory;
 
 /// What an archived record needs, as its first byte stands.
 const ALIGN: usize = 16;
 
 /// A list that never grows beyond its capacity.
 pub struct MappedList<T: Copy> {
-    pages: Pages,
+    pages: PageMemory,
     len: usize,
     capacity: usize,
     elements: PhantomData<T>,
@@ -23,7 +23,7 @@ pub struct MappedList<T: Copy> {
 impl<T: Copy> MappedList<T> {
     /// An empty list with room for so many. What is mapped takes memory as it is written.
     pub fn with_capacity(capacity: usize) -> Self {
-        let pages = Pages::new(Self::layout(capacity));
+        let pages = PageMemory::new(Self::layout(capacity));
         Self { pages, len: 0, capacity, elements: PhantomData }
     }
 
@@ -34,7 +34,7 @@ impl<T: Copy> MappedList<T> {
 
     /// Bytes of a list with room for so many.
     pub fn memory_bytes(capacity: usize) -> usize {
-        Pages::memory_bytes(Self::layout(capacity))
+        PageMemory::memory_bytes(Self::layout(capacity))
     }
 
     fn start(&self) -> *mut T {

@@ -14,18 +14,18 @@ const MAPPED_MIN: usize = 64 << 10;
 const PAGE_MIN: usize = 4096;
 
 /// The memory, of this layout: pages of its own, or the allocator's if it is small or no pages were to be had.
-pub(crate) struct Pages {
+pub(crate) struct PageMemory {
     start: NonNull<u8>,
     layout: Layout,
     is_mapped: bool,
 }
 
 // SAFETY: it owns its memory, which nobody reaches but by its owner.
-unsafe impl Send for Pages {}
+unsafe impl Send for PageMemory {}
 // SAFETY: shared access only tells where it is.
-unsafe impl Sync for Pages {}
+unsafe impl Sync for PageMemory {}
 
-impl Pages {
+impl PageMemory {
     /// Makes it. What is mapped takes memory as it is written.
     pub fn new(layout: Layout) -> Self {
         if layout.size() == 0 {
@@ -68,7 +68,7 @@ impl Pages {
     }
 }
 
-impl Drop for Pages {
+impl Drop for PageMemory {
     fn drop(&mut self) {
         match self.is_mapped {
             true => mapped::unmap(self.start, self.layout.size()),

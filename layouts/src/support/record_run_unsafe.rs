@@ -6,7 +6,7 @@ use std::marker::PhantomData;
 
 use alluvium_pagestore::Result;
 
-use super::record_type_unsafe::{Entry, RecordRef, RecordType};
+use super::record_type_unsafe::{NativeEntry, RecordRef, RecordType};
 
 /// Records in memory that are shown together.
 const RUN: usize = 32;
@@ -77,7 +77,7 @@ impl<'a> RecordRun<'a> {
         assert!(self.record_type.is::<K, V>(), "records of other types");
         self.entries[..self.count].iter().map(|&entry| {
             // SAFETY: each entry was that of a record of these types and this lifetime.
-            let entry = unsafe { &*entry.cast::<Entry<K, V>>() };
+            let entry = unsafe { &*entry.cast::<NativeEntry<K, V>>() };
             (&entry.key, &entry.value)
         })
     }

@@ -1,6 +1,6 @@
 //! What code that is compiled once knows of the records of a table: a static table of functions.
 //!
-//! A record is a native key and a native value, side by side ([`Entry`]). The record path knows both types.
+//! A record is a native key and a native value, side by side ([`NativeEntry`]). The record path knows both types.
 //! All else (flush, copies for a checkpoint, eviction, dropping, scans, rewriting) runs on erased records: places
 //! in memory, and the [`RecordType`] that says what is there. A [`RecordType`] is made in this file only, from `K` and
 //! `V`; a layout takes it when a table is opened.
@@ -23,11 +23,11 @@ use alluvium_pagestore::{
 
 pub(crate) use super::record_run_unsafe::RecordRun;
 use crate::contract::expiry::Touched;
-use crate::heap::entry_table_unsafe::Keyed;
+use crate::heap::entry_table_unsafe::KeyedEntry;
 
 /// A native record.
 #[repr(C)]
-pub(crate) struct Entry<K, V> {
+pub(crate) struct NativeEntry<K, V> {
     pub(crate) key: K,
     pub(crate) value: V,
 }
@@ -40,7 +40,7 @@ pub(crate) fn heap_of<K: HeapSize, V: HeapSize>(key: &K, value: &V) -> u64 {
 
 /// The types of a table's records, erased.
 pub(crate) struct RecordType {
-    /// Of an [`Entry`].
+    /// Of a [`NativeEntry`].
     layout: Layout,
     /// Whether neither keys nor values ever own heap.
     is_plain: bool,
@@ -64,7 +64,7 @@ pub(crate) struct RecordType {
     encode: unsafe fn(*const u8, &mut SegmentWriter) -> Result<usize>,
     // SAFETY: an initialised entry of these types is there, which is read.
     encode_to: unsafe fn(*const u8, &mut Trials, &mut AlignedVec) -> Result<()>,
-    decode: fn(&'static RecordType, &[u8], Taking<'_>) -> Result<()>,
+    decode: fn(&'static RecordType, &[u8], TakeRecord<'_>) -> Result<()>,
     // SAFETY: the function was a `Touched` of the values' type; an initialised entry of these types is there.
     touched: unsafe fn(fn(), *const u8) -> Time,
 }
@@ -76,22 +76,22 @@ impl std::fmt::Debug for RecordType {
 }
 
 /// Looks at a record that was decoded, which is dropped afterwards.
-pub(crate) type Decoded<'a> = &'a mut dyn FnMut(RecordRef<'_>) -> Result<()>;
+pub(crate) type VisitDecoded<'a> = &'a mut dyn FnMut(RecordRef<'_>) -> Result<()>;
 
 /// Takes a record that was decoded.
-pub(crate) type Taking<'a> = &'a mut dyn FnMut(DecodedRecord<'_>) -> Result<()>;
+pub(crate) type TakeRecord<'a> = &'a mut dyn FnMut(DecodedRecord<'_>) -> Result<()>;
 
 /// Makes the [`RecordType`] of two types.
-struct Of<K, V>(PhantomData<(K, V)>);
+struct RecordTypeOf<K, V>(PhantomData<(K, V)>);
 
 // SAFETY: here and below, who calls a function that takes a place promises that an initialised entry of these types
 // is there, as the fields of `RecordType` say.
-impl<K: 'static, V: 'static> Of<K, V> {
+impl<K: 'static, V: 'static> RecordTypeOf<K, V> {
     /// Of records that are dropped and nothing else.
     const BARE: RecordType = RecordType {
-        layout: Layout::new::<Entry<K, V>>(),
+        layout: Layout::new::<NativeEntry<K, V>>(),
         is_plain: false,
-        needs_drop: std::mem::needs_drop::<Entry<K, V>>(),
+        needs_drop: std::mem::needs_drop::<NativeEntry<K, V>>(),
         is_sendable: false,
         id: TypeId::of::<(K, V)>,
         hash: |_| unreachable!("records of this type are not hashed"),
@@ -107,7 +107,7 @@ impl<K: 'static, V: 'static> Of<K, V> {
     };
 
     // SAFETY: an initialised entry of these types is there, and stays as it is during `'a`.
-    unsafe fn entry<'a>(entry: *const u8) -> &'a Entry<K, V> {
+    unsafe fn entry<'a>(entry: *const u8) -> &'a NativeEntry<K, V> {
         // SAFETY: as said above.
         unsafe { &*entry.cast() }
     }
@@ -115,7 +115,7 @@ impl<K: 'static, V: 'static> Of<K, V> {
     // SAFETY: the caller owns the entry.
     unsafe fn drop(entry: *mut u8) {
         // SAFETY: as said above; its owner does not touch it again.
-        unsafe { entry.cast::<Entry<K, V>>().drop_in_place() }
+        unsafe { entry.cast::<NativeEntry<K, V>>().drop_in_place() }
     }
 
     // SAFETY: an entry is at the source; the target is memory for one.
@@ -126,14 +126,14 @@ impl<K: 'static, V: 'static> Of<K, V> {
     {
         // SAFETY: as said above; the target is memory for an entry that nobody else reaches.
         unsafe {
-            let Entry { key, value } = Self::entry(source);
-            let entry = Entry { key: key.clone(), value: value.clone() };
-            target.cast::<Entry<K, V>>().write(entry);
+            let NativeEntry { key, value } = Self::entry(source);
+            let entry = NativeEntry { key: key.clone(), value: value.clone() };
+            target.cast::<NativeEntry<K, V>>().write(entry);
         }
     }
 }
 
-impl<K: Key, V: State> Of<K, V> {
+impl<K: Key, V: State> RecordTypeOf<K, V> {
     const TYPE: RecordType = RecordType {
         is_plain: K::NO_HEAP && V::NO_HEAP,
         is_sendable: true,
@@ -152,13 +152,13 @@ impl<K: Key, V: State> Of<K, V> {
     // SAFETY: an entry is there, to be read.
     unsafe fn encode_to(entry: *const u8, trials: &mut Trials, to: &mut AlignedVec) -> Result<()> {
         // SAFETY: as said above.
-        let Entry { key, value } = unsafe { Self::entry(entry) };
+        let NativeEntry { key, value } = unsafe { Self::entry(entry) };
         trials.encode(to, key, value)
     }
 }
 
 /// Of any keys.
-impl<K: Key, V: 'static> Of<K, V> {
+impl<K: Key, V: 'static> RecordTypeOf<K, V> {
     /// Of records that never leave the thread of their table, nor memory: they are neither cloned nor encoded.
     const VOLATILE: RecordType = RecordType {
         is_plain: K::NO_HEAP,
@@ -194,7 +194,7 @@ impl<K: Key, V: 'static> Of<K, V> {
     }
 }
 
-impl<K: Key, V: State> Of<K, V> {
+impl<K: Key, V: State> RecordTypeOf<K, V> {
     // SAFETY: an entry is there, to be measured.
     unsafe fn heap_bytes(entry: *const u8) -> u64 {
         // SAFETY: as said above.
@@ -205,13 +205,17 @@ impl<K: Key, V: State> Of<K, V> {
     // SAFETY: an entry is there, to be read.
     unsafe fn encode(entry: *const u8, writer: &mut SegmentWriter) -> Result<usize> {
         // SAFETY: as said above.
-        let Entry { key, value } = unsafe { Self::entry(entry) };
+        let NativeEntry { key, value } = unsafe { Self::entry(entry) };
         writer.encode(key, value)
     }
 
-    fn decode(record_type: &'static RecordType, payload: &[u8], take: Taking<'_>) -> Result<()> {
+    fn decode(
+        record_type: &'static RecordType,
+        payload: &[u8],
+        take: TakeRecord<'_>,
+    ) -> Result<()> {
         let (key, value) = codec::decode::<K, V>(payload)?;
-        let mut entry = ManuallyDrop::new(Entry { key, value });
+        let mut entry = ManuallyDrop::new(NativeEntry { key, value });
         let at = (&raw mut entry).cast::<u8>();
         // SAFETY: the entry is of these types, and there until the call is over. Nobody else drops or touches it.
         take(DecodedRecord(unsafe { RecordRef::new(record_type, at) }))
@@ -227,7 +231,7 @@ impl<K: Key, V: State> Of<K, V> {
 }
 
 /// Of entries with a key inside.
-impl<T: Keyed> Of<T, ()> {
+impl<T: KeyedEntry> RecordTypeOf<T, ()> {
     /// Of entries that never leave their table, which is asked for their hashes only.
     const ENTRY: RecordType = RecordType { hash: Self::hash_of_key, ..Self::BARE };
 
@@ -239,7 +243,7 @@ impl<T: Keyed> Of<T, ()> {
 }
 
 /// Of keys alone.
-impl<K: Key> Of<K, ()> {
+impl<K: Key> RecordTypeOf<K, ()> {
     /// Of keys that are cloned, and encoded by others.
     const KEY: RecordType = RecordType { clone_into: Self::clone_into, ..Self::VOLATILE };
 }
@@ -247,22 +251,22 @@ impl<K: Key> Of<K, ()> {
 impl RecordType {
     /// That of keys `K` and values `V`.
     pub(crate) const fn of<K: Key, V: State>() -> &'static Self {
-        const { &Of::<K, V>::TYPE }
+        const { &RecordTypeOf::<K, V>::TYPE }
     }
 
     /// That of keys `K` without values, which are never encoded.
     pub(crate) const fn key<K: Key>() -> &'static Self {
-        const { &Of::<K, ()>::KEY }
+        const { &RecordTypeOf::<K, ()>::KEY }
     }
 
     /// That of keys `K` and values `V` of a table whose records never leave it.
     pub(crate) const fn volatile<K: Key, V: 'static>() -> &'static Self {
-        const { &Of::<K, V>::VOLATILE }
+        const { &RecordTypeOf::<K, V>::VOLATILE }
     }
 
     /// That of entries of a table whose entries never leave it. It is as if they were keys without values.
-    pub(crate) const fn entry<T: Keyed>() -> &'static Self {
-        const { &Of::<T, ()>::ENTRY }
+    pub(crate) const fn entry<T: KeyedEntry>() -> &'static Self {
+        const { &RecordTypeOf::<T, ()>::ENTRY }
     }
 
     /// Whether its keys are `K` and its values `V`.
@@ -323,7 +327,7 @@ impl RecordType {
     ///
     /// # Errors
     /// Of a payload that is none; those of `with`.
-    pub(crate) fn decode(&'static self, payload: &[u8], with: Decoded<'_>) -> Result<()> {
+    pub(crate) fn decode(&'static self, payload: &[u8], with: VisitDecoded<'_>) -> Result<()> {
         self.decode_to_take(payload, &mut |decoded| with(decoded.record()))
     }
 
@@ -331,7 +335,11 @@ impl RecordType {
     ///
     /// # Errors
     /// Of a payload that is none; those of `take`.
-    pub(crate) fn decode_to_take(&'static self, payload: &[u8], take: Taking<'_>) -> Result<()> {
+    pub(crate) fn decode_to_take(
+        &'static self,
+        payload: &[u8],
+        take: TakeRecord<'_>,
+    ) -> Result<()> {
         (self.decode)(self, payload, take)
     }
 }
@@ -410,7 +418,7 @@ impl<'a> RecordRef<'a> {
             return self.native();
         }
         // SAFETY: an entry of these types is there during `'a`.
-        let entry = unsafe { Of::<K, V>::entry(self.entry) };
+        let entry = unsafe { RecordTypeOf::<K, V>::entry(self.entry) };
         (&entry.key, &entry.value)
     }
 
@@ -431,7 +439,7 @@ impl<'a> RecordRef<'a> {
             return self.native::<K, ()>().0;
         }
         // SAFETY: an entry of these types is there during `'a`.
-        &unsafe { Of::<K, ()>::entry(self.entry) }.key
+        &unsafe { RecordTypeOf::<K, ()>::entry(self.entry) }.key
     }
 
     /// [`get`](RecordRef::get) of any types, by their ids.
@@ -441,7 +449,7 @@ impl<'a> RecordRef<'a> {
     pub(crate) fn native<K: 'static, V: 'static>(self) -> (&'a K, &'a V) {
         assert!(self.record_type.is::<K, V>(), "a record of other types");
         // SAFETY: an entry of these types is there during `'a`.
-        let entry = unsafe { Of::<K, V>::entry(self.entry) };
+        let entry = unsafe { RecordTypeOf::<K, V>::entry(self.entry) };
         (&entry.key, &entry.value)
     }
 

@@ -10,7 +10,7 @@ const ENTRIES_MIN: usize = 5;
 
 /// A leaf, as the standard library has it.
 #[allow(dead_code, reason = "only its size is of interest")]
-struct Leaf<K, V> {
+struct LeafNode<K, V> {
     parent: *const (),
     place: [u16; 2],
     keys: [K; ENTRIES_MAX],
@@ -19,8 +19,8 @@ struct Leaf<K, V> {
 
 /// A node that is no leaf.
 #[allow(dead_code, reason = "only its size is of interest")]
-struct Inner<K, V> {
-    leaf: Leaf<K, V>,
+struct InnerNode<K, V> {
+    leaf: LeafNode<K, V>,
     children: [*const (); ENTRIES_MAX + 1],
 }
 
@@ -29,7 +29,7 @@ struct Inner<K, V> {
 ///
 /// Nodes other than the root have five entries at least, and a tree of ten or fewer is one leaf.
 pub const fn tree_bytes<K, V>(len: usize) -> u64 {
-    let leaf = rounded(size_of::<Leaf<K, V>>()) as u64;
+    let leaf = rounded(size_of::<LeafNode<K, V>>()) as u64;
     match len {
         0 => 0,
         1..=10 => leaf,
@@ -37,7 +37,7 @@ pub const fn tree_bytes<K, V>(len: usize) -> u64 {
             // An entry stands between two leaves. Six children at least have each node but the root.
             let leaves = ((len + 1) / (ENTRIES_MIN + 1)) as u64;
             let inner = 1 + leaves / ENTRIES_MIN as u64;
-            leaves * leaf + inner * rounded(size_of::<Inner<K, V>>()) as u64
+            leaves * leaf + inner * rounded(size_of::<InnerNode<K, V>>()) as u64
         }
     }
 }

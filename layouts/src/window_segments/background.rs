@@ -9,24 +9,24 @@ use std::sync::{Arc, Mutex};
 
 use alluvium_pagestore::{Helper, Result, SegmentId, SegmentStore, SegmentWriter};
 
-use super::config::Sizes;
+use super::config::SliceSizes;
 use super::pane_type_unsafe::PaneType;
-use super::run::Run;
-use super::writing::{Removed, Written, give_up, panicked, write_merged, write_table};
+use super::run::SliceRun;
+use super::writing::{RemovedKeys, WrittenRun, give_up, panicked, write_merged, write_table};
 use crate::checkpoint::Jobs;
 use crate::heap::record_table_unsafe::FrozenRecords;
 use crate::support::record_type_unsafe::RecordRef;
 use crate::trace_span;
 
 /// A table of a slice that is only read.
-pub type Frozen = Arc<FrozenRecords>;
+pub type FrozenSlice = Arc<FrozenRecords>;
 
 /// What the helper answers.
-pub enum Answer {
+pub enum SliceJobOutcome {
     /// A table was written, or could not be.
-    Written { job: u64, table: Frozen, result: Result<Written> },
+    Written { job: u64, table: FrozenSlice, result: Result<WrittenRun> },
     /// Runs were made one, or could not be.
-    Merged { job: u64, result: Result<Written> },
+    Merged { job: u64, result: Result<WrittenRun> },
     /// A table was dropped.
     Dropped { table_bytes: u64, heap_bytes: u64 },
     /// Files of so many bytes were removed.
@@ -35,30 +35,30 @@ pub enum Answer {
 
 /// Where runs are written.
 #[derive(Clone)]
-pub struct Storage {
+pub struct RunStorage {
     pub store: SegmentStore,
     pub writer: Arc<Mutex<SegmentWriter>>,
 }
 
 /// Hands work to the helper and collects answers.
-pub struct Background {
-    pub jobs: Jobs<Answer>,
-    pub storage: Option<Storage>,
+pub struct SliceJobs {
+    pub jobs: Jobs<SliceJobOutcome>,
+    pub storage: Option<RunStorage>,
 }
 
-impl Background {
+impl SliceJobs {
     /// Nothing to do yet.
-    pub fn new(helper: Helper, storage: Option<Storage>) -> Self {
+    pub fn new(helper: Helper, storage: Option<RunStorage>) -> Self {
         Self { jobs: Jobs::new(helper), storage }
     }
 
     /// Has a table written as a run.
-    pub fn write(&mut self, job: u64, table: Frozen, sizes: Sizes) {
+    pub fn write(&mut self, job: u64, table: FrozenSlice, sizes: SliceSizes) {
         let storage = self.storage.clone().expect("a state with storage");
         self.jobs.submit(move || {
             trace_span!(DEBUG, "spill", entries = table.len());
             let result = storage.with(|writer, store| write_table(writer, store, &sizes, &table));
-            Answer::Written { job, table, result }
+            SliceJobOutcome::Written { job, table, result }
         });
     }
 
@@ -66,9 +66,9 @@ impl Background {
     pub fn merge(
         &mut self,
         job: u64,
-        (types, runs): (&'static PaneType, Vec<Arc<Run>>),
-        removed: Removed,
-        sizes: Sizes,
+        (types, runs): (&'static PaneType, Vec<Arc<SliceRun>>),
+        removed: RemovedKeys,
+        sizes: SliceSizes,
     ) {
         let storage = self.storage.clone().expect("a state with storage");
         self.jobs.submit(move || {
@@ -76,18 +76,18 @@ impl Background {
             let result = storage.with(|writer, store| {
                 write_merged(writer, store, &sizes, (types, &runs), &removed)
             });
-            Answer::Merged { job, result }
+            SliceJobOutcome::Merged { job, result }
         });
     }
 
     /// Has a table dropped; this is the last use of it.
-    pub fn drop_table(&mut self, table: Frozen) {
+    pub fn drop_table(&mut self, table: FrozenSlice) {
         self.jobs.submit(move || {
             let table_bytes = table.memory_bytes();
             // What panics here panics for nobody: there is no call that it belongs to.
             let heap_bytes = catch_unwind(AssertUnwindSafe(|| heap_of(&table))).unwrap_or(0);
             let _ = catch_unwind(AssertUnwindSafe(|| drop(table)));
-            Answer::Dropped { table_bytes, heap_bytes }
+            SliceJobOutcome::Dropped { table_bytes, heap_bytes }
         });
     }
 
@@ -98,18 +98,18 @@ impl Background {
             for (id, _) in &files {
                 let _ = store.remove(*id);
             }
-            Answer::Removed { bytes: files.iter().map(|(_, bytes)| bytes).sum() }
+            SliceJobOutcome::Removed { bytes: files.iter().map(|(_, bytes)| bytes).sum() }
         });
     }
 
     /// Waits a moment for an answer, doing the work of an inline helper.
-    pub fn wait(&mut self) -> Option<Answer> {
+    pub fn wait(&mut self) -> Option<SliceJobOutcome> {
         let storage = &self.storage;
         self.jobs.wait(|| storage.iter().for_each(|storage| storage.store.device().drive()))
     }
 }
 
-impl Storage {
+impl RunStorage {
     /// Runs `write` with the writer; of a run that fails or panics nothing is left.
     pub fn with<R>(
         &self,

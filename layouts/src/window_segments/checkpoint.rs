@@ -15,11 +15,11 @@ use alluvium_pagestore::{
 
 use super::LAYOUT;
 use super::core::SegmentsCore;
-use super::run::{ImageAt, Run};
-use super::slice::{Slice, Stored};
+use super::run::{ImageAt, SliceRun};
+use super::slice::{CachedRun, Slice};
 use super::tables::{TableRecords, ToldTables, WrittenTable};
 use crate::restore::passing::pass_over;
-use crate::support::gaps::Gap;
+use crate::support::gaps::HashGap;
 use crate::support::record_type_unsafe::RecordRef;
 
 /// What a record of the catalog tells, with the slice that it is of.
@@ -48,7 +48,7 @@ impl SegmentsCore {
         let memory = self.sizes.restore_bytes();
         self.account.reserve(MemoryKind::Buffers, memory, "restoring")?;
         let state = fingerprint(&self.context.name);
-        let mut catalog = Catalog::default();
+        let mut catalog = TableCatalog::default();
         let restored = self.restore_with((&store, state, window), segments, &mut catalog, put);
         self.account.release(MemoryKind::Buffers, memory);
         self.account.release(MemoryKind::Tables, catalog.booked);
@@ -59,7 +59,7 @@ impl SegmentsCore {
         &mut self,
         (store, state, window): (&SegmentStore, u64, usize),
         segments: &[SegmentImage],
-        catalog: &mut Catalog,
+        catalog: &mut TableCatalog,
         put: PutStored<'_>,
     ) -> Result<()> {
         let mut reader = SegmentReader::new(store.clone(), state, window);
@@ -79,7 +79,7 @@ impl SegmentsCore {
         told.check(&catalog.slices, written.len())?;
         self.expect_tables(told);
         let account = self.account.clone();
-        let mut tables = Tables { core: self, put, records: told.records() };
+        let mut tables = TableRestore { core: self, put, records: told.records() };
         let mut open = |nth: usize| written[nth].open(store);
         pass_over((store, state), &account, window, written.len(), &mut open, &mut tables)?;
         tables.records.end()?;
@@ -137,11 +137,11 @@ impl SegmentsCore {
                     segments.push(file.open(store)?);
                 }
                 let run =
-                    Run { number, level: level as u32, segments, images: Vec::new(), records };
+                    SliceRun { number, level: level as u32, segments, images: Vec::new(), records };
                 self.make_room(run.booked_bytes(), "the table of a run")?;
                 self.run_came(&run);
                 let slot = self.begin_slice(slice)?;
-                self.slice_at_mut(slot).runs.push(Stored::new(Arc::new(run)));
+                self.slice_at_mut(slot).runs.push(CachedRun::new(Arc::new(run)));
             }
             (OF_IMAGES, told) => {
                 // Twice, for the vector that grows, and a checkpoint's share.
@@ -182,7 +182,7 @@ impl SegmentsCore {
 
 /// What a catalog tells of tables.
 #[derive(Default)]
-pub(super) struct Catalog {
+pub(super) struct TableCatalog {
     /// The table of each slice.
     pub slices: Vec<WrittenTable>,
     pub tables: ToldTables,
@@ -190,7 +190,7 @@ pub(super) struct Catalog {
     pub booked: u64,
 }
 
-impl Catalog {
+impl TableCatalog {
     /// Takes in what a record tells of tables; says whether it tells of nothing else.
     pub fn take_in(
         &mut self,
@@ -219,13 +219,13 @@ impl Catalog {
 }
 
 /// Takes in what was in the tables of slices, as the catalog tells of it.
-struct Tables<'p, 'f> {
+struct TableRestore<'p, 'f> {
     core: &'p mut SegmentsCore,
     put: PutStored<'f>,
     records: TableRecords,
 }
 
-impl PassVisitor for Tables<'_, '_> {
+impl PassVisitor for TableRestore<'_, '_> {
     fn begin(&mut self, _: usize) -> Result<()> {
         Ok(())
     }
@@ -250,11 +250,11 @@ impl PassVisitor for Tables<'_, '_> {
 }
 
 /// The gaps that the catalog tells of a slice.
-pub(super) fn gaps_of(told: &[u64]) -> Result<impl Iterator<Item = Gap> + '_> {
+pub(super) fn gaps_of(told: &[u64]) -> Result<impl Iterator<Item = HashGap> + '_> {
     if !told.len().is_multiple_of(3) {
         return Err(catalog_is_wrong("half of a range of removed keys"));
     }
-    let gap = |told: &[u64]| Gap { first: told[0], last: told[1], before: told[2] };
+    let gap = |told: &[u64]| HashGap { first: told[0], last: told[1], before: told[2] };
     Ok(told.chunks_exact(3).map(gap))
 }
 

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use super::merging::merging_bytes_min;
 use super::pane_type_unsafe::PaneType;
-use super::run::{NAME_BYTES, Run};
+use super::run::{NAME_BYTES, SliceRun};
 use crate::checkpoint::{BATCH_BYTES_MAX, WriterSizes};
 use crate::hybrid_log::PATIENCE;
 
@@ -111,7 +111,7 @@ impl WindowSegments {
         memory_bytes: u64,
         max_value_bytes: u64,
         stored: bool,
-    ) -> Result<Sizes> {
+    ) -> Result<SliceSizes> {
         let block = BLOCK_BYTES as u64;
         let plain = types.is_plain();
         let auto_image = (memory_bytes / 512).clamp(IMAGE_BYTES_MIN, IMAGE_BYTES_MAX);
@@ -136,7 +136,7 @@ impl WindowSegments {
             batch_bytes: (memory_bytes as usize / 16).clamp(BATCH_BYTES_MIN, BATCH_BYTES_MAX),
             value_bytes: archive_bytes.max(CHECKPOINT_RECORD_BYTES),
         };
-        let sizes = Sizes {
+        let sizes = SliceSizes {
             writer,
             image_bytes,
             image_records: image_records as u32,
@@ -149,7 +149,7 @@ impl WindowSegments {
             reserve_bytes: match stored {
                 true => {
                     let records = memory_bytes / types.record_bytes().max(1) as u64;
-                    Run::booked_bytes_of(records, 2 * memory_bytes, image_bytes, segment_bytes)
+                    SliceRun::booked_bytes_of(records, 2 * memory_bytes, image_bytes, segment_bytes)
                 }
                 false => 0,
             },
@@ -180,7 +180,7 @@ impl WindowSegments {
 
 /// The sizes of open window segments.
 #[derive(Clone, Copy, Debug)]
-pub struct Sizes {
+pub struct SliceSizes {
     /// How a checkpoint writes.
     pub writer: WriterSizes,
     /// An image ends before this, unless a single record is longer.
@@ -207,7 +207,7 @@ pub struct Sizes {
     pub patience: Duration,
 }
 
-impl Sizes {
+impl SliceSizes {
     /// What is booked for checkpoints while there are no slices.
     pub fn checkpoint_bytes(&self) -> u64 {
         let taken =

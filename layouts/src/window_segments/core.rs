@@ -11,23 +11,23 @@ use alluvium_pagestore::{
     Time, fingerprint,
 };
 
-use super::background::{Background, Storage};
-use super::capture::Capture;
+use super::background::{RunStorage, SliceJobs};
 use super::checkpoint::PutStored;
-use super::config::{Sizes, TABLE_FILES, WindowSegments};
-use super::cuts::Cuts;
+use super::config::{SliceSizes, TABLE_FILES, WindowSegments};
+use super::cuts::SliceCuts;
 use super::fold::Fold;
 use super::fold_by_source::BySource;
-use super::fund::Fund;
+use super::fund::CheckpointFund;
 use super::gathering::ErasedGathering;
-use super::merging::Merging;
+use super::merging::SliceMerge;
 use super::pane_type_unsafe::PaneType;
-use super::prefetch::Ahead;
+use super::prefetch::Prefetch;
 use super::run::NAME_BYTES;
 use super::slice::Slice;
+use super::slice_checkpoint::SliceCheckpoint;
 use super::slots::RECENT;
 use super::tables::{TableGroups, ToldTables};
-use crate::checkpoint::{Files, at_once};
+use crate::checkpoint::{FilesByName, at_once};
 use crate::contract::table::{CheckpointOutcome, StateContext, TableStats};
 use crate::contract::upkeep::Upkeep;
 use crate::heap::hash_range::HashRange;
@@ -41,7 +41,7 @@ use crate::support::record_type_unsafe::RecordRef;
 pub struct SegmentsCore {
     pub(super) context: StateContext,
     pub(super) account: Rc<Account>,
-    pub(super) sizes: Sizes,
+    pub(super) sizes: SliceSizes,
     pub(super) range: HashRange,
     pub(super) types: &'static PaneType,
     pub(super) slots: Vec<Option<Slice>>,
@@ -50,8 +50,8 @@ pub struct SegmentsCore {
     /// The slice that was updated or read last, and where it is; `u32::MAX` if nowhere.
     pub(super) last: (Time, u32),
     pub(super) recent: Box<[(Time, u32); RECENT]>,
-    pub(super) background: Background,
-    pub(super) files: Files,
+    pub(super) background: SliceJobs,
+    pub(super) files: FilesByName,
     /// Bytes of all files that were not removed yet.
     pub(super) disk_bytes: u64,
     /// Slices that are purged and in their slots still.
@@ -61,8 +61,8 @@ pub struct SegmentsCore {
     /// Those that were taken out, with what is left of them.
     pub(super) dying: VecDeque<Slice>,
     /// Cuts without a part that they apply to, to be dropped.
-    pub(super) forgotten: VecDeque<Cuts>,
-    pub(super) ahead: Ahead,
+    pub(super) forgotten: VecDeque<SliceCuts>,
+    pub(super) ahead: Prefetch,
     /// Where a fold that ran out of fuel goes on.
     pub(super) folding: Option<Fold>,
     /// Of the last fold, if there was no room for all its sources.
@@ -76,7 +76,7 @@ pub struct SegmentsCore {
     /// The job that writes a table; 0 if there is none.
     pub(super) writing: u64,
     /// The merge that is under way.
-    pub(super) merging: Option<Merging>,
+    pub(super) merging: Option<SliceMerge>,
     /// Booked for the tables of runs that are about to be written.
     pub(super) reserve_bytes: u64,
     /// Whether the last run could not be written.
@@ -84,13 +84,13 @@ pub struct SegmentsCore {
     /// Whether a checkpoint is being read.
     pub(super) is_restoring: bool,
     /// Memory for the next checkpoint.
-    pub(super) fund: Fund,
+    pub(super) fund: CheckpointFund,
     /// Empty while a read that was left has it.
     pub(super) read_buffer: IoBuffer,
     /// How the owner reads runs; `None` without storage.
     pub(super) reads: Option<PatientReads>,
     /// The checkpoint being taken, or not decided yet.
-    pub(super) capture: Option<Box<Capture>>,
+    pub(super) checkpoint: Option<Box<SliceCheckpoint>>,
     /// Tables that the last checkpoint has.
     pub(super) groups: TableGroups,
     pub(super) stats: TableStats,
@@ -123,17 +123,17 @@ impl SegmentsCore {
             let state = fingerprint(&context.name);
             let writer =
                 SegmentWriter::new(store.clone(), state, sizes.chunk_bytes, sizes.segment_bytes);
-            Storage { store, writer: Arc::new(Mutex::new(writer)) }
+            RunStorage { store, writer: Arc::new(Mutex::new(writer)) }
         });
         let store = context.segments.as_ref();
         let reads = store.map(|store| PatientReads::new(store, sizes.patience, account.clone()));
         let restored = context.restored.take();
         let mut panes = Self {
             range: HashRange::of(&context.owned, context.key_groups),
-            background: Background::new(context.helper.clone(), storage),
-            files: Files::booked(account.clone(), NAME_BYTES),
+            background: SliceJobs::new(context.helper.clone(), storage),
+            files: FilesByName::booked(account.clone(), NAME_BYTES),
             disk_bytes: 0,
-            fund: Fund::new(account.clone()),
+            fund: CheckpointFund::new(account.clone()),
             groups: TableGroups::new(account.clone()),
             oversize: Oversize::new(&context.name, context.max_value_bytes),
             context,
@@ -149,7 +149,7 @@ impl SegmentsCore {
             entries_likely: 0,
             dying: VecDeque::new(),
             forgotten: VecDeque::new(),
-            ahead: Ahead::default(),
+            ahead: Prefetch::default(),
             folding: None,
             by_source: None,
             gathering: gathering(sizes.fold_bytes),
@@ -162,7 +162,7 @@ impl SegmentsCore {
             is_restoring: true,
             read_buffer: IoBuffer::zeroed(image as usize),
             reads,
-            capture: None,
+            checkpoint: None,
             stats: TableStats::default(),
         };
         if let Some((image, _)) = restored {
@@ -308,7 +308,7 @@ impl Drop for SegmentsCore {
             reads.wait_to_close();
         }
         // Tables give back what they take; all that is left on the account is the rest.
-        self.capture = None;
+        self.checkpoint = None;
         self.slots.clear();
         self.dying.clear();
         self.forgotten.clear();

@@ -1,7 +1,7 @@
 //! Keys that were removed from older parts of a slice, each with the number of the first part that counts.
 //!
 //! Most slices have none and keep a pointer for them. What the table, the box around it and the keys take is booked;
-//! who drops cuts [takes parts](Cuts::drop_part) until there are none.
+//! who drops cuts [takes parts](SliceCuts::drop_part) until there are none.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::rc::Rc;
@@ -16,7 +16,7 @@ use crate::support::record_type_unsafe::RecordRef;
 
 /// Removed keys of a slice.
 #[derive(Default)]
-pub struct Cuts(Option<Box<CutTable>>);
+pub struct SliceCuts(Option<Box<CutTable>>);
 
 struct CutTable {
     table: RecordTable,
@@ -24,7 +24,7 @@ struct CutTable {
     heap_bytes: u64,
 }
 
-impl Cuts {
+impl SliceCuts {
     /// Bytes of the box around the table.
     const BOX_BYTES: u64 = size_of::<CutTable>() as u64 + 16;
 
@@ -128,7 +128,7 @@ mod tests {
     fn cuts_are_booked_until_they_are_dropped_part_by_part() {
         let (account, range) = (Account::root(1 << 20), HashRange::of(&(0..256), 256));
         let types = PaneType::of::<String, u64>();
-        let mut cuts = Cuts::default();
+        let mut cuts = SliceCuts::default();
         assert!(cuts.is_empty() && cuts.drop_part(&account).is_none());
         for n in 0..1000 {
             let key = n.to_string();

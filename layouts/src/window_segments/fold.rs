@@ -15,7 +15,7 @@ use alluvium_pagestore::io::IoBuffer;
 use alluvium_pagestore::{ErrorKind, Key, MemoryKind, Result, State, Time};
 
 use super::core::SegmentsCore;
-use super::source::{Reads, Source};
+use super::source::{PartCursor, ReadCounts};
 use super::table::SegmentPanes;
 use crate::contract::table::Cursor;
 use crate::support::patient_reads::PatientReads;
@@ -29,7 +29,7 @@ pub struct Fold {
     /// The first place that was not visited.
     position: u64,
     arrangement: u64,
-    sources: Vec<Source>,
+    sources: Vec<PartCursor>,
     /// The source that is next, by place and then by age.
     order: BinaryHeap<Reverse<(u64, u32)>>,
     bytes: u64,
@@ -94,7 +94,7 @@ impl<K: Key, A: State> SegmentPanes<K, A> {
         let (core, merge): (&SegmentsCore, _) = (&self.core, &self.merge);
         let (slots, range) = (&core.slots, core.range);
         let store = core.reads.as_ref().map(PatientReads::store);
-        let mut reads = Reads::default();
+        let mut reads = ReadCounts::default();
         // Keys whose hashes are the same, each with what it has so far.
         let mut group: Vec<(Cow<'_, K>, A)> = Vec::new();
         let mut visit_next = |fold: &mut Fold, place: u64| -> Result<usize> {
@@ -254,8 +254,8 @@ impl SegmentsCore {
         let of_slice = |slot: usize| {
             let found = self.slice_at(slot);
             let runs = found.runs.iter().map(|stored| stored.run.image_bytes_max());
-            let runs: u64 = runs.map(Source::run_bytes).sum();
-            runs + (1 + u64::from(found.frozen.is_some())) * Source::table_bytes()
+            let runs: u64 = runs.map(PartCursor::run_bytes).sum();
+            runs + (1 + u64::from(found.frozen.is_some())) * PartCursor::table_bytes()
         };
         let slots = self.by_time.range(slices.clone()).map(|(_, slot)| *slot as usize);
         slots.map(of_slice).sum::<u64>().saturating_sub(self.sizes.fold_bytes)
@@ -268,7 +268,7 @@ impl SegmentsCore {
         is_of_hashes: bool,
         bytes: u64,
     ) -> Result<Fold> {
-        let (mut sources, mut reads) = (Vec::new(), Reads::default());
+        let (mut sources, mut reads) = (Vec::new(), ReadCounts::default());
         let (slots, range) = (&self.slots, self.range);
         let store = self.reads.as_ref().map(PatientReads::store);
         for &slot in self.by_time.range(slices.clone()).map(|(_, slot)| slot) {
@@ -276,14 +276,15 @@ impl SegmentsCore {
             let found = slots[slot].as_ref().expect("a slice in use");
             for run in 0..found.runs.len() {
                 let store = store.expect("a run on storage");
-                let source = Source::of_run(slots, slot, run, position, range, store, &mut reads);
+                let source =
+                    PartCursor::of_run(slots, slot, run, position, range, store, &mut reads);
                 sources.push(source?);
             }
             if let Some(part) = &found.frozen {
-                sources.push(Source::of_table(slots, slot, Some(part.number), position, range));
+                sources.push(PartCursor::of_table(slots, slot, Some(part.number), position, range));
             }
             if !found.active.is_empty() {
-                sources.push(Source::of_table(slots, slot, None, position, range));
+                sources.push(PartCursor::of_table(slots, slot, None, position, range));
             }
         }
         let order = self.order_of(&sources);
@@ -292,7 +293,7 @@ impl SegmentsCore {
         Ok(Fold { slices, is_of_hashes, position, arrangement, sources, order, bytes })
     }
 
-    fn order_of(&self, sources: &[Source]) -> BinaryHeap<Reverse<(u64, u32)>> {
+    fn order_of(&self, sources: &[PartCursor]) -> BinaryHeap<Reverse<(u64, u32)>> {
         let heads = sources.iter().zip(0..).filter_map(|(source, n)| {
             source.place(&self.slots, self.range).map(|place| Reverse((place, n)))
         });
@@ -303,7 +304,7 @@ impl SegmentsCore {
     fn renew_tables(&self, fold: &mut Fold) {
         for source in fold.sources.iter_mut().filter(|source| source.number == u64::MAX) {
             let (slots, slot) = (&self.slots, source.slot);
-            *source = Source::of_table(slots, slot, None, fold.position, self.range);
+            *source = PartCursor::of_table(slots, slot, None, fold.position, self.range);
         }
         fold.order = self.order_of(&fold.sources);
     }

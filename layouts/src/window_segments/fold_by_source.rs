@@ -10,8 +10,8 @@ use std::ops::Range;
 use alluvium_pagestore::{ErrorKind, Key, Result, State, Time};
 
 use super::core::SegmentsCore;
-use super::gathering::Gathering;
-use super::source::{Reads, Source};
+use super::gathering::GatheredSums;
+use super::source::{PartCursor, ReadCounts};
 use super::table::SegmentPanes;
 use crate::contract::table::Cursor;
 use crate::support::booked::Booked;
@@ -28,7 +28,7 @@ pub struct BySource {
 
 /// A part of a slice: its slot, and which of its parts that is.
 #[derive(Clone, Copy)]
-enum Part {
+enum SlicePart {
     Run(usize, usize),
     /// A table that is being written, with its number, or the one in use.
     Table(usize, Option<u64>),
@@ -110,28 +110,35 @@ impl<K: Key, A: State> SegmentPanes<K, A> {
     fn depth_by_source(&mut self, slices: &Range<Time>) -> u32 {
         let slots = self.core.by_time.range(slices.clone()).map(|(_, slot)| *slot as usize);
         let most = slots.map(|slot| self.core.slice_at(slot).len()).max().unwrap_or(0);
-        let gathering = self.core.gathering.as_any().downcast_mut::<Gathering<K, A>>();
+        let gathering = self.core.gathering.as_any().downcast_mut::<GatheredSums<K, A>>();
         let keys = gathering.expect("sums of these types").keys_max() as u64;
         most.div_ceil(keys.max(1)).max(1).next_power_of_two().ilog2()
     }
 
     /// Gathers what the slices have from one place to another, and says how many entries that was; none if there was no
     /// room.
-    fn gather_places(&mut self, parts: &[Part], first: u64, last: u64) -> Result<Option<usize>> {
+    fn gather_places(
+        &mut self,
+        parts: &[SlicePart],
+        first: u64,
+        last: u64,
+    ) -> Result<Option<usize>> {
         let (core, merge): (&mut SegmentsCore, _) = (&mut self.core, &self.merge);
         let SegmentsCore { slots, range, gathering, account, types, stats, reads, .. } = core;
-        let gathering = gathering.as_any().downcast_mut::<Gathering<K, A>>();
+        let gathering = gathering.as_any().downcast_mut::<GatheredSums<K, A>>();
         let gathering = gathering.expect("sums of these types");
         gathering.clear(account);
         let store = reads.as_ref().map(PatientReads::store);
-        let (mut reads, mut looked_at, mut fits) = (Reads::default(), 0, true);
-        let mut add_part = |part: Part| -> Result<bool> {
+        let (mut reads, mut looked_at, mut fits) = (ReadCounts::default(), 0, true);
+        let mut add_part = |part: SlicePart| -> Result<bool> {
             let mut source = match part {
-                Part::Run(slot, run) => {
+                SlicePart::Run(slot, run) => {
                     let store = store.expect("a run on storage");
-                    Source::of_run(slots, slot, run, first, *range, store, &mut reads)?
+                    PartCursor::of_run(slots, slot, run, first, *range, store, &mut reads)?
                 }
-                Part::Table(slot, number) => Source::of_table(slots, slot, number, first, *range),
+                SlicePart::Table(slot, number) => {
+                    PartCursor::of_table(slots, slot, number, first, *range)
+                }
             };
             while let Some(place) = source.place(slots, *range).filter(|place| *place <= last) {
                 let taken = source.take::<K, A>(slots, *range, store, &mut reads)?;
@@ -177,7 +184,7 @@ impl<K: Key, A: State> SegmentPanes<K, A> {
         visit: &mut dyn FnMut(&K, A) -> Result<()>,
     ) -> Result<()> {
         let SegmentsCore { range, gathering, account, .. } = &mut *self.core;
-        let gathering = gathering.as_any().downcast_mut::<Gathering<K, A>>();
+        let gathering = gathering.as_any().downcast_mut::<GatheredSums<K, A>>();
         let gathering = gathering.expect("sums of these types");
         gathering.sort_by(|key| range.place(key.key_hash()));
         let visited = gathering.visit(0, account, &mut |key, sum| {
@@ -195,13 +202,14 @@ impl SegmentsCore {
     }
 
     /// The parts of slices, the oldest first.
-    fn parts_of(&self, slices: &Range<Time>) -> Vec<Part> {
+    fn parts_of(&self, slices: &Range<Time>) -> Vec<SlicePart> {
         let slots = self.by_time.range(slices.clone()).map(|(_, slot)| *slot as usize);
         let of_slice = |slot: usize| {
             let found = self.slice_at(slot);
-            let runs = (0..found.runs.len()).map(move |run| Part::Run(slot, run));
-            let frozen = found.frozen.as_ref().map(|part| Part::Table(slot, Some(part.number)));
-            let active = (!found.active.is_empty()).then_some(Part::Table(slot, None));
+            let runs = (0..found.runs.len()).map(move |run| SlicePart::Run(slot, run));
+            let frozen =
+                found.frozen.as_ref().map(|part| SlicePart::Table(slot, Some(part.number)));
+            let active = (!found.active.is_empty()).then_some(SlicePart::Table(slot, None));
             runs.chain(frozen).chain(active)
         };
         slots.flat_map(of_slice).collect()
@@ -209,13 +217,14 @@ impl SegmentsCore {
 
     /// Memory for the largest part of these slices that is walked, and for the list of them.
     fn largest_source_bytes(&self, slices: &Range<Time>) -> u64 {
-        let (mut largest, mut parts) = (Source::table_bytes(), 0);
+        let (mut largest, mut parts) = (PartCursor::table_bytes(), 0);
         for slot in self.by_time.range(slices.clone()).map(|(_, slot)| *slot as usize) {
             let runs = &self.slice_at(slot).runs;
-            let of_runs = runs.iter().map(|stored| Source::run_bytes(stored.run.image_bytes_max()));
+            let of_runs =
+                runs.iter().map(|stored| PartCursor::run_bytes(stored.run.image_bytes_max()));
             largest = of_runs.fold(largest, u64::max);
             parts += runs.len() as u64 + 2;
         }
-        largest + 2 * parts * size_of::<Part>() as u64
+        largest + 2 * parts * size_of::<SlicePart>() as u64
     }
 }

@@ -12,15 +12,15 @@ use std::ops::Range;
 use alluvium_pagestore::{Account, Error, ErrorKind, Key, Result, State, Time};
 
 use super::core::SegmentsCore;
-use super::gathering::Gathering;
+use super::gathering::GatheredSums;
 use super::slice::Slice;
 use super::table::SegmentPanes;
 use crate::contract::panes::{Merge, PaneRun};
 use crate::contract::table::Cursor;
-use crate::heap::entry_part_unsafe::Part;
-use crate::heap::entry_table_unsafe::{PART_ENTRIES_MAX, Span};
+use crate::heap::entry_part_unsafe::EntryPart;
+use crate::heap::entry_table_unsafe::{PART_ENTRIES_MAX, PartSpan};
 use crate::heap::hash_range::HashRange;
-use crate::support::record_type_unsafe::Entry;
+use crate::support::record_type_unsafe::NativeEntry;
 
 /// Accumulators that are gathered at once, unless there are very many slices.
 const GATHERED_MAX: u64 = 8192;
@@ -28,7 +28,7 @@ const GATHERED_MAX: u64 = 8192;
 const GATHERED_MIN: u64 = 32;
 
 /// What came of visiting a part: an error, and how many of its entries were visited before.
-type Visited = std::result::Result<(), (u64, Error)>;
+type VisitOutcome = std::result::Result<(), (u64, Error)>;
 
 /// What slices have in memory.
 struct Extent {
@@ -38,13 +38,13 @@ struct Extent {
 
 /// A range of places that begins where a prefix of `depth` bits ends, or inside of one.
 #[derive(Clone, Copy)]
-struct Places {
+struct PlaceRange {
     first: u64,
     last: u64,
     depth: u32,
 }
 
-impl Places {
+impl PlaceRange {
     fn from(first: u64, depth: u32) -> Self {
         Self { first, last: first | u64::MAX.unbounded_shr(depth), depth }
     }
@@ -99,7 +99,7 @@ impl<K: Key, A: State> SegmentPanes<K, A> {
         slices: &Range<Time>,
         cursor: &mut Cursor,
         fuel: usize,
-        mut visit: impl FnMut(Part<'_, Entry<K, A>>, u64) -> Visited,
+        mut visit: impl FnMut(EntryPart<'_, NativeEntry<K, A>>, u64) -> VisitOutcome,
     ) -> Result<()> {
         let core: &SegmentsCore = &self.core;
         let mut slots = core.by_time.range(slices.clone()).map(|(_, slot)| *slot as usize);
@@ -139,7 +139,7 @@ impl<K: Key, A: State> SegmentPanes<K, A> {
         self.core.drop_fold();
         let (core, merge): (&mut SegmentsCore, _) = (&mut self.core, &self.merge);
         let SegmentsCore { slots, by_time, range, gathering, account, .. } = core;
-        let gathering = gathering.as_any().downcast_mut::<Gathering<K, A>>();
+        let gathering = gathering.as_any().downcast_mut::<GatheredSums<K, A>>();
         let gathering = gathering.expect("sums of these types");
         let slices = || by_time.range(slices.clone()).map(|(_, slot)| &slots[*slot as usize]);
         let at_least = extent.tables * PART_ENTRIES_MAX as u64;
@@ -149,7 +149,7 @@ impl<K: Key, A: State> SegmentPanes<K, A> {
         while !cursor.done && spent < fuel.max(1) {
             let (visited, begun) = (cursor.version as u32 as usize, cursor.version >> 32);
             let begun = u32::try_from(begun).ok().and_then(|begun| begun.checked_sub(1));
-            let places = Places::from(cursor.position, begun.unwrap_or(depth));
+            let places = PlaceRange::from(cursor.position, begun.unwrap_or(depth));
             gathering.clear(account);
             let (mut fits, mut looked_at) = (true, 0);
             for slice in slices() {
@@ -218,10 +218,10 @@ impl SegmentsCore {
 
 /// Visits the entries of a part but the first `visited`; an error comes with how many were before.
 fn visit_part<K, A: Clone>(
-    part: Part<'_, Entry<K, A>>,
+    part: EntryPart<'_, NativeEntry<K, A>>,
     visited: u64,
     visit: &mut dyn FnMut(&K, A) -> Result<()>,
-) -> Visited {
+) -> VisitOutcome {
     let mut entries = part.iter();
     entries.by_ref().take(visited as usize).for_each(|_| ());
     for (n, entry) in (visited..).zip(entries) {
@@ -232,18 +232,18 @@ fn visit_part<K, A: Clone>(
 
 /// Adds what a slice has at the given places; says whether there was room.
 fn add_slice<K: Key, A: State>(
-    gathering: &mut Gathering<K, A>,
+    gathering: &mut GatheredSums<K, A>,
     slice: &Slice,
-    places: Places,
+    places: PlaceRange,
     range: HashRange,
     merge: &Merge<A>,
     account: &Account,
     looked_at: &mut usize,
 ) -> bool {
-    let mut add = |span: Span<'_, Entry<K, A>>| {
+    let mut add = |span: PartSpan<'_, NativeEntry<K, A>>| {
         let is_whole = span.first >= places.first && span.last <= places.last;
         *looked_at += span.part.len();
-        span.part.iter().all(|Entry { key, value }| {
+        span.part.iter().all(|NativeEntry { key, value }| {
             let hash = key.key_hash();
             let is_here = is_whole || (places.first..=places.last).contains(&range.place(hash));
             !is_here || gathering.add((hash, key, value), merge, account)

@@ -13,7 +13,7 @@ use alluvium_pagestore::{Account, MemoryKind};
 
 /// What is booked for checkpoints.
 #[derive(Debug)]
-pub struct Fund {
+pub struct CheckpointFund {
     account: Rc<Account>,
     /// Shares of what went while a checkpoint was taken, which may hold it.
     held: u64,
@@ -22,7 +22,7 @@ pub struct Fund {
     missing: u64,
 }
 
-impl Fund {
+impl CheckpointFund {
     /// Nothing booked.
     pub fn new(account: Rc<Account>) -> Self {
         Self { account, held: 0, is_taken: false, missing: 0 }
@@ -80,7 +80,7 @@ mod tests {
     #[test]
     fn what_goes_while_a_checkpoint_is_taken_is_booked_until_it_is_decided() {
         let account = Account::root(100);
-        let mut fund = Fund::new(account.clone());
+        let mut fund = CheckpointFund::new(account.clone());
         fund.came(10);
         fund.came(5);
         fund.went(5);

@@ -24,9 +24,9 @@ fn spread(hash: u64) -> u64 {
 }
 
 /// Where sums stand, by spread hashes. What adds to it is compiled once.
-struct Index(HashTable<u32>);
+struct SumIndex(HashTable<u32>);
 
-impl Index {
+impl SumIndex {
     fn new() -> Self {
         Self(HashTable::new())
     }
@@ -43,17 +43,17 @@ impl Index {
 }
 
 /// Keys and sums of a range of places.
-pub struct Gathering<K, A> {
+pub struct GatheredSums<K, A> {
     sums: Vec<(K, A)>,
     /// Where the sum of a key stands.
-    index: Index,
+    index: SumIndex,
     /// The most keys that the memory for folds allows.
     keys_max: usize,
     /// Booked for the heap of what is here.
     heap_bytes: u64,
 }
 
-/// A [`Gathering`] whose types are erased.
+/// A [`GatheredSums`] whose types are erased.
 pub trait ErasedGathering: 'static {
     /// Whether there is memory for any.
     fn has_room(&self) -> bool;
@@ -65,14 +65,14 @@ pub trait ErasedGathering: 'static {
     fn as_any(&mut self) -> &mut dyn Any;
 }
 
-impl<K: Key, A: State> ErasedGathering for Gathering<K, A> {
+impl<K: Key, A: State> ErasedGathering for GatheredSums<K, A> {
     fn has_room(&self) -> bool {
         self.keys_max > 0
     }
 
     fn give_up(&mut self, account: &Account) {
         self.clear(account);
-        (self.sums, self.index) = (Vec::new(), Index::new());
+        (self.sums, self.index) = (Vec::new(), SumIndex::new());
     }
 
     fn as_any(&mut self) -> &mut dyn Any {
@@ -80,7 +80,7 @@ impl<K: Key, A: State> ErasedGathering for Gathering<K, A> {
     }
 }
 
-impl<K: Key, A: State> Gathering<K, A> {
+impl<K: Key, A: State> GatheredSums<K, A> {
     const PLAIN: bool = K::NO_HEAP && A::NO_HEAP;
 
     /// Nothing yet, and no memory taken; it will take `bytes` at the most.
@@ -88,7 +88,7 @@ impl<K: Key, A: State> Gathering<K, A> {
         let fits = |keys: &usize| Self::bytes_of(*keys) + Self::bytes_of(*keys / 2) <= bytes;
         let sizes = std::iter::successors(Some(KEYS_MAX), |keys| Some(keys / 2));
         let keys_max = sizes.take_while(|keys| *keys >= KEYS_MIN).find(fits).unwrap_or(0);
-        Self { sums: Vec::new(), index: Index::new(), keys_max, heap_bytes: 0 }
+        Self { sums: Vec::new(), index: SumIndex::new(), keys_max, heap_bytes: 0 }
     }
 
     /// Keys there is room for at the most.

@@ -2,7 +2,7 @@
 //!
 //! All parts of a slice are in the order of hashes, so that the keys asked for are found without a look at
 //! the others: of a table the parts with their prefixes, of a run the images with their hashes. To remove
-//! them reads nothing: what older parts have of them is behind a [gap](crate::support::gaps::Gap).
+//! them reads nothing: what older parts have of them is behind a [gap](crate::support::gaps::HashGap).
 
 use std::ops::RangeInclusive;
 use std::slice::from_ref;

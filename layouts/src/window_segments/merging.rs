@@ -10,10 +10,10 @@ use alluvium_pagestore::io::Patience;
 use alluvium_pagestore::{MemoryKind, Result, Time};
 
 use super::core::SegmentsCore;
-use super::run::Run;
-use super::slice::Stored;
+use super::run::SliceRun;
+use super::slice::CachedRun;
 use super::space::{run_of, sum};
-use super::writing::{Cut, Written};
+use super::writing::{HashedCut, WrittenRun};
 
 /// What merging a run takes whose images are of so many bytes.
 fn merging_bytes(image_bytes_max: u64) -> u64 {
@@ -23,13 +23,13 @@ fn merging_bytes(image_bytes_max: u64) -> u64 {
 /// What merging two runs takes that have one image each.
 pub fn merging_bytes_min(image_bytes: u64, segment_bytes: u64) -> u64 {
     let records = 2 * image_bytes / 32;
-    let table = Run::booked_bytes_of(records, 2 * image_bytes, image_bytes, segment_bytes);
+    let table = SliceRun::booked_bytes_of(records, 2 * image_bytes, image_bytes, segment_bytes);
     2 * merging_bytes(image_bytes) + table
 }
 
 /// The merge that is under way.
 #[derive(Debug)]
-pub struct Merging {
+pub struct SliceMerge {
     job: u64,
     /// What it has of what is kept for folds, of which none begins before it is done.
     lent: u64,
@@ -37,8 +37,8 @@ pub struct Merging {
     bytes: u64,
     table_bytes: u64,
     slot: usize,
-    first: Arc<Run>,
-    last: Arc<Run>,
+    first: Arc<SliceRun>,
+    last: Arc<SliceRun>,
 }
 
 impl SegmentsCore {
@@ -62,13 +62,13 @@ impl SegmentsCore {
         let (mut cuts, mut bytes) = (Vec::new(), 0);
         let room = self.account.available() + lent;
         for cut in found.cuts.iter() {
-            bytes += Cut::bytes_of(cut);
+            bytes += HashedCut::bytes_of(cut);
             if room < bytes {
                 return false;
             }
-            cuts.push(Cut::of(cut));
+            cuts.push(HashedCut::of(cut));
         }
-        cuts.sort_unstable_by_key(|cut: &Cut| cut.hash);
+        cuts.sort_unstable_by_key(|cut: &HashedCut| cut.hash);
         let gaps = found.gaps.clone();
         bytes += gaps.bytes();
         let (mut runs, mut table_bytes) = (Vec::new(), 0);
@@ -78,7 +78,7 @@ impl SegmentsCore {
             (records, stored_bytes) = (records + run.records, stored_bytes + run.bytes());
             let image = merging_bytes(run.image_bytes_max());
             let (size, segment) = (self.sizes.image_bytes, self.sizes.segment_bytes);
-            let table = Run::booked_bytes_of(records, stored_bytes, size, segment);
+            let table = SliceRun::booked_bytes_of(records, stored_bytes, size, segment);
             if room < bytes + images + image + table {
                 break;
             }
@@ -97,13 +97,13 @@ impl SegmentsCore {
         self.jobs += 1;
         let (first, last) = (runs[0].clone(), runs[runs.len() - 1].clone());
         let job = self.jobs;
-        self.merging = Some(Merging { job, lent, bytes, table_bytes, slot, first, last });
+        self.merging = Some(SliceMerge { job, lent, bytes, table_bytes, slot, first, last });
         self.background.merge(self.jobs, (self.types, runs), (cuts, gaps), self.sizes);
         true
     }
 
     /// Takes in a merge: the new run takes the place of those that it was made of.
-    pub(super) fn merged(&mut self, job: u64, result: Result<Written>) {
+    pub(super) fn merged(&mut self, job: u64, result: Result<WrittenRun>) {
         let merging = self.merging.take().filter(|merging| merging.job == job);
         let Some(merging) = merging else { panic!("merge {job} is not the one under way") };
         self.account.release(MemoryKind::Buffers, merging.bytes);
@@ -119,7 +119,7 @@ impl SegmentsCore {
     }
 
     /// Puts a run in the place of those that it was made of; says whether their slice is still there.
-    fn replace_runs(&mut self, merging: &Merging, written: Written) -> bool {
+    fn replace_runs(&mut self, merging: &SliceMerge, written: WrittenRun) -> bool {
         self.disk_bytes += sum(&written);
         self.stats.flushed_bytes += sum(&written);
         self.stats.rewritten += written.records;
@@ -135,7 +135,7 @@ impl SegmentsCore {
         let new = (written.records > 0).then(|| run_of(number, level + 1, written));
         // Of what was booked for it, and was just given back.
         new.iter().for_each(|run| self.run_came(run));
-        let new = new.map(|run| Stored::new(Arc::new(run)));
+        let new = new.map(|run| CachedRun::new(Arc::new(run)));
         let found = self.slots[merging.slot].as_mut().expect("found by it");
         let old: Vec<_> = found.runs.splice(first..=last, new).collect();
         let cuts = found.forget_cuts(&self.account);
@@ -156,7 +156,7 @@ impl SegmentsCore {
         };
         let before = self.slice_at(slot).runs.len();
         // Beside a checkpoint, old runs keep their memory.
-        let lent = if self.capture.is_some() { 0 } else { self.sizes.fold_bytes };
+        let lent = if self.checkpoint.is_some() { 0 } else { self.sizes.fold_bytes };
         if !self.begin_merge(slot, 0, lent) {
             return Ok(false);
         }

@@ -7,7 +7,7 @@
 //! removes its files.
 
 mod background;
-mod capture;
+mod catalog_position;
 mod checkpoint;
 mod config;
 mod core;
@@ -25,6 +25,7 @@ mod prefetch;
 mod purge;
 mod run;
 mod slice;
+mod slice_checkpoint;
 mod slots;
 mod snapshot;
 mod source;
@@ -32,7 +33,6 @@ mod space;
 mod table;
 mod tables;
 mod taking;
-mod telling;
 mod typed_unsafe;
 mod writing;
 

@@ -9,7 +9,7 @@ use alluvium_pagestore::{Key, Result, State, codec};
 
 use crate::heap::record_table_unsafe::RecordTable;
 use crate::support::key_unsafe::{KeyRef, KeyType, OwnedKey, key_type};
-use crate::support::record_type_unsafe::{Entry, RecordRef, RecordType};
+use crate::support::record_type_unsafe::{NativeEntry, RecordRef, RecordType};
 
 /// The types of panes, erased.
 #[derive(Debug)]
@@ -25,14 +25,14 @@ pub struct PaneType {
 }
 
 /// Makes the [`PaneType`] of two types.
-struct Of<K, A>(std::marker::PhantomData<(K, A)>);
+struct PaneTypeOf<K, A>(std::marker::PhantomData<(K, A)>);
 
-impl<K: Key, A: State> Of<K, A> {
+impl<K: Key, A: State> PaneTypeOf<K, A> {
     const TYPE: PaneType = PaneType {
         key: key_type::<K>(),
         record: RecordType::of::<K, A>(),
         cut: RecordType::of::<K, u64>(),
-        before_at: std::mem::offset_of!(Entry<K, u64>, value),
+        before_at: std::mem::offset_of!(NativeEntry<K, u64>, value),
         is_cut_of: Self::is_cut_of,
     };
 
@@ -45,7 +45,7 @@ impl<K: Key, A: State> Of<K, A> {
 impl PaneType {
     /// That of keys `K` and accumulators `A`.
     pub fn of<K: Key, A: State>() -> &'static Self {
-        const { &Of::<K, A>::TYPE }
+        const { &PaneTypeOf::<K, A>::TYPE }
     }
 
     /// Returns the type of a key and its accumulator.

@@ -3,13 +3,13 @@
 
 use alluvium_pagestore::{Key, Lookup, State, Time};
 
-use super::typed_unsafe::Typed;
+use super::typed_unsafe::TypedSegments;
 use crate::contract::panes::PaneRun;
 use crate::heap::entry_table_unsafe::PartMut;
 use crate::heap::record_table_unsafe::NativeTable;
-use crate::support::record_type_unsafe::Entry;
+use crate::support::record_type_unsafe::NativeEntry;
 
-impl<K: Key, A: State> Typed<K, A> {
+impl<K: Key, A: State> TypedSegments<K, A> {
     /// The slice, if its updates may take the short way.
     #[inline]
     fn plain_slice(&mut self, slice: Time) -> Option<&mut NativeTable<K, A>> {
@@ -34,7 +34,7 @@ impl<K: Key, A: State> Typed<K, A> {
             if of != slice {
                 return n;
             }
-            let make = || Entry { key: key.to_owned(), value: init(item) };
+            let make = || NativeEntry { key: key.to_owned(), value: init(item) };
             let entry = found.find_or_add(key.key_hash(), |entry| key.is(&entry.key), make);
             match entry {
                 Some(entry) => change(item, &mut entry.value),
@@ -87,10 +87,14 @@ impl<K: Key, A: State> Typed<K, A> {
 #[cold]
 #[inline(never)]
 fn add<'a, K: Key, A: State>(
-    part: &'a mut PartMut<'_, Entry<K, A>>,
+    part: &'a mut PartMut<'_, NativeEntry<K, A>>,
     hash: u64,
     key: &K,
     init: &impl Fn() -> A,
-) -> Option<&'a mut Entry<K, A>> {
-    part.find_or_add(hash, |entry| entry.key == *key, || Entry { key: key.clone(), value: init() })
+) -> Option<&'a mut NativeEntry<K, A>> {
+    part.find_or_add(
+        hash,
+        |entry| entry.key == *key,
+        || NativeEntry { key: key.clone(), value: init() },
+    )
 }

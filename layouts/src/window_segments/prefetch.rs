@@ -12,28 +12,28 @@ use alluvium_pagestore::{MemoryKind, Time, rounded};
 use crossbeam_channel::Receiver;
 
 use super::core::SegmentsCore;
-use super::run::Run;
-use super::slice::{Resident, Stored};
+use super::run::SliceRun;
+use super::slice::{CachedRun, ResidentImage};
 
 /// Reads under way at once.
 const READS_MAX: usize = 16;
 
 /// What is being read ahead.
 #[derive(Debug, Default)]
-pub struct Ahead {
+pub struct Prefetch {
     /// Slices before this are.
     until: Option<Time>,
-    reads: Vec<Read>,
+    reads: Vec<ImageRead>,
     /// Numbers given to reads so far.
     tokens: u64,
     channel: Option<(Reply, Receiver<Completion>)>,
 }
 
 #[derive(Debug)]
-struct Read {
+struct ImageRead {
     token: u64,
     slot: usize,
-    run: Arc<Run>,
+    run: Arc<SliceRun>,
     image: usize,
 }
 
@@ -84,7 +84,7 @@ impl SegmentsCore {
         stored.next_ahead += 1;
         self.ahead.tokens += 1;
         let token = self.ahead.tokens;
-        self.ahead.reads.push(Read { token, slot, run: stored.run.clone(), image });
+        self.ahead.reads.push(ImageRead { token, slot, run: stored.run.clone(), image });
         let (reply, _) = self.ahead.channel.get_or_insert_with(|| {
             let (reply, completions) = crossbeam_channel::unbounded();
             (reply.into(), completions)
@@ -125,7 +125,8 @@ impl SegmentsCore {
             match (image, stored) {
                 (Ok(image), Some(stored)) => {
                     let used = Cell::new(false);
-                    stored.resident[read.image] = Some(Resident { image: Rc::new(image), used });
+                    stored.resident[read.image] =
+                        Some(ResidentImage { image: Rc::new(image), used });
                 }
                 _ => {
                     self.stats.prefetch_wasted_bytes += bytes;
@@ -137,7 +138,7 @@ impl SegmentsCore {
     }
 
     /// Forgets what was read ahead of a run.
-    pub(super) fn forget_read(&mut self, stored: &mut Stored) {
+    pub(super) fn forget_read(&mut self, stored: &mut CachedRun) {
         if stored.resident.is_empty() {
             return;
         }
@@ -186,5 +187,5 @@ impl SegmentsCore {
 }
 
 fn resident_bytes(images: usize) -> u64 {
-    rounded(images * size_of::<Option<Resident>>()) as u64
+    rounded(images * size_of::<Option<ResidentImage>>()) as u64
 }

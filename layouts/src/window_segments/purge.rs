@@ -9,9 +9,9 @@ use std::sync::Arc;
 
 use alluvium_pagestore::{MemoryKind, Result, Time};
 
-use super::capture::SLICE_SHARE_BYTES;
 use super::core::SegmentsCore;
-use super::slice::Stored;
+use super::slice::CachedRun;
+use super::slice_checkpoint::SLICE_SHARE_BYTES;
 
 impl SegmentsCore {
     pub(super) fn purge_slices(&mut self, before: Time, fuel: usize) -> Result<bool> {
@@ -94,7 +94,7 @@ impl SegmentsCore {
     }
 
     /// Gives up runs: what of them is in memory, and their files unless a checkpoint names them.
-    pub(super) fn drop_runs(&mut self, runs: Vec<Stored>) {
+    pub(super) fn drop_runs(&mut self, runs: Vec<CachedRun>) {
         let mut free = Vec::new();
         for mut stored in runs {
             self.forget_read(&mut stored);

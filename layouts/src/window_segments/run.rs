@@ -27,7 +27,7 @@ pub struct ImageAt {
 
 /// A run.
 #[derive(Debug)]
-pub struct Run {
+pub struct SliceRun {
     /// Later runs of a slice have higher numbers.
     pub number: u64,
     /// How often it was made of others.
@@ -45,7 +45,7 @@ fn files_of(bytes: u64, segment_bytes: u64) -> u64 {
     (2 * bytes / segment_bytes + 2).next_power_of_two()
 }
 
-impl Run {
+impl SliceRun {
     /// Bytes of its files.
     pub fn bytes(&self) -> u64 {
         self.segments.iter().map(|segment| segment.bytes).sum()

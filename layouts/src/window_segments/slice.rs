@@ -10,11 +10,11 @@ use std::sync::Arc;
 
 use alluvium_pagestore::{Account, Image};
 
-use super::background::Frozen;
-use super::capture::Captured;
-use super::cuts::Cuts;
+use super::background::FrozenSlice;
+use super::cuts::SliceCuts;
 use super::pane_type_unsafe::PaneType;
-use super::run::Run;
+use super::run::SliceRun;
+use super::slice_checkpoint::UnreadSlice;
 use crate::heap::hash_range::HashRange;
 use crate::heap::record_table_unsafe::RecordTable;
 use crate::support::gaps::Gaps;
@@ -27,41 +27,41 @@ pub struct Slice {
     /// Heap that the entries of `active` own.
     pub heap_bytes: u64,
     /// What is on its way to storage.
-    pub frozen: Option<Waiting>,
+    pub frozen: Option<UnwrittenTable>,
     /// What is on storage, the oldest first.
-    pub runs: Vec<Stored>,
+    pub runs: Vec<CachedRun>,
     /// Removed keys that older parts may have.
-    pub cuts: Cuts,
+    pub cuts: SliceCuts,
     /// Ranges of hashes whose keys older parts may have, and do not count.
     pub gaps: Gaps,
     /// The number that the next part gets.
     pub next_number: u64,
     /// What a checkpoint has not read yet.
-    pub captured: Option<Box<Captured>>,
+    pub captured: Option<Box<UnreadSlice>>,
     /// The group of tables that has `active` and `cuts` as they are, if the checkpoint that writes or
     /// has written it is confirmed.
     pub in_group: Option<u64>,
 }
 
 /// A table that waits to be written, or for the helper that writes it.
-pub struct Waiting {
+pub struct UnwrittenTable {
     pub number: u64,
     /// The job that writes it; 0 while there is none.
     pub job: u64,
-    pub table: Frozen,
+    pub table: FrozenSlice,
 }
 
 /// A run, and what of it was read back ahead.
-pub struct Stored {
-    pub run: Arc<Run>,
+pub struct CachedRun {
+    pub run: Arc<SliceRun>,
     /// Images in memory, by number; empty before any is.
-    pub resident: Vec<Option<Resident>>,
+    pub resident: Vec<Option<ResidentImage>>,
     /// The next image to be read ahead.
     pub next_ahead: usize,
 }
 
 /// An image that was read ahead.
-pub struct Resident {
+pub struct ResidentImage {
     pub image: Rc<Image>,
     /// Whether anything read it.
     pub used: std::cell::Cell<bool>,
@@ -75,7 +75,7 @@ impl Slice {
             heap_bytes: 0,
             frozen: None,
             runs: Vec::new(),
-            cuts: Cuts::default(),
+            cuts: SliceCuts::default(),
             gaps: Gaps::default(),
             next_number: 1,
             captured: None,
@@ -120,7 +120,7 @@ impl Slice {
     }
 
     /// Takes the cuts out if no part is left that they apply to.
-    pub fn forget_cuts(&mut self, account: &Account) -> Option<Cuts> {
+    pub fn forget_cuts(&mut self, account: &Account) -> Option<SliceCuts> {
         let oldest = self.runs.first().map(|stored| stored.run.number);
         let oldest = oldest.or(self.frozen.as_ref().map(|part| part.number));
         if oldest.is_some() || self.captured.is_some() {
@@ -134,9 +134,9 @@ impl Slice {
     }
 }
 
-impl Stored {
+impl CachedRun {
     /// A run of which nothing is in memory.
-    pub fn new(run: Arc<Run>) -> Self {
+    pub fn new(run: Arc<SliceRun>) -> Self {
         Self { run, resident: Vec::new(), next_ahead: 0 }
     }
 

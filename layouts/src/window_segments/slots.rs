@@ -6,9 +6,9 @@
 
 use alluvium_pagestore::{MemoryKind, Result, Time, hash_word};
 
-use super::capture::SLICE_SHARE_BYTES;
 use super::core::SegmentsCore;
 use super::slice::Slice;
+use super::slice_checkpoint::SLICE_SHARE_BYTES;
 use super::tables::ToldTables;
 use crate::support::tree_bytes::tree_bytes;
 

@@ -5,7 +5,7 @@ use std::rc::Rc;
 use alluvium_pagestore::{Account, KeyHash, Result};
 
 use super::pane_type_unsafe::PaneType;
-use crate::heap::entry_table_unsafe::Keyed;
+use crate::heap::entry_table_unsafe::KeyedEntry;
 use crate::heap::hash_range::HashRange;
 use crate::heap::record_table_unsafe::RecordTable;
 use crate::heap::snapshot::Snapshot;
@@ -15,16 +15,16 @@ use crate::support::record_type_unsafe::RecordRef;
 /// The records of a table at a barrier.
 pub struct RecordSnapshot {
     types: &'static PaneType,
-    of: Snapshot<Kept>,
+    of: Snapshot<BarrierRecord>,
 }
 
 /// What a key had at the barrier whose record has changed since: the record, or only the key if it had none.
-struct Kept {
+struct BarrierRecord {
     owned: OwnedKey,
     is_record: bool,
 }
 
-impl Kept {
+impl BarrierRecord {
     fn key(&self, types: &PaneType) -> KeyRef<'_> {
         match self.is_record {
             true => types.key_of(self.owned.get().record()),
@@ -33,7 +33,7 @@ impl Kept {
     }
 }
 
-impl Keyed for Kept {
+impl KeyedEntry for BarrierRecord {
     fn hash_of_key(&self) -> u64 {
         self.owned.key_hash()
     }
@@ -59,7 +59,10 @@ impl RecordSnapshot {
         let types = self.types;
         let before = table.and_then(|table| table.find(hash, &mut |it| types.key_of(it) == key));
         let (owned, is_record) = (before.map_or(key, KeyRef::whole), before.is_some());
-        self.of.keep(hash, owned.owned_bytes(), || Kept { owned: owned.to_owned(), is_record })
+        self.of.keep(hash, owned.owned_bytes(), || BarrierRecord {
+            owned: owned.to_owned(),
+            is_record,
+        })
     }
 
     /// Gives records of the barrier that were not taken yet to `take`: those of the next part of the table that have not
@@ -76,7 +79,8 @@ impl RecordSnapshot {
             });
         };
         let types = self.types;
-        let is = |kept: &Kept, record: &RecordRef<'_>| kept.key(types) == types.key_of(*record);
+        let is =
+            |kept: &BarrierRecord, record: &RecordRef<'_>| kept.key(types) == types.key_of(*record);
         let (part, end) = table.map(|table| table.part_at(place)).unzip();
         let records = part.into_iter().flat_map(|part| part.iter());
         self.of.take(records.map(|record| (record.hash(), record)), end.flatten(), is, take)?;

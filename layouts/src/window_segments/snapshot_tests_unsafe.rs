@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::heap::record_table_unsafe::NativeTable;
-use crate::support::record_type_unsafe::Entry;
+use crate::support::record_type_unsafe::NativeEntry;
 
 fn native(table: &mut RecordTable) -> &mut NativeTable<String, u64> {
     // SAFETY: the tables of this file are of these types.
@@ -16,7 +16,7 @@ fn taken_and_kept_records_are_those_of_the_barrier() {
     let mut table = RecordTable::new(types.record(), account.clone(), range);
     let key = |n: u64| format!("a key that owns heap {n}");
     for n in 0..500 {
-        let make = || Entry { key: key(n), value: n };
+        let make = || NativeEntry { key: key(n), value: n };
         native(&mut table).insert(key(n).key_hash(), make).unwrap();
     }
     let before = account.used();
@@ -40,7 +40,7 @@ fn taken_and_kept_records_are_those_of_the_barrier() {
         match native(&mut table).find_mut(hash, |entry| entry.key == key) {
             Some(entry) => entry.value += 1000,
             None => {
-                native(&mut table).insert(hash, || Entry { key, value: n }).unwrap();
+                native(&mut table).insert(hash, || NativeEntry { key, value: n }).unwrap();
             }
         }
     }

@@ -18,15 +18,15 @@ use crate::support::record_type_unsafe::RecordRef;
 
 /// A part being walked.
 #[derive(Debug)]
-pub struct Source {
+pub struct PartCursor {
     pub slot: usize,
     /// The part's number in its slice; the highest for the table in use.
     pub number: u64,
-    walk: Walk,
+    walk: PartSource,
 }
 
 #[derive(Debug)]
-enum Walk {
+enum PartSource {
     Table {
         frozen: bool,
         /// Place and slot of the entries of the part at hand, in order.
@@ -48,12 +48,12 @@ enum Walk {
 
 /// What sources count.
 #[derive(Debug, Default)]
-pub struct Reads {
+pub struct ReadCounts {
     pub images: u64,
     pub records: u64,
 }
 
-impl Source {
+impl PartCursor {
     /// Memory for walking a table.
     pub fn table_bytes() -> u64 {
         (rounded(PART_ENTRIES_MAX * size_of::<(u64, u32)>()) + 2 * size_of::<Self>() + 64) as u64
@@ -73,7 +73,7 @@ impl Source {
         range: HashRange,
     ) -> Self {
         let number = frozen.unwrap_or(u64::MAX);
-        let walk = Walk::Table {
+        let walk = PartSource::Table {
             frozen: frozen.is_some(),
             order: Vec::new(),
             at: 0,
@@ -82,7 +82,7 @@ impl Source {
         };
         let mut source = Self { slot, number, walk };
         source.load_part(slices, range);
-        if let Walk::Table { order, at, .. } = &mut source.walk {
+        if let PartSource::Table { order, at, .. } = &mut source.walk {
             *at = order.partition_point(|(here, _)| *here < place);
         }
         source.load_part(slices, range);
@@ -97,18 +97,18 @@ impl Source {
         place: u64,
         range: HashRange,
         store: &SegmentStore,
-        reads: &mut Reads,
+        reads: &mut ReadCounts,
     ) -> Result<Self> {
         let stored = &slice(slices, slot).runs[run].run;
         let first = range.hash(place);
         let number = stored.image_of(first);
         let buffer = IoBuffer::empty();
-        let walk = Walk::Run { run, number, image: None, record: 0, buffer };
+        let walk = PartSource::Run { run, number, image: None, record: 0, buffer };
         let mut source = Self { slot, number: stored.number, walk };
         if stored.images[number].first < first {
             source.load_image(slices, store, reads)?;
             let count = stored.images.len();
-            if let Walk::Run { number, image: Some(image), record, .. } = &mut source.walk {
+            if let PartSource::Run { number, image: Some(image), record, .. } = &mut source.walk {
                 *record = image.first_from(first);
                 if *record == image.len() && *number < count {
                     source.step_image();
@@ -121,11 +121,11 @@ impl Source {
     /// The place of the record at hand; `None` at the end.
     pub fn place(&self, slices: &[Option<Slice>], range: HashRange) -> Option<u64> {
         match &self.walk {
-            Walk::Table { order, at, .. } => order.get(*at).map(|(place, _)| *place),
-            Walk::Run { image: Some(image), record, .. } => {
+            PartSource::Table { order, at, .. } => order.get(*at).map(|(place, _)| *place),
+            PartSource::Run { image: Some(image), record, .. } => {
                 Some(range.place(image.entry(*record).hash))
             }
-            Walk::Run { run, number, .. } => {
+            PartSource::Run { run, number, .. } => {
                 let images = &slice(slices, self.slot).runs[*run].run.images;
                 images.get(*number).map(|image| range.place(image.first))
             }
@@ -138,13 +138,13 @@ impl Source {
         slices: &'a [Option<Slice>],
         range: HashRange,
         store: Option<&SegmentStore>,
-        reads: &mut Reads,
+        reads: &mut ReadCounts,
     ) -> Result<Option<(Cow<'a, K>, Cow<'a, A>)>> {
-        if let Walk::Run { image: None, .. } = &self.walk {
+        if let PartSource::Run { image: None, .. } = &self.walk {
             self.load_image(slices, store.expect("a run on storage"), reads)?;
         }
         match &mut self.walk {
-            Walk::Table { frozen, order, at, part, .. } => {
+            PartSource::Table { frozen, order, at, part, .. } => {
                 let found = slice(slices, self.slot);
                 let slot = order[*at].1;
                 // It is there unless the caller changes what it folds.
@@ -157,7 +157,7 @@ impl Source {
                     (Cow::Borrowed(key), Cow::Borrowed(value))
                 }))
             }
-            Walk::Run { image, record, .. } => {
+            PartSource::Run { image, record, .. } => {
                 let loaded = image.as_ref().expect("loaded above");
                 let (key, value) = codec::decode::<K, A>(loaded.record(*record)?.payload)?;
                 reads.records += 1;
@@ -172,7 +172,7 @@ impl Source {
 
     /// Sorts the next part that has entries, if the one at hand is used up.
     fn load_part(&mut self, slices: &[Option<Slice>], range: HashRange) {
-        let Walk::Table { frozen, order, at, part, next } = &mut self.walk else { return };
+        let PartSource::Table { frozen, order, at, part, next } = &mut self.walk else { return };
         while *at == order.len() {
             let Some(place) = *next else { return };
             let table = table_of(slice(slices, self.slot), *frozen);
@@ -190,7 +190,7 @@ impl Source {
 
     /// Goes on to the next image, which is not read yet.
     fn step_image(&mut self) {
-        let Walk::Run { number, image, record, buffer, .. } = &mut self.walk else { return };
+        let PartSource::Run { number, image, record, buffer, .. } = &mut self.walk else { return };
         (*number, *record) = (*number + 1, 0);
         // Of an image that was read ahead the memory is another's.
         if let Some(Ok(image)) = image.take().map(Rc::try_unwrap) {
@@ -202,9 +202,11 @@ impl Source {
         &mut self,
         slices: &[Option<Slice>],
         store: &SegmentStore,
-        reads: &mut Reads,
+        reads: &mut ReadCounts,
     ) -> Result<()> {
-        let Walk::Run { run, number, image, buffer, .. } = &mut self.walk else { return Ok(()) };
+        let PartSource::Run { run, number, image, buffer, .. } = &mut self.walk else {
+            return Ok(());
+        };
         let stored = &slice(slices, self.slot).runs[*run];
         *image = Some(match stored.resident(*number) {
             Some(image) => image.clone(),

@@ -10,11 +10,11 @@ use std::time::Instant;
 
 use alluvium_pagestore::{Error, ErrorKind, MemoryKind, Result};
 
-use super::background::Answer;
+use super::background::SliceJobOutcome;
 use super::core::SegmentsCore;
-use super::run::Run;
-use super::slice::{Stored, Waiting};
-use super::writing::Written;
+use super::run::SliceRun;
+use super::slice::{CachedRun, UnwrittenTable};
+use super::writing::WrittenRun;
 use crate::checkpoint::{FileBytes, files_of};
 use crate::contract::table::TableStats;
 use crate::trace_event;
@@ -122,13 +122,13 @@ impl SegmentsCore {
         // A record's header, footer entry and archive, if that is twice the native form.
         let bytes = 2 * native + 48 * records;
         let (image, segment) = (self.sizes.image_bytes, self.sizes.segment_bytes);
-        let needed = Run::booked_bytes_of(records, bytes, image, segment);
+        let needed = SliceRun::booked_bytes_of(records, bytes, image, segment);
         self.fill_reserve();
         if self.reserve_bytes < needed.min(self.sizes.reserve_bytes) {
             return Ok(false);
         }
         // A short run takes as much as the few entries of a block do: memory would fill with runs.
-        if !is_frozen && native <= Run::booked_bytes_min() / 4 * GAIN {
+        if !is_frozen && native <= SliceRun::booked_bytes_min() / 4 * GAIN {
             return Ok(false);
         }
         self.book_longest()?;
@@ -145,7 +145,7 @@ impl SegmentsCore {
             found.next_number += 1;
             found.heap_bytes = 0;
             found.in_group = None;
-            found.frozen = Some(Waiting { number, job: 0, table });
+            found.frozen = Some(UnwrittenTable { number, job: 0, table });
             self.arrangement += 1;
         }
         let part = found.frozen.as_mut().expect("frozen above");
@@ -183,16 +183,16 @@ impl SegmentsCore {
     ///
     /// # Errors
     /// That of a run that could not be written; everything is as it was then.
-    pub(super) fn apply(&mut self, answer: Answer) -> Result<()> {
+    pub(super) fn apply(&mut self, answer: SliceJobOutcome) -> Result<()> {
         match answer {
-            Answer::Dropped { table_bytes, heap_bytes } => {
+            SliceJobOutcome::Dropped { table_bytes, heap_bytes } => {
                 self.account.release(MemoryKind::Index, table_bytes);
                 self.account.release(MemoryKind::Values, heap_bytes);
                 self.fill_reserve();
             }
-            Answer::Removed { bytes } => self.disk_bytes -= bytes,
-            Answer::Merged { job, result } => self.merged(job, result),
-            Answer::Written { job, table, result } => {
+            SliceJobOutcome::Removed { bytes } => self.disk_bytes -= bytes,
+            SliceJobOutcome::Merged { job, result } => self.merged(job, result),
+            SliceJobOutcome::Written { job, table, result } => {
                 self.writing = 0;
                 self.failing = result.is_err();
                 let slot = self.slots.iter().position(|slice| {
@@ -231,7 +231,7 @@ impl SegmentsCore {
                     drop(part.table);
                     let run = Arc::new(run_of(part.number, 0, written));
                     self.run_came_from_reserve(&run);
-                    self.slice_at_mut(slot).runs.push(Stored::new(run));
+                    self.slice_at_mut(slot).runs.push(CachedRun::new(run));
                     self.arrangement += 1;
                     self.merge_runs(slot);
                 } else {
@@ -265,7 +265,7 @@ impl SegmentsCore {
     }
 
     /// A run is there: its table, and a checkpoint's share of it.
-    pub(super) fn run_came(&mut self, run: &Run) {
+    pub(super) fn run_came(&mut self, run: &SliceRun) {
         self.account.charge(MemoryKind::Tables, run.memory_bytes());
         self.fund.came(run.share_bytes());
         self.files.expect(run.names(), 0);
@@ -273,7 +273,7 @@ impl SegmentsCore {
     }
 
     /// A run has gone: gives those of its files that may be removed now.
-    pub(super) fn run_went(&mut self, run: &Run) -> Vec<FileBytes> {
+    pub(super) fn run_went(&mut self, run: &SliceRun) -> Vec<FileBytes> {
         self.account.release(MemoryKind::Tables, run.memory_bytes());
         self.fund.went(run.share_bytes());
         self.files.expect(0, run.names());
@@ -282,7 +282,7 @@ impl SegmentsCore {
 
     /// The same, of what was reserved for it. The reserve is of the longest there can be, and full again before the next
     /// run is there: a table that was written goes before another is.
-    fn run_came_from_reserve(&mut self, run: &Run) {
+    fn run_came_from_reserve(&mut self, run: &SliceRun) {
         let reserved = run.booked_bytes().min(self.reserve_bytes);
         self.reserve_bytes -= reserved;
         self.account.release(MemoryKind::Tables, reserved);
@@ -290,7 +290,7 @@ impl SegmentsCore {
     }
 
     /// Has what was written and is of no use removed.
-    pub(super) fn remove_files(&mut self, written: &Written) {
+    pub(super) fn remove_files(&mut self, written: &WrittenRun) {
         self.background.remove(files_of(&written.segments).collect());
     }
 
@@ -352,11 +352,11 @@ impl SegmentsCore {
 }
 
 /// A run of what was written.
-pub(super) fn run_of(number: u64, level: u32, written: Written) -> Run {
-    let Written { segments, images, records, .. } = written;
-    Run { number, level, segments, images, records }
+pub(super) fn run_of(number: u64, level: u32, written: WrittenRun) -> SliceRun {
+    let WrittenRun { segments, images, records, .. } = written;
+    SliceRun { number, level, segments, images, records }
 }
 
-pub(super) fn sum(written: &Written) -> u64 {
+pub(super) fn sum(written: &WrittenRun) -> u64 {
     written.segments.iter().map(|segment| segment.bytes).sum()
 }

@@ -10,20 +10,20 @@ use alluvium_pagestore::{
 
 use super::config::WindowSegments;
 use super::core::SegmentsCore;
-use super::gathering::Gathering;
+use super::gathering::GatheredSums;
 use super::pane_type_unsafe::PaneType;
-use super::typed_unsafe::{Changing, Typed};
+use super::typed_unsafe::{ChangingTable, TypedSegments};
 use crate::contract::by_hash::ByHash;
 use crate::contract::panes::{Merge, PaneRun, Panes, PanesLayout};
 use crate::contract::table::{BatchError, Cursor, StateContext};
 use crate::contract::upkeep::{HasUpkeep, Upkeep};
 use crate::support::key_unsafe::KeyRef;
 use crate::support::oversize::Oversize;
-use crate::support::record_type_unsafe::{Entry, RecordRef, heap_of};
+use crate::support::record_type_unsafe::{NativeEntry, RecordRef, heap_of};
 
 /// Open [`WindowSegments`].
 pub struct SegmentPanes<K, A> {
-    pub(super) core: Typed<K, A>,
+    pub(super) core: TypedSegments<K, A>,
     pub(super) merge: Merge<A>,
 }
 
@@ -44,18 +44,18 @@ impl<K: Key, A: State> PanesLayout<K, A> for WindowSegments {
 }
 
 /// A value lent to a user's closure; books the change of its heap when dropped, also by a panic.
-struct Lent<'a, K: Key, A: State> {
-    entry: &'a mut Entry<K, A>,
+struct LentAccumulator<'a, K: Key, A: State> {
+    entry: &'a mut NativeEntry<K, A>,
     before: u64,
     heap_bytes: &'a mut u64,
     account: &'a Account,
     oversize: &'a mut Oversize,
 }
 
-impl<'a, K: Key, A: State> Lent<'a, K, A> {
+impl<'a, K: Key, A: State> LentAccumulator<'a, K, A> {
     #[inline(always)]
     fn new(
-        entry: &'a mut Entry<K, A>,
+        entry: &'a mut NativeEntry<K, A>,
         heap_bytes: &'a mut u64,
         account: &'a Account,
         oversize: &'a mut Oversize,
@@ -68,7 +68,7 @@ impl<'a, K: Key, A: State> Lent<'a, K, A> {
     }
 }
 
-impl<K: Key, A: State> Drop for Lent<'_, K, A> {
+impl<K: Key, A: State> Drop for LentAccumulator<'_, K, A> {
     #[inline(always)]
     fn drop(&mut self) {
         if !A::NO_HEAP {
@@ -85,7 +85,7 @@ impl<K: Key, A: State> Drop for Lent<'_, K, A> {
     }
 }
 
-impl<K: Key, A: State> Typed<K, A> {
+impl<K: Key, A: State> TypedSegments<K, A> {
     pub(super) const PLAIN: bool = K::NO_HEAP && A::NO_HEAP;
 
     /// Puts a new key into a slice and applies `change` to what `init` gives.
@@ -99,14 +99,14 @@ impl<K: Key, A: State> Typed<K, A> {
         change: impl FnOnce(&mut A) -> R,
     ) -> Result<R> {
         let slot = self.slot_with_room(slice, hash)?;
-        let Changing { table, heap_bytes, account, oversize } = self.changing(slot);
-        let entry = table.insert(hash, || Entry { key: key(), value: init() })?;
+        let ChangingTable { table, heap_bytes, account, oversize } = self.changing(slot);
+        let entry = table.insert(hash, || NativeEntry { key: key(), value: init() })?;
         let heap = heap_of(&entry.key, &entry.value);
         *heap_bytes += heap;
         account.charge(MemoryKind::Values, heap);
         oversize.grown(&entry.key, heap);
         let before = if A::NO_HEAP { 0 } else { entry.value.heap_bytes() as u64 };
-        let lent = Lent { entry, before, heap_bytes, account, oversize };
+        let lent = LentAccumulator { entry, before, heap_bytes, account, oversize };
         Ok(change(&mut lent.entry.value))
     }
 
@@ -127,9 +127,9 @@ impl<K: Key, A: State> Typed<K, A> {
             if self.slice_at(slot).is_watched() {
                 self.keep_before(slot, hash, key);
             }
-            let Changing { table, heap_bytes, account, oversize } = self.changing(slot);
+            let ChangingTable { table, heap_bytes, account, oversize } = self.changing(slot);
             if let Some(entry) = table.find_mut(hash, |entry| key.is(&entry.key)) {
-                let lent = Lent::new(entry, heap_bytes, account, oversize)?;
+                let lent = LentAccumulator::new(entry, heap_bytes, account, oversize)?;
                 return Ok(change(&mut lent.entry.value));
             }
         }
@@ -169,11 +169,11 @@ impl<K: Key, A: State> SegmentPanes<K, A> {
     fn open(layout: &WindowSegments, context: StateContext, merge: Merge<A>) -> Result<Self> {
         let put = &mut |core: &mut SegmentsCore, slice, payload: &[u8]| {
             let (key, value) = codec::decode::<K, A>(payload)?;
-            Typed::<K, A>::of(core).update(slice, &key, || value, |_| ())
+            TypedSegments::<K, A>::of(core).update(slice, &key, || value, |_| ())
         };
-        let gathering = |bytes| Box::new(Gathering::<K, A>::within(bytes)) as Box<_>;
+        let gathering = |bytes| Box::new(GatheredSums::<K, A>::within(bytes)) as Box<_>;
         let core = SegmentsCore::open(layout, context, PaneType::of::<K, A>(), gathering, put)?;
-        Ok(Self { core: Typed::new(core), merge })
+        Ok(Self { core: TypedSegments::new(core), merge })
     }
 
     /// Adds what `key` has in one part to what it has in those before.
@@ -270,14 +270,14 @@ impl<K: Key, A: State> Panes<K, A> for SegmentPanes<K, A> {
     ) -> std::result::Result<(), BatchError> {
         let mut applied = 0;
         while applied < batch.len() {
-            if Typed::<K, A>::PLAIN {
+            if TypedSegments::<K, A>::PLAIN {
                 applied +=
                     self.core.update_plain(&batch[applied..], &place, &mut init, &mut change);
             }
             let Some(item) = batch.get(applied) else { break };
             let (slice, key) = place(item);
             let (mut init, mut change) = (|| init(item), |acc: &mut A| change(item, acc));
-            let done = match Typed::<K, A>::PLAIN {
+            let done = match TypedSegments::<K, A>::PLAIN {
                 true => self.core.update_erased(slice, key, &mut init, &mut change),
                 false => self.core.update(slice, key, init, change),
             };
@@ -297,14 +297,14 @@ impl<K: Key, A: State> Panes<K, A> for SegmentPanes<K, A> {
     ) -> std::result::Result<(), (Error, &'a K, &'a B)> {
         let mut next = run.next();
         while let Some((key, with)) = next {
-            if Typed::<K, A>::PLAIN {
+            if TypedSegments::<K, A>::PLAIN {
                 next = self.core.update_plain_run(slice, (key, with), run, &init, &change);
                 if next.is_none_or(|(next, _)| !std::ptr::eq(next, key)) {
                     continue;
                 }
             }
             let mut change = |acc: &mut A| change(acc, with);
-            let done = match Typed::<K, A>::PLAIN {
+            let done = match TypedSegments::<K, A>::PLAIN {
                 true => self.core.update_erased(slice, key, &mut &init, &mut change),
                 false => self.core.update(slice, key, &init, change),
             };
@@ -330,7 +330,7 @@ impl<K: Key, A: State> Panes<K, A> for SegmentPanes<K, A> {
             }
         }
         let found = self.core.slice_at(slot);
-        let is_it = |entry: &Entry<K, A>| key.is(&entry.key);
+        let is_it = |entry: &NativeEntry<K, A>| key.is(&entry.key);
         if let Some(part) = found.frozen.as_ref().filter(|part| part.number >= first) {
             if let Some(entry) = part.table.native::<K, A>().find(hash, is_it) {
                 Self::add(&self.merge, &mut sum, Cow::Borrowed(&entry.value));

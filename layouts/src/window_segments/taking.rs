@@ -12,7 +12,7 @@ use hashbrown::HashTable;
 
 use super::LAYOUT;
 use super::checkpoint::{
-    Catalog, END, OF_IMAGES, OF_RUN, OF_SLICE, catalog_is_wrong, ends, gaps_of,
+    END, OF_IMAGES, OF_RUN, OF_SLICE, TableCatalog, catalog_is_wrong, ends, gaps_of,
 };
 use super::tables::{TableRecord, ToldTables};
 use crate::restore::full_image::chunk_bytes;
@@ -33,7 +33,7 @@ struct RunAt {
 }
 
 /// Removed keys of a slice, and the number of the first part that counts.
-type Cuts<K> = HashMap<Time, HashTable<(K, u64)>>;
+type CutsBySlice<K> = HashMap<Time, HashTable<(K, u64)>>;
 
 /// Gives each wanted accumulator of a part, in pieces of which an earlier one has what came before.
 pub fn for_each_part_of_a_pane<K: Key, A: State>(
@@ -70,7 +70,7 @@ fn read<K: Key, A: State>(
     };
     let (slices, told) = read_catalog(part, &segments[tables..], tables - runs)?;
     let tables = &segments[runs..tables];
-    let mut cuts = Cuts::<K>::new();
+    let mut cuts = CutsBySlice::<K>::new();
     for_each_of_tables(part, &told, tables, &mut |of, entry, record| {
         if !of.is_cut {
             return Ok(());
@@ -122,7 +122,7 @@ fn read_catalog(
     tables: usize,
 ) -> Result<(Vec<SliceAt>, ToldTables)> {
     let account = &part.context.account;
-    let (mut slices, mut catalog) = (Vec::<SliceAt>::new(), Catalog::default());
+    let (mut slices, mut catalog) = (Vec::<SliceAt>::new(), TableCatalog::default());
     part.read(segments, &mut |entry, record| {
         let ((kind, slice), told) = codec::decode::<(u8, Time), Vec<u64>>(record.payload(entry)?)?;
         if catalog.take_in(account, kind, slice, &told)? {

@@ -1,7 +1,7 @@
 //! The part of window segments that knows the types of keys and accumulators: it finds, changes and adds accumulators of
 //! slices. This is the record path: a look-up makes no virtual call.
 //!
-//! Why it is sound: a [`Typed`] is made of a core that has the pane type of `K` and `A`. A core never changes its types,
+//! Why it is sound: a [`TypedSegments`] is made of a core that has the pane type of `K` and `A`. A core never changes its types,
 //! and makes tables of its own record type only.
 
 use std::marker::PhantomData;
@@ -16,18 +16,18 @@ use crate::support::typed_core::typed_core;
 
 typed_core! {
     /// A core whose keys are `K` and whose accumulators are `A`.
-    pub struct Typed(SegmentsCore);
+    pub struct TypedSegments(SegmentsCore);
 }
 
 /// The table in use of a slice, to be changed: with the heap that its entries own, the account and the limit.
-pub struct Changing<'a, K, A> {
+pub struct ChangingTable<'a, K, A> {
     pub table: &'a mut NativeTable<K, A>,
     pub heap_bytes: &'a mut u64,
     pub account: &'a Account,
     pub oversize: &'a mut Oversize,
 }
 
-impl<K: Key, A: State> Typed<K, A> {
+impl<K: Key, A: State> TypedSegments<K, A> {
     /// Wraps a core that was opened for these types.
     ///
     /// # Panics
@@ -58,12 +58,12 @@ impl<K: Key, A: State> Typed<K, A> {
 
     /// Returns the same to be changed.
     #[inline(always)]
-    pub fn changing(&mut self, slot: usize) -> Changing<'_, K, A> {
+    pub fn changing(&mut self, slot: usize) -> ChangingTable<'_, K, A> {
         let SegmentsCore { slots, account, oversize, .. } = &mut *self.core;
         let found = slots[slot].as_mut().expect("a slice in use");
         debug_assert!(found.active.record_type().is::<K, A>(), "a table of other types");
         // SAFETY: as said above.
         let table = unsafe { found.active.native_mut_unchecked() };
-        Changing { table, heap_bytes: &mut found.heap_bytes, account, oversize }
+        ChangingTable { table, heap_bytes: &mut found.heap_bytes, account, oversize }
     }
 }

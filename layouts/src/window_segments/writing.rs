@@ -5,9 +5,9 @@ use alluvium_pagestore::{
     Error, ErrorKind, Image, Result, SegmentId, SegmentInfo, SegmentStore, SegmentWriter,
 };
 
-use super::config::Sizes;
+use super::config::SliceSizes;
 use super::pane_type_unsafe::PaneType;
-use super::run::{ImageAt, Run};
+use super::run::{ImageAt, SliceRun};
 use crate::heap::record_table_unsafe::FrozenRecords;
 use crate::support::gaps::Gaps;
 use crate::support::key_unsafe::{KeyRef, OwnedKey};
@@ -19,7 +19,7 @@ const TRAILER_BYTES: u64 = 64;
 
 /// What was written of a run.
 #[derive(Clone, Debug, Default)]
-pub struct Written {
+pub struct WrittenRun {
     pub segments: Vec<SegmentInfo>,
     pub images: Vec<ImageAt>,
     pub records: u64,
@@ -28,12 +28,12 @@ pub struct Written {
 }
 
 /// A copy of a cut, with its hash.
-pub struct Cut {
+pub struct HashedCut {
     pub hash: u64,
     cut: OwnedKey,
 }
 
-impl Cut {
+impl HashedCut {
     /// Copies a cut.
     pub fn of(cut: RecordRef<'_>) -> Self {
         Self { hash: cut.hash(), cut: KeyRef::whole(cut).to_owned() }
@@ -50,19 +50,19 @@ impl Cut {
 }
 
 /// Removed keys, in the order of their hashes, and ranges of hashes.
-pub type Removed = (Vec<Cut>, Gaps);
+pub type RemovedKeys = (Vec<HashedCut>, Gaps);
 
 /// A run being written.
-struct RunWriter<'a> {
+struct SliceRunWriter<'a> {
     writer: &'a mut SegmentWriter,
-    sizes: &'a Sizes,
+    sizes: &'a SliceSizes,
     ids: Vec<SegmentId>,
-    written: Written,
+    written: WrittenRun,
     first: u64,
     longest: u64,
 }
 
-impl RunWriter<'_> {
+impl SliceRunWriter<'_> {
     /// Begins an image if none is open that has room for a payload of so many bytes.
     fn make_ready(&mut self, hash: u64, bytes: usize) -> Result<()> {
         if self.writer.page_records() > 0 && !self.writer.has_room(bytes) {
@@ -104,7 +104,7 @@ impl RunWriter<'_> {
         Ok(())
     }
 
-    fn end(mut self) -> Result<Written> {
+    fn end(mut self) -> Result<WrittenRun> {
         if self.writer.page_records() > 0 {
             self.end_image()?;
         }
@@ -123,11 +123,11 @@ impl RunWriter<'_> {
 fn write_run(
     writer: &mut SegmentWriter,
     store: &SegmentStore,
-    sizes: &Sizes,
-    fill: &mut dyn FnMut(&mut RunWriter<'_>) -> Result<()>,
-) -> Result<Written> {
-    let (ids, written) = (Vec::new(), Written::default());
-    let mut run = RunWriter { writer, sizes, ids, written, first: 0, longest: 0 };
+    sizes: &SliceSizes,
+    fill: &mut dyn FnMut(&mut SliceRunWriter<'_>) -> Result<()>,
+) -> Result<WrittenRun> {
+    let (ids, written) = (Vec::new(), WrittenRun::default());
+    let mut run = SliceRunWriter { writer, sizes, ids, written, first: 0, longest: 0 };
     let done = fill(&mut run).and_then(|()| run.end());
     if done.is_err() {
         give_up(writer, store);
@@ -147,9 +147,9 @@ pub fn give_up(writer: &mut SegmentWriter, store: &SegmentStore) {
 pub fn write_table(
     writer: &mut SegmentWriter,
     store: &SegmentStore,
-    sizes: &Sizes,
+    sizes: &SliceSizes,
     table: &FrozenRecords,
-) -> Result<Written> {
+) -> Result<WrittenRun> {
     write_run(writer, store, sizes, &mut |run| {
         let mut part = Vec::new();
         for place in table.places() {
@@ -174,12 +174,12 @@ pub fn write_table(
 pub fn write_merged(
     writer: &mut SegmentWriter,
     store: &SegmentStore,
-    sizes: &Sizes,
-    (types, runs): (&PaneType, &[std::sync::Arc<Run>]),
-    (cuts, gaps): &Removed,
-) -> Result<Written> {
-    let mut readers: Vec<Reader<'_>> =
-        runs.iter().map(|run| Reader { run, next: 0, image: None, record: 0 }).collect();
+    sizes: &SliceSizes,
+    (types, runs): (&PaneType, &[std::sync::Arc<SliceRun>]),
+    (cuts, gaps): &RemovedKeys,
+) -> Result<WrittenRun> {
+    let mut readers: Vec<SliceRunReader<'_>> =
+        runs.iter().map(|run| SliceRunReader { run, next: 0, image: None, record: 0 }).collect();
     for reader in &mut readers {
         reader.load(store)?;
     }
@@ -192,7 +192,7 @@ pub fn write_merged(
             let payload = image.record(reader.record)?.payload;
             let same = &cuts[cuts.partition_point(|cut| cut.hash < hash)..];
             let mut cut = false;
-            for found in same.iter().take_while(|cut| cut.hash == hash).map(Cut::get) {
+            for found in same.iter().take_while(|cut| cut.hash == hash).map(HashedCut::get) {
                 let is_older = reader.run.number < types.before(found);
                 cut = cut || is_older && types.is_cut_of(payload, found)?;
             }
@@ -208,14 +208,14 @@ pub fn write_merged(
 }
 
 /// A run being read from front to back.
-struct Reader<'a> {
-    run: &'a Run,
+struct SliceRunReader<'a> {
+    run: &'a SliceRun,
     next: usize,
     image: Option<Image>,
     record: usize,
 }
 
-impl Reader<'_> {
+impl SliceRunReader<'_> {
     /// Hash of the record at hand.
     fn hash(&self) -> Option<u64> {
         self.image.as_ref().map(|image| image.entry(self.record).hash)

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use alluvium_layouts::{CheckpointOutcome, HybridLog, HybridLogTable, Pace, Table, Upkeep};
 use alluvium_pagestore::io::{Faults, Simulated};
-use alluvium_pagestore::{BlobWriter, KIB, Progress, SegmentStore, State, StateImage};
+use alluvium_pagestore::{BlobWriter, KIB, RewriteProgress, SegmentStore, State, StateImage};
 
 use crate::dice::Dice;
 use crate::log::{Model, Value, idle, open, restored};
@@ -128,7 +128,7 @@ impl<V: Value> Run<V> {
                 all.filter(|s| s.sealed).min_by_key(|s| 1000 * s.live_records / s.records);
             let Some(segment) = emptiest.filter(|_| records > 2 * live) else { return };
             rewriter.begin(segment.id).unwrap();
-            while !matches!(rewriter.step(64).unwrap(), Progress::Done { .. }) {}
+            while !matches!(rewriter.step(64).unwrap(), RewriteProgress::Done { .. }) {}
         }
     }
 }

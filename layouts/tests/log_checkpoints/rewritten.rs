@@ -10,7 +10,7 @@ use std::sync::Arc;
 use alluvium_layouts::{CheckpointOutcome, HybridLog, HybridLogTable, Pace, Table, Upkeep};
 use alluvium_pagestore::io::{Device, Faults, Simulated};
 use alluvium_pagestore::{
-    BlobWriter, KIB, Progress, SegmentId, SegmentMeta, SegmentStore, StateImage,
+    BlobWriter, KIB, RewriteProgress, SegmentId, SegmentMeta, SegmentStore, StateImage,
 };
 
 use crate::log::{Model, entries, files, open, restored};
@@ -71,7 +71,7 @@ impl Run {
                 if !goes_on(&self.device) {
                     return false;
                 }
-                is_done = matches!(rewriter.step(1).unwrap(), Progress::Done { .. });
+                is_done = matches!(rewriter.step(1).unwrap(), RewriteProgress::Done { .. });
             }
         }
     }

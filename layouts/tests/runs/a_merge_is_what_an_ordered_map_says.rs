@@ -1,6 +1,6 @@
 //! Merges of random levels, in steps of any fuel, are what the newest record of each key says.
 
-use alluvium_layouts::runs_internals::{Cursor, RunSizes, verify};
+use alluvium_layouts::runs_internals::{RunSizes, SortedRunCursor, verify};
 
 use crate::common::*;
 use crate::dice::Dice;
@@ -20,7 +20,7 @@ fn check(seed: u64, bits: u32, order_bytes: usize, fuel: u64) {
         let mut found = Vec::new();
         for info in &merged {
             verify(&store, info).unwrap();
-            let mut cursor = Cursor::open(store.clone(), info, 8 << 10).unwrap();
+            let mut cursor = SortedRunCursor::open(store.clone(), info, 8 << 10).unwrap();
             while let Some(record) = cursor.peek() {
                 found.push(Owned::of(&record));
                 cursor.advance().unwrap();

@@ -5,7 +5,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use alluvium_layouts::runs_internals::{
-    Judge, Merge, MergeSizes, RecordView, Run, RunInfo, RunSizes, RunWriter,
+    Judge, MergeSizes, RecordView, RunInfo, RunMerge, RunSizes, RunWriter, SortedRun,
 };
 use alluvium_pagestore::io::{Faults, Simulated};
 use alluvium_pagestore::{Account, Result, SegmentStore, hash_word};
@@ -90,10 +90,10 @@ pub fn write(store: &SegmentStore, sizes: RunSizes, records: &[Owned]) -> Result
     Ok(writer.take_sealed())
 }
 
-/// All records of a hash in runs of one level, as [`Run::find`] shows them.
-pub fn find(runs: &mut [Run], hash: u64) -> Result<Vec<Owned>> {
+/// All records of a hash in runs of one level, as [`SortedRun::find`] shows them.
+pub fn find(runs: &mut [SortedRun], hash: u64) -> Result<Vec<Owned>> {
     let mut found = Vec::new();
-    let mut buffer = runs.first().map(Run::buffer);
+    let mut buffer = runs.first().map(SortedRun::buffer);
     for run in runs {
         run.find(hash, buffer.as_mut().unwrap(), &mut |record| {
             found.push(Owned::of(&record));
@@ -103,8 +103,8 @@ pub fn find(runs: &mut [Run], hash: u64) -> Result<Vec<Owned>> {
     Ok(found)
 }
 
-pub fn open(store: &SegmentStore, infos: &[RunInfo], account: &Rc<Account>) -> Vec<Run> {
-    let open = |info: &RunInfo| Run::open(store.clone(), info.clone(), account).unwrap();
+pub fn open(store: &SegmentStore, infos: &[RunInfo], account: &Rc<Account>) -> Vec<SortedRun> {
+    let open = |info: &RunInfo| SortedRun::open(store.clone(), info.clone(), account).unwrap();
     infos.iter().map(open).collect()
 }
 
@@ -145,7 +145,7 @@ pub fn merge(
     fuel: u64,
 ) -> Result<Vec<RunInfo>> {
     let runs: Vec<&[RunInfo]> = levels.iter().map(Vec::as_slice).collect();
-    let mut merge = Merge::new(store, STATE, &runs, merge_sizes(sizes, &runs))?;
+    let mut merge = RunMerge::new(store, STATE, &runs, merge_sizes(sizes, &runs))?;
     let mut merged = Vec::new();
     loop {
         let done = merge.step(fuel, &mut Newest { is_last });
@@ -173,7 +173,7 @@ pub fn merge_again(
     fuel: u64,
 ) -> Result<(Vec<RunInfo>, usize)> {
     let runs: Vec<&[RunInfo]> = levels.iter().map(Vec::as_slice).collect();
-    let mut merge = Merge::new(store, STATE, &runs, merge_sizes(sizes, &runs))?;
+    let mut merge = RunMerge::new(store, STATE, &runs, merge_sizes(sizes, &runs))?;
     let mut failed = 0;
     loop {
         match merge.step(fuel, &mut Newest { is_last }) {

@@ -1,6 +1,6 @@
 //! Any bit of a run may be wrong: what is shown is right, or an error names the file.
 
-use alluvium_layouts::runs_internals::{Cursor, Run, RunInfo, RunSizes, verify};
+use alluvium_layouts::runs_internals::{RunInfo, RunSizes, SortedRun, SortedRunCursor, verify};
 use alluvium_pagestore::io::Device;
 use alluvium_pagestore::{ErrorKind, Result, SegmentStore};
 
@@ -17,7 +17,7 @@ fn read_all(
     errors.extend(verify(store, info).err());
     errors.extend(walk(store, info, records).err());
     let account = account();
-    let mut run = match Run::open(store.clone(), info.clone(), &account) {
+    let mut run = match SortedRun::open(store.clone(), info.clone(), &account) {
         Ok(run) => run,
         Err(error) => {
             errors.push(error);
@@ -35,7 +35,7 @@ fn read_all(
 
 /// All records of a run.
 fn all(store: &SegmentStore, info: &RunInfo) -> Vec<Owned> {
-    let mut cursor = Cursor::open(store.clone(), info, 8 << 10).unwrap();
+    let mut cursor = SortedRunCursor::open(store.clone(), info, 8 << 10).unwrap();
     let mut records = Vec::new();
     while let Some(record) = cursor.peek() {
         records.push(Owned::of(&record));
@@ -45,7 +45,7 @@ fn all(store: &SegmentStore, info: &RunInfo) -> Vec<Owned> {
 }
 
 fn walk(store: &SegmentStore, info: &RunInfo, records: &[Owned]) -> Result<()> {
-    let mut cursor = Cursor::open(store.clone(), info, 8 << 10)?;
+    let mut cursor = SortedRunCursor::open(store.clone(), info, 8 << 10)?;
     let mut nth = 0;
     while let Some(record) = cursor.peek() {
         assert_eq!(Owned::of(&record), records[nth]);
@@ -97,7 +97,7 @@ fn a_run_that_is_cut_short_or_is_another_is_refused() {
         [0, 1].map(|_| write(&store, sizes, &level(&mut dice, 300, 300, 64, 0)).unwrap());
     let (one, other) = (runs[0].remove(0), runs[1].remove(0));
     let account = account();
-    let open = |info: &RunInfo| Run::open(store.clone(), info.clone(), &account).map(|_| ());
+    let open = |info: &RunInfo| SortedRun::open(store.clone(), info.clone(), &account).map(|_| ());
     // A file of the other one's name.
     let bytes = device.bytes(&one.id.file_name()).unwrap();
     device.place(&other.id.file_name(), &bytes);

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use alluvium_layouts::runs_internals::{
-    BoxedJudge, FAILED_MAX, Helped, Judge, Levels, RecordView, RunSizes, verify,
+    BoxedJudge, FAILED_MAX, HelpedStep, Judge, Levels, RecordView, RunSizes, verify,
 };
 use alluvium_pagestore::io::{Device, Faults, Simulated};
 use alluvium_pagestore::{Account, ErrorKind, Helper, KIB, MIB, MemoryKind, Turns, hash_word};
@@ -224,7 +224,7 @@ fn levels_stay_few_while_a_merge_of_all_goes_on() {
     assert!(written[1] <= written[0] && parted == 3);
 }
 
-fn step_away(levels: &mut Levels, runs: RunSizes, is_patient: bool) -> Helped {
+fn step_away(levels: &mut Levels, runs: RunSizes, is_patient: bool) -> HelpedStep {
     let sizes = (runs, 8 << 10);
     again(|| levels.step_away(sizes, is_patient, &mut |is_last| Box::new(Newest { is_last })))
 }

@@ -32,7 +32,8 @@ fn all(store: &SegmentStore, runs: &[RunInfo]) -> Vec<Owned> {
     for info in runs {
         verify(store, info).unwrap();
         let mut cursor =
-            alluvium_layouts::runs_internals::Cursor::open(store.clone(), info, 4096).unwrap();
+            alluvium_layouts::runs_internals::SortedRunCursor::open(store.clone(), info, 4096)
+                .unwrap();
         while let Some(record) = cursor.peek() {
             found.push(Owned::of(&record));
             cursor.advance().unwrap();

@@ -1,7 +1,7 @@
 //! What writers, cursors and merges allocate is not more than they say before they are made.
 
 use alluvium_layouts::runs_internals::{
-    Cursor, Merge, MergeSizes, RecordView, RunInfo, RunSizes, RunWriter,
+    MergeSizes, RecordView, RunInfo, RunMerge, RunSizes, RunWriter, SortedRunCursor,
 };
 use alluvium_pagestore::io::{IoOptions, open_device};
 use alluvium_pagestore::{KIB, MIB, SegmentStore};
@@ -27,13 +27,14 @@ fn of_writers_cursors_and_merges() {
         let written: Vec<Vec<RunInfo>> =
             levels.iter().map(|records| write_counted(&store, sizes, records, memory)).collect();
         let runs: Vec<&[RunInfo]> = written.iter().map(Vec::as_slice).collect();
-        let told = Cursor::memory_bytes(&runs[0][0], 8 << 10);
-        let (_, held) = most_held(|| Cursor::open(store.clone(), &runs[0][0], 8 << 10).unwrap());
+        let told = SortedRunCursor::memory_bytes(&runs[0][0], 8 << 10);
+        let (_, held) =
+            most_held(|| SortedRunCursor::open(store.clone(), &runs[0][0], 8 << 10).unwrap());
         assert!(held <= told + BESIDE, "{held} of {told}");
         let sizes = MergeSizes::of(sizes, 8 << 10, &runs);
         let told = sizes.memory_bytes(&runs);
         let (merged, held) = most_held(|| {
-            let mut merge = Merge::new(&store, STATE, &runs, sizes).unwrap();
+            let mut merge = RunMerge::new(&store, STATE, &runs, sizes).unwrap();
             let mut merged = 0;
             while !merge.step(64 << 10, &mut Newest { is_last: true }).unwrap() {
                 merged += merge.take_sealed().iter().map(|info| info.records).sum::<u64>();

@@ -18,10 +18,10 @@ use crate::directory::ClosedDirectory;
 
 /// The checkpoints that a directory's manifest lists.
 #[derive(Debug)]
-pub struct Checkpoints {
+pub struct ListedCheckpoints {
     /// Those that can be read, the one that an open goes on from first, then from new to old. If
     /// the manifest is damaged, those of all files of checkpoints.
-    pub all: Vec<Checkpoint>,
+    pub all: Vec<RestorableCheckpoint>,
     /// What is damaged of the manifest and of the files of checkpoints.
     pub damage: Vec<Error>,
     /// Numbers of those that are listed, in the same order.
@@ -30,7 +30,7 @@ pub struct Checkpoints {
 
 /// A checkpoint that can be restored.
 #[derive(Debug)]
-pub struct Checkpoint {
+pub struct RestorableCheckpoint {
     image: CheckpointImage,
     blobs: BlobReader,
     /// Which records live, of the parts of states that were asked for.
@@ -40,14 +40,14 @@ pub struct Checkpoint {
 /// A state as a checkpoint has it.
 #[derive(Clone, Copy, Debug)]
 pub struct StateAt<'a> {
-    checkpoint: &'a Checkpoint,
+    checkpoint: &'a RestorableCheckpoint,
     manifest: &'a StateManifest,
 }
 
 /// A segment as a checkpoint has it.
 #[derive(Clone, Copy, Debug)]
 pub struct SegmentAt<'a> {
-    checkpoint: &'a Checkpoint,
+    checkpoint: &'a RestorableCheckpoint,
     state: &'a StateManifest,
     /// Number of the state's part that names it.
     part: usize,
@@ -58,7 +58,7 @@ pub struct SegmentAt<'a> {
 #[derive(Debug)]
 pub struct Live(Option<LiveSet>);
 
-impl Checkpoints {
+impl ListedCheckpoints {
     /// Reads the manifest and the files of the checkpoints that it lists. What is damaged or cannot
     /// be read is told, not an error.
     pub fn read(directory: &ClosedDirectory) -> Self {
@@ -76,7 +76,7 @@ impl Checkpoints {
             found.listed.push(file.number);
             match CheckpointImage::load(&**device, file.number, Some(file.crc)) {
                 Ok((image, _)) => {
-                    found.all.push(Checkpoint::new(image, device));
+                    found.all.push(RestorableCheckpoint::new(image, device));
                 }
                 Err(error) => found.damage.push(error),
             }
@@ -91,7 +91,7 @@ impl Checkpoints {
         numbers.sort_unstable_by(|a, b| b.cmp(a));
         for number in numbers.into_iter().filter(|number| !self.listed.contains(number)) {
             match CheckpointImage::load(&**device, number, None) {
-                Ok((image, _)) => self.all.push(Checkpoint::new(image, device)),
+                Ok((image, _)) => self.all.push(RestorableCheckpoint::new(image, device)),
                 Err(error) => self.damage.push(error),
             }
         }
@@ -107,8 +107,9 @@ impl Checkpoints {
         mut self,
         number: Option<u64>,
         directory: &ClosedDirectory,
-    ) -> Result<(Checkpoint, Vec<Error>)> {
-        let is_wanted = |found: &Checkpoint| number.is_none_or(|number| found.number() == number);
+    ) -> Result<(RestorableCheckpoint, Vec<Error>)> {
+        let is_wanted =
+            |found: &RestorableCheckpoint| number.is_none_or(|number| found.number() == number);
         if !self.all.iter().any(is_wanted) {
             self.add_others(directory.device());
         }
@@ -123,7 +124,11 @@ impl Checkpoints {
     ///
     /// # Errors
     /// If that one is damaged, the damage: another one is not what was asked for.
-    pub fn choose(self, number: Option<u64>, directory: &ClosedDirectory) -> Result<Checkpoint> {
+    pub fn choose(
+        self,
+        number: Option<u64>,
+        directory: &ClosedDirectory,
+    ) -> Result<RestorableCheckpoint> {
         let Some(number) = number.or(self.listed.first().copied()) else {
             let others: Vec<_> = self.all.iter().map(|one| one.number().to_string()).collect();
             return Err(match others.is_empty() {
@@ -186,7 +191,7 @@ impl Checkpoints {
     }
 }
 
-impl Checkpoint {
+impl RestorableCheckpoint {
     fn new(image: CheckpointImage, device: &Arc<dyn Device>) -> Self {
         let (blobs, liveness) = (BlobReader::new(device.clone()), RefCell::default());
         Self { image, blobs, liveness }

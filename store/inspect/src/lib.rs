@@ -13,6 +13,6 @@ mod table;
 mod verify;
 
 pub use directory::ClosedDirectory;
-pub use export::{ExportOptions, Exported, export};
+pub use export::{ExportOptions, ExportSummary, export};
 pub use summary::{CheckpointSummary, OtherFile, StateSummary, Summary, inspect};
 pub use verify::{Damage, Verified, verify};

@@ -6,7 +6,7 @@ use std::fmt;
 use alluvium_pagestore::{GRAIN_BYTES, RECORD_HEADER_BYTES, Result, WholeSegment};
 use serde::Serialize;
 
-use crate::checkpoints::{Checkpoint, Checkpoints, SegmentAt, StateAt};
+use crate::checkpoints::{ListedCheckpoints, RestorableCheckpoint, SegmentAt, StateAt};
 use crate::directory::ClosedDirectory;
 use crate::table::{Short, write_aligned};
 
@@ -84,13 +84,13 @@ pub struct OtherFile {
 /// Summarizes a directory. Reads manifests, and the footers of segments with dead records.
 pub fn inspect(directory: &ClosedDirectory) -> Result<Summary> {
     let files: BTreeMap<_, _> = directory.files()?.into_iter().collect();
-    let found = Checkpoints::read(directory);
+    let found = ListedCheckpoints::read(directory);
     let mut trouble: Vec<_> = found.damage.iter().map(ToString::to_string).collect();
-    let named: Vec<_> = found.all.iter().map(Checkpoint::files).collect();
+    let named: Vec<_> = found.all.iter().map(RestorableCheckpoint::files).collect();
     let checkpoints = found.all.iter().enumerate();
     let checkpoints = checkpoints.map(|(i, c)| summary_of(c, i, &named, &files)).collect();
     let mut states = Vec::new();
-    for state in found.all.first().into_iter().flat_map(Checkpoint::states) {
+    for state in found.all.first().into_iter().flat_map(RestorableCheckpoint::states) {
         states.push(summary_of_state(directory, state, &mut trouble));
     }
     let others = files.iter().filter(|(name, _)| !named.iter().any(|named| named.contains(*name)));
@@ -102,7 +102,7 @@ pub fn inspect(directory: &ClosedDirectory) -> Result<Summary> {
 }
 
 fn summary_of(
-    checkpoint: &Checkpoint,
+    checkpoint: &RestorableCheckpoint,
     number: usize,
     named: &[BTreeSet<String>],
     files: &BTreeMap<String, u64>,

@@ -10,7 +10,7 @@ use alluvium_pagestore::{
 };
 use serde::Serialize;
 
-use crate::checkpoints::{Checkpoints, SegmentAt, StateAt};
+use crate::checkpoints::{ListedCheckpoints, SegmentAt, StateAt};
 use crate::directory::ClosedDirectory;
 use crate::table::Short;
 
@@ -64,7 +64,7 @@ pub struct Damage {
 /// # Errors
 /// If there is neither a checkpoint nor a damaged one, or the directory cannot be listed.
 pub fn verify(directory: &ClosedDirectory) -> Result<Verified> {
-    let mut found = Checkpoints::read(directory);
+    let mut found = ListedCheckpoints::read(directory);
     let mut verified = Verified::default();
     verified.take_all(found.damage.drain(..), None);
     if found.all.is_empty() && verified.damage.is_empty() {

@@ -12,14 +12,14 @@ const BYTES: usize = 16 << 10;
 
 /// A batch.
 #[derive(Debug)]
-pub(crate) struct Batch<T> {
+pub(crate) struct BookedBatch<T> {
     /// Those that were pushed, in order. Whoever takes them leaves none.
     pub(crate) items: Vec<T>,
     bytes: usize,
     account: Rc<Account>,
 }
 
-impl<T> Batch<T> {
+impl<T> BookedBatch<T> {
     /// Memory for one: what an item owns is about as long as its record.
     pub(crate) fn memory_bytes() -> u64 {
         (RECORDS * size_of::<T>() + 2 * BYTES) as u64
@@ -45,7 +45,7 @@ impl<T> Batch<T> {
     }
 }
 
-impl<T> Drop for Batch<T> {
+impl<T> Drop for BookedBatch<T> {
     fn drop(&mut self) {
         self.items = Vec::new();
         self.account.release(MemoryKind::Buffers, Self::memory_bytes());

@@ -66,15 +66,15 @@ impl fmt::Display for Explanation {
 }
 
 /// What a layout is to a state by what it keeps: good for this, or not, since that.
-enum Nature {
+enum LayoutNature {
     Fits(&'static str),
     Not(&'static str),
 }
 
-use Nature::{Fits, Not};
+use LayoutNature::{Fits, Not};
 
 /// The layouts there are, each with what it is to a kind of state.
-type Natures = [(&'static str, Nature); 4];
+type Natures = [(&'static str, LayoutNature); 4];
 
 const MAP: Natures = [
     ("heap", Fits("the shortest way to a value, while all of them fit into memory")),
@@ -136,7 +136,7 @@ impl<P> StateBuilder<'_, P> {
         open: impl Fn(&AnyLayout) -> Result<()>,
     ) -> Explanation {
         let given = self.chosen_layout();
-        let fit = |(layout, nature): (&'static str, Nature)| {
+        let fit = |(layout, nature): (&'static str, LayoutNature)| {
             let named = AnyLayout::named(layout).unwrap_or_default();
             // With the options that the state was given, if it was given this layout.
             let is_given = std::mem::discriminant(given) == std::mem::discriminant(&named);

@@ -7,7 +7,7 @@ use alluvium_pagestore::{Key, Lookup, Rejected, Result, State, Time};
 
 use crate::backend::any_layout::AnyLayout;
 use crate::cells::ListsCell;
-use crate::cells::held::Held;
+use crate::cells::cell_handle::CellHandle;
 use crate::cells::recording::{Access, Recorder};
 use crate::cells::state_cell::Hooks;
 
@@ -35,11 +35,11 @@ const BATCH: usize = 256;
 /// # Ok::<(), alluvium::Error>(())
 /// ```
 pub struct List<K: Key, E: State, L: ListsLayout<K, E> = AnyLayout> {
-    cell: Held<ListsCell<K, E, L::Lists>>,
+    cell: CellHandle<ListsCell<K, E, L::Lists>>,
 }
 
 impl<K: Key, E: State, L: ListsLayout<K, E>> List<K, E, L> {
-    pub(crate) fn new(cell: Held<ListsCell<K, E, L::Lists>>) -> Self {
+    pub(crate) fn new(cell: CellHandle<ListsCell<K, E, L::Lists>>) -> Self {
         Self { cell }
     }
 

@@ -10,13 +10,13 @@ use alluvium_pagestore::{Key, Lookup, Rejected, Result};
 use crate::api::fetcher::{self, Fetcher};
 use crate::backend::any_layout::AnyLayout;
 use crate::cells::MapCell;
-use crate::cells::held::{Grouped, Held};
+use crate::cells::cell_handle::{CellHandle, HasGroups};
 use crate::cells::recording::Access;
 use crate::cells::state_cell::{Hooks, ValueRef};
 use crate::durability::moving::Groups;
 
 /// Receives entries.
-type Visit<'v, K, V> = &'v mut dyn FnMut(&K, &V) -> Result<()>;
+type VisitMapEntry<'v, K, V> = &'v mut dyn FnMut(&K, &V) -> Result<()>;
 
 /// Entries that are loaded at once: so many at least, and as many as take so many bytes if they own no heap.
 const LOAD_BATCH: usize = 64;
@@ -71,7 +71,7 @@ const LOAD_BATCH_MAX: usize = 1024;
 /// [`ErrorKind::Mismatch`]: crate::ErrorKind::Mismatch
 /// [`ErrorKind::Poisoned`]: crate::ErrorKind::Poisoned
 pub struct Map<K: Key, V: 'static, L: Layout<K, V> = AnyLayout> {
-    cell: Held<MapCell<K, V, L::Table>>,
+    cell: CellHandle<MapCell<K, V, L::Table>>,
 }
 
 impl<K: Key, V: 'static, L: Layout<K, V>> fmt::Debug for Map<K, V, L> {
@@ -81,7 +81,7 @@ impl<K: Key, V: 'static, L: Layout<K, V>> fmt::Debug for Map<K, V, L> {
 }
 
 impl<K: Key, V: 'static, L: Layout<K, V>> Map<K, V, L> {
-    pub(crate) fn new(cell: Held<MapCell<K, V, L::Table>>) -> Self {
+    pub(crate) fn new(cell: CellHandle<MapCell<K, V, L::Table>>) -> Self {
         Self { cell }
     }
 
@@ -451,8 +451,9 @@ impl<K: Key, V: 'static, L: Layout<K, V>> Map<K, V, L> {
         fuel: usize,
         mut visit: impl FnMut(&K, &V) -> Result<()>,
     ) -> Result<()> {
-        let mut scan =
-            |visit: Visit<'_, K, V>| self.cell.run(0, |table| table.scan(cursor, fuel, visit))?;
+        let mut scan = |visit: VisitMapEntry<'_, K, V>| {
+            self.cell.run(0, |table| table.scan(cursor, fuel, visit))?
+        };
         match self.cell.recorder() {
             None => scan(&mut visit),
             Some(recorder) => scan(&mut |key, value| {
@@ -469,7 +470,7 @@ impl<K: Key, V: 'static, L: Layout<K, V>> Map<K, V, L> {
     /// Those of [a read](Map#errors-of-calls) and of `visit`.
     pub fn for_each(&mut self, mut visit: impl FnMut(&K, &V) -> Result<()>) -> Result<()> {
         let visit_all =
-            |visit: Visit<'_, K, V>| self.cell.run(0, |table| table.visit_all(visit))?;
+            |visit: VisitMapEntry<'_, K, V>| self.cell.run(0, |table| table.visit_all(visit))?;
         match self.cell.recorder() {
             None => visit_all(&mut visit),
             Some(recorder) => visit_all(&mut |key, value| {

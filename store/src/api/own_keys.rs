@@ -74,10 +74,10 @@ fn not_of_rows() -> Error {
 /// The keys of the rows that an operator's closure gets. States [opened with
 /// them](crate::states::StateBuilder::keys_of) refuse writes of other keys during the call. Cheap to clone.
 #[derive(Clone, Default)]
-pub struct RowKeys(Rc<RefCell<Rows>>);
+pub struct RowKeys(Rc<RefCell<BatchRows>>);
 
 #[derive(Default)]
-struct Rows {
+struct BatchRows {
     /// Whether a closure is being called.
     is_called: bool,
     /// The hashes of their keys, in order.
@@ -126,7 +126,7 @@ impl RowKeys {
     }
 }
 
-impl Rows {
+impl BatchRows {
     /// Whether a key of this hash may be written. Cost: that of a comparison where rows are written in
     /// their order, or in the opposite one; else that of a look-up.
     #[inline]

@@ -42,17 +42,17 @@ impl Notes for () {
 /// A sorted set.
 #[derive(Debug)]
 pub(crate) struct SortedBlocks<T, N = ()> {
-    blocks: VecDeque<Block<T, N>>,
+    blocks: VecDeque<SortedBlock<T, N>>,
     len: usize,
 }
 
 #[derive(Debug)]
-struct Block<T, N> {
+struct SortedBlock<T, N> {
     items: VecDeque<T>,
     notes: N,
 }
 
-impl<T, N: Notes> Block<T, N> {
+impl<T, N: Notes> SortedBlock<T, N> {
     fn new() -> Self {
         Self { items: VecDeque::with_capacity(BLOCK_ITEMS), notes: N::new() }
     }
@@ -76,15 +76,18 @@ impl<T: Ord, N: Notes> SortedBlocks<T, N> {
 
     /// Bytes of all blocks and of the table of blocks.
     pub(crate) fn memory_bytes(&self) -> u64 {
-        let table = rounded(self.blocks.capacity() * size_of::<Block<T, N>>());
+        let table = rounded(self.blocks.capacity() * size_of::<SortedBlock<T, N>>());
         (self.blocks.len() * Self::block_bytes() + table) as u64
     }
 
     /// The most that one insert can add to [`memory_bytes`](SortedBlocks::memory_bytes).
     pub(crate) fn growth_bytes(&self) -> u64 {
         let full = self.blocks.len() == self.blocks.capacity();
-        let table =
-            if full { (self.blocks.capacity() + 4) * 2 * size_of::<Block<T, N>>() } else { 0 };
+        let table = if full {
+            (self.blocks.capacity() + 4) * 2 * size_of::<SortedBlock<T, N>>()
+        } else {
+            0
+        };
         (Self::block_bytes() + rounded(table)) as u64
     }
 
@@ -106,7 +109,7 @@ impl<T: Ord, N: Notes> SortedBlocks<T, N> {
 
     /// The block that has `item`, if any has.
     fn block_of(&self, item: &T) -> usize {
-        let is_before = |block: &Block<T, N>| block.items.front().is_some_and(|f| f <= item);
+        let is_before = |block: &SortedBlock<T, N>| block.items.front().is_some_and(|f| f <= item);
         self.blocks.partition_point(is_before).saturating_sub(1)
     }
 
@@ -118,13 +121,13 @@ impl<T: Ord, N: Notes> SortedBlocks<T, N> {
     /// [`insert`](SortedBlocks::insert) that shows, if it is new, what is noted of its block, and its number there.
     pub(crate) fn insert_noted(&mut self, item: T, note: impl FnOnce(&mut N, usize)) -> bool {
         if self.blocks.is_empty() {
-            self.blocks.push_back(Block::new());
+            self.blocks.push_back(SortedBlock::new());
         }
         let mut at = self.block_of(&item);
         let Err(mut place) = self.blocks[at].items.binary_search(&item) else { return false };
         if self.blocks[at].items.len() == BLOCK_ITEMS {
             let last = at + 1 == self.blocks.len() && place == BLOCK_ITEMS;
-            let mut next = Block::<T, N>::new();
+            let mut next = SortedBlock::<T, N>::new();
             if !last {
                 let block = &mut self.blocks[at];
                 next.items.extend(block.items.drain(BLOCK_ITEMS / 2..));

@@ -17,7 +17,7 @@ use alluvium_pagestore::{
 
 use crate::backend::any_layout::AnyLayout;
 use crate::cells::ListsCell;
-use crate::cells::held::Held;
+use crate::cells::cell_handle::CellHandle;
 use crate::cells::recording::{Access, Recorder};
 use crate::store::StateBuilder;
 
@@ -48,7 +48,7 @@ pub struct TimeMapOf<K, V>(PhantomData<(K, V)>);
 /// # Ok::<(), alluvium::Error>(())
 /// ```
 pub struct TimeMap<K: Key, V: State, L: ListsLayout<K, (Time, V)> = AnyLayout> {
-    cell: Held<ListsCell<K, (Time, V), L::Lists>>,
+    cell: CellHandle<ListsCell<K, (Time, V), L::Lists>>,
     account: Rc<Account>,
     width: i64,
     /// Slices before this one are over, and are dropped when no key group is on its way any more.
@@ -352,8 +352,8 @@ impl<K: Key, V: State, L: ListsLayout<K, (Time, V)>> TimeMap<K, V, L> {
         key: &Q,
         times: &Range<Time>,
         calls: usize,
-    ) -> Result<Found<V>> {
-        let mut found = Found::new(self.account.clone());
+    ) -> Result<BookedValues<V>> {
+        let mut found = BookedValues::new(self.account.clone());
         let record = |recorder: &Recorder| {
             if calls > 0 {
                 recorder.record(Access::Get, key, Some(slice), 0);
@@ -382,7 +382,7 @@ fn has(times: &Range<Time>, at: Time) -> bool {
 }
 
 /// Values that were read, booked: all, or as many of the first as memory has room for.
-struct Found<V> {
+struct BookedValues<V> {
     values: Vec<(Time, V)>,
     bytes: u64,
     account: Rc<Account>,
@@ -392,7 +392,7 @@ struct Found<V> {
     until: Option<Time>,
 }
 
-impl<V: State> Found<V> {
+impl<V: State> BookedValues<V> {
     fn new(account: Rc<Account>) -> Self {
         Self { values: Vec::new(), bytes: 0, account, last: Time::MIN, until: None }
     }
@@ -460,7 +460,7 @@ impl<V: State> Found<V> {
     }
 }
 
-impl<V> Drop for Found<V> {
+impl<V> Drop for BookedValues<V> {
     fn drop(&mut self) {
         self.account.release(MemoryKind::Buffers, self.bytes);
     }

@@ -4,7 +4,7 @@
 //! set: the same time, key and namespace twice is once. A namespace tells timers of one key apart, such as those of its
 //! windows; without one it is `()` and takes nothing.
 
-mod capture;
+mod checkpoint;
 mod contents;
 mod places;
 mod set;
@@ -16,7 +16,7 @@ use std::rc::Rc;
 use alluvium_pagestore::{Account, Key, MemoryKind, Result, State, Time};
 
 use crate::api::own_keys::{OwnKeys, RowKeys};
-use crate::cells::held::Held;
+use crate::cells::cell_handle::CellHandle;
 use crate::durability::moving::Groups;
 pub(crate) use contents::TimersCell;
 use set::Timer;
@@ -39,17 +39,17 @@ pub(crate) use table::TimerTable;
 /// ```
 #[derive(Debug)]
 pub struct Timers<K: Key + Ord, N: State + Ord = ()> {
-    shared: Held<TimersCell<K, N>>,
+    shared: CellHandle<TimersCell<K, N>>,
 }
 
 /// Memory that is booked for timers which are about to be set.
 #[derive(Debug)]
-pub(crate) struct Room {
+pub(crate) struct TimerMemory {
     account: Rc<Account>,
     bytes: u64,
 }
 
-impl Drop for Room {
+impl Drop for TimerMemory {
     fn drop(&mut self) {
         self.account.release(MemoryKind::Buffers, self.bytes);
     }
@@ -116,7 +116,7 @@ impl<K: Key + Ord> Timers<K> {
 }
 
 impl<K: Key + Ord, N: State + Ord> Timers<K, N> {
-    pub(crate) fn new(shared: Held<TimersCell<K, N>>) -> Self {
+    pub(crate) fn new(shared: CellHandle<TimersCell<K, N>>) -> Self {
         Self { shared }
     }
 
@@ -231,7 +231,7 @@ impl<K: Key + Ord, N: State + Ord> Timers<K, N> {
     ///
     /// # Errors
     /// If there is no memory for a few timers.
-    pub(crate) fn book_room(&self) -> Result<Room> {
+    pub(crate) fn book_room(&self) -> Result<TimerMemory> {
         let (account, taken) = {
             let table = self.table();
             (table.context.account.clone(), table.timers_bytes())
@@ -244,7 +244,7 @@ impl<K: Key + Ord, N: State + Ord> Timers<K, N> {
             }
             bytes = (bytes / 2).max(ROOM_BYTES.0);
         }
-        Ok(Room { account, bytes })
+        Ok(TimerMemory { account, bytes })
     }
 
     /// Inspects up to `fuel` timers from `sweep` on and removes those that are `doomed`, such as

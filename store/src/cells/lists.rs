@@ -7,9 +7,9 @@ use std::ops::RangeInclusive;
 use alluvium_layouts::{Cursor, ForeignState, Lists, Upkeep, for_each_list};
 use alluvium_pagestore::{Encoded, Key, Result, State, Time, codec};
 
-use crate::cells::state_cell::{Contents, Core, KeptState, Outgoing, StateCell};
-use crate::durability::export::{Entry, check_hash};
-use crate::durability::moving::{Arriving, in_order};
+use crate::cells::state_cell::{CellContents, CellCore, KeptState, Outgoing, StateCell};
+use crate::durability::export::{CanonicalEntry, check_hash};
+use crate::durability::moving::{EntryArrival, in_order};
 
 /// [`Lists`] of a store.
 pub(crate) type ListsCell<K, E, L> = StateCell<KeptState<L, WaysOfLists<K, E>>>;
@@ -29,7 +29,7 @@ impl<K, E> fmt::Debug for WaysOfLists<K, E> {
     }
 }
 
-impl<K: Key, E: State, L: Lists<K, E>> Contents for KeptState<L, WaysOfLists<K, E>> {
+impl<K: Key, E: State, L: Lists<K, E>> CellContents for KeptState<L, WaysOfLists<K, E>> {
     fn upkeep(&self) -> &dyn Upkeep {
         self.inner.layout.innermost()
     }
@@ -100,14 +100,19 @@ impl<K: Key, E: State, L: Lists<K, E>> Contents for KeptState<L, WaysOfLists<K, 
         in_order(self.inner.layout.by_hash())?.remove_hashes(part, hashes, cursor, fuel)
     }
 
-    fn import(&mut self, _: &Core, entry: Entry<'_>) -> Result<()> {
+    fn import(&mut self, _: &CellCore, entry: CanonicalEntry<'_>) -> Result<()> {
         let (key, element) = Encoded::get::<K, E>(entry.key, entry.value)?;
         check_hash(entry.hash, key.key_hash())?;
         Ok(self.inner.layout.append(Time(entry.order), &key, element)?)
     }
 
     /// Appends a run, the first of a list in the place of what may be there of it.
-    fn install(&mut self, core: &Core, entry: Entry<'_>, arriving: &mut Arriving) -> Result<()> {
+    fn install(
+        &mut self,
+        core: &CellCore,
+        entry: CanonicalEntry<'_>,
+        arriving: &mut EntryArrival,
+    ) -> Result<()> {
         let (key, (from, run)) = Encoded::get::<K, (u64, Vec<E>)>(entry.key, entry.value)?;
         check_hash(entry.hash, key.key_hash())?;
         core.count(1);

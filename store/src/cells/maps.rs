@@ -6,10 +6,12 @@ use std::ops::RangeInclusive;
 use alluvium_layouts::{Cursor, ForeignState, Table, Touched, Upkeep};
 use alluvium_pagestore::{EntryCodec, Key, Result, Time};
 
-use crate::api::batch::Batch;
-use crate::api::expiring::Pass;
-use crate::cells::state_cell::{Contents, Core, KeptState, Outgoing, Portable, StateCell};
-use crate::durability::export::{Entries, Entry, Gathering, check_hash, each, in_batches};
+use crate::api::batch::BookedBatch;
+use crate::api::expiring::SweepPass;
+use crate::cells::state_cell::{CellContents, CellCore, KeptState, Outgoing, Portable, StateCell};
+use crate::durability::export::{
+    CanonicalEntry, ImportBatch, ImportEntries, check_hash, each, in_batches,
+};
 use crate::durability::moving::in_order;
 use crate::store::{not_encoded, put_records};
 
@@ -42,7 +44,7 @@ impl<K: Key, V: 'static> WaysOfMap<K, V> {
         self.codec.map_or(size_of::<V>() as u64, |codec| codec.value_bytes(value))
     }
 
-    fn decode(&self, core: &Core, entry: Entry<'_>) -> Result<(K, V)> {
+    fn decode(&self, core: &CellCore, entry: CanonicalEntry<'_>) -> Result<(K, V)> {
         let codec = self.codec.ok_or_else(|| not_encoded("imported"))?;
         let (key, value) = codec.decode(entry.key, entry.value)?;
         check_hash(entry.hash, key.key_hash())?;
@@ -64,7 +66,7 @@ impl<K: Key, V: 'static> WaysOfMap<K, V> {
     }
 }
 
-impl<K: Key, V: 'static, T: Table<K, V>> Contents for KeptState<T, WaysOfMap<K, V>> {
+impl<K: Key, V: 'static, T: Table<K, V>> CellContents for KeptState<T, WaysOfMap<K, V>> {
     fn upkeep(&self) -> &dyn Upkeep {
         self.inner.layout.innermost()
     }
@@ -87,7 +89,7 @@ impl<K: Key, V: 'static, T: Table<K, V>> Contents for KeptState<T, WaysOfMap<K, 
     }
 
     fn batch_bytes(&self) -> u64 {
-        Batch::<(K, V)>::memory_bytes()
+        BookedBatch::<(K, V)>::memory_bytes()
     }
 
     fn take(&mut self, part: &ForeignState) -> Result<()> {
@@ -105,7 +107,7 @@ impl<K: Key, V: 'static, T: Table<K, V>> Contents for KeptState<T, WaysOfMap<K, 
         self.inner.layout.expect(entries);
     }
 
-    fn expire(&mut self, pass: &mut Pass, fuel: usize) -> Result<()> {
+    fn expire(&mut self, pass: &mut SweepPass, fuel: usize) -> Result<()> {
         let touched = self.ways.touched.expect("entries expire");
         pass.go_on(touched, |pass| self.inner.layout.expire(pass, fuel))
     }
@@ -152,34 +154,34 @@ impl<K: Key, V: 'static, T: Table<K, V>> Contents for KeptState<T, WaysOfMap<K, 
         in_order(self.inner.layout.by_hash())?.remove_hashes((), hashes, cursor, fuel)
     }
 
-    fn import(&mut self, core: &Core, entry: Entry<'_>) -> Result<()> {
+    fn import(&mut self, core: &CellCore, entry: CanonicalEntry<'_>) -> Result<()> {
         let (key, value) = self.ways.decode(core, entry)?;
         core.write(self, 1);
         self.inner.layout.put(key, value)?;
         Ok(())
     }
 
-    fn import_all(cell: &StateCell<Self>, entries: &mut dyn Entries) -> Result<()> {
-        let Ok(batch) = Batch::begin(entries.account()) else {
+    fn import_all(cell: &StateCell<Self>, entries: &mut dyn ImportEntries) -> Result<()> {
+        let Ok(batch) = BookedBatch::begin(entries.account()) else {
             return each(entries, &mut |entry| cell.import(entry));
         };
         let ways = cell.ways()?;
         if ways.codec.is_none() {
             return Err(not_encoded("imported"));
         }
-        in_batches(entries, &mut Gathered { cell, ways, batch })
+        in_batches(entries, &mut MapImport { cell, ways, batch })
     }
 }
 
 /// Entries on their way into a map.
-struct Gathered<'c, K, V, T> {
+struct MapImport<'c, K, V, T> {
     cell: &'c MapCell<K, V, T>,
     ways: WaysOfMap<K, V>,
-    batch: Batch<(K, V)>,
+    batch: BookedBatch<(K, V)>,
 }
 
-impl<K: Key, V: 'static, T: Table<K, V>> Gathering for Gathered<'_, K, V, T> {
-    fn take(&mut self, entry: Entry<'_>) -> Result<bool> {
+impl<K: Key, V: 'static, T: Table<K, V>> ImportBatch for MapImport<'_, K, V, T> {
+    fn take(&mut self, entry: CanonicalEntry<'_>) -> Result<bool> {
         let bytes = entry.key.len() + entry.value.len();
         let pair = self.ways.decode(self.cell, entry)?;
         Ok(self.batch.push(pair, bytes))

@@ -3,7 +3,7 @@
 //! Only what needs the types of the entries is here. What the store does with all of them alike is
 //! [their cell's](crate::cells::state_cell).
 
-pub(crate) mod held;
+pub(crate) mod cell_handle;
 mod lists;
 mod maps;
 pub(crate) mod pacing;

@@ -8,10 +8,12 @@ use std::ops::RangeInclusive;
 use alluvium_layouts::{Cursor, ForeignState, Merge, Panes, Upkeep};
 use alluvium_pagestore::{Encoded, Key, Result, State, Time};
 
-use crate::api::batch::Batch;
-use crate::cells::state_cell::{Contents, Core, KeptState, Outgoing, Portable, StateCell};
-use crate::durability::export::{Entries, Entry, Gathering, check_hash, each, in_batches};
-use crate::durability::moving::{Arriving, in_order};
+use crate::api::batch::BookedBatch;
+use crate::cells::state_cell::{CellContents, CellCore, KeptState, Outgoing, Portable, StateCell};
+use crate::durability::export::{
+    CanonicalEntry, ImportBatch, ImportEntries, check_hash, each, in_batches,
+};
+use crate::durability::moving::{EntryArrival, in_order};
 use crate::store::{Pane, put, put_all, put_panes};
 
 /// [`Panes`] of a store.
@@ -54,13 +56,13 @@ impl<K, A> fmt::Debug for WaysOfPanes<K, A> {
     }
 }
 
-fn decode<K: Key, A: State>(entry: Entry<'_>) -> Result<(Time, K, A)> {
+fn decode<K: Key, A: State>(entry: CanonicalEntry<'_>) -> Result<(Time, K, A)> {
     let (key, acc) = Encoded::get::<K, A>(entry.key, entry.value)?;
     check_hash(entry.hash, key.key_hash())?;
     Ok((Time(entry.order), key, acc))
 }
 
-impl<K: Key, A: State, P: Panes<K, A>> Contents for KeptState<P, WaysOfPanes<K, A>> {
+impl<K: Key, A: State, P: Panes<K, A>> CellContents for KeptState<P, WaysOfPanes<K, A>> {
     fn upkeep(&self) -> &dyn Upkeep {
         self.inner.layout.innermost()
     }
@@ -74,7 +76,7 @@ impl<K: Key, A: State, P: Panes<K, A>> Contents for KeptState<P, WaysOfPanes<K, 
     }
 
     fn batch_bytes(&self) -> u64 {
-        Batch::<Pane<K, A>>::memory_bytes()
+        BookedBatch::<Pane<K, A>>::memory_bytes()
     }
 
     fn take(&mut self, part: &ForeignState) -> Result<()> {
@@ -150,14 +152,19 @@ impl<K: Key, A: State, P: Panes<K, A>> Contents for KeptState<P, WaysOfPanes<K, 
         in_order(self.inner.layout.by_hash())?.remove_hashes(part, hashes, cursor, fuel)
     }
 
-    fn import(&mut self, core: &Core, entry: Entry<'_>) -> Result<()> {
+    fn import(&mut self, core: &CellCore, entry: CanonicalEntry<'_>) -> Result<()> {
         let (slice, key, acc) = decode(entry)?;
         core.count(1);
         put(&mut self.inner.layout, &self.ways.0, slice, &key, acc)
     }
 
     /// Puts an accumulator in the place of what may be there.
-    fn install(&mut self, core: &Core, entry: Entry<'_>, arriving: &mut Arriving) -> Result<()> {
+    fn install(
+        &mut self,
+        core: &CellCore,
+        entry: CanonicalEntry<'_>,
+        arriving: &mut EntryArrival,
+    ) -> Result<()> {
         let (slice, key, acc): (_, K, A) = decode(entry)?;
         core.count(1);
         if arriving.is_anew {
@@ -167,22 +174,22 @@ impl<K: Key, A: State, P: Panes<K, A>> Contents for KeptState<P, WaysOfPanes<K, 
         put_anew(&mut self.inner.layout, (slice, &key), &mut || acc.take().expect("made once"))
     }
 
-    fn import_all(cell: &StateCell<Self>, entries: &mut dyn Entries) -> Result<()> {
-        match Batch::begin(entries.account()) {
-            Ok(batch) => in_batches(entries, &mut Gathered { cell, batch }),
+    fn import_all(cell: &StateCell<Self>, entries: &mut dyn ImportEntries) -> Result<()> {
+        match BookedBatch::begin(entries.account()) {
+            Ok(batch) => in_batches(entries, &mut PanesImport { cell, batch }),
             Err(_) => each(entries, &mut |entry| cell.import(entry)),
         }
     }
 }
 
 /// Accumulators on their way into panes.
-struct Gathered<'c, K, A, P> {
+struct PanesImport<'c, K, A, P> {
     cell: &'c PanesCell<K, A, P>,
-    batch: Batch<Pane<K, A>>,
+    batch: BookedBatch<Pane<K, A>>,
 }
 
-impl<K: Key, A: State, P: Panes<K, A>> Gathering for Gathered<'_, K, A, P> {
-    fn take(&mut self, entry: Entry<'_>) -> Result<bool> {
+impl<K: Key, A: State, P: Panes<K, A>> ImportBatch for PanesImport<'_, K, A, P> {
+    fn take(&mut self, entry: CanonicalEntry<'_>) -> Result<bool> {
         let bytes = entry.key.len() + entry.value.len();
         let (slice, key, acc) = decode(entry)?;
         Ok(self.batch.push((slice, key, Cell::new(Some(acc))), bytes))

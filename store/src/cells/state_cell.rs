@@ -3,8 +3,8 @@
 //! The handle owns the record path; the store needs the state only between calls. A `RefCell` keeps the two
 //! apart: whoever comes while the other is inside gets an error naming the state.
 //!
-//! Only the record path knows the types of keys and values. The rest is compiled once: the [core](Core) of a
-//! cell, and what the [store does](Hooks) with its [contents](Contents).
+//! Only the record path knows the types of keys and values. The rest is compiled once: the [core](CellCore) of a
+//! cell, and what the [store does](Hooks) with its [contents](CellContents).
 
 mod cell_core;
 mod compacting;
@@ -20,19 +20,19 @@ use std::sync::Arc;
 use alluvium_layouts::OutOfLine;
 use alluvium_pagestore::Result;
 
-use crate::cells::held::Grouped;
+use crate::cells::cell_handle::HasGroups;
 use crate::cells::recording::Recorder;
 use crate::durability::moving::Groups;
 
-pub(crate) use cell_core::{Core, Kind};
-pub(crate) use contents::{Contents, InGroups, Outgoing};
+pub(crate) use cell_core::{CellCore, ContentsKind};
+pub(crate) use contents::{CellContents, InGroups, Outgoing};
 pub(crate) use erased::AnyCell;
 pub(crate) use hooks::{Durable, Hooks, Movable, Portable};
 
 /// A state's contents, and what the store knows of it whatever they are.
 #[derive(Debug)]
 pub(crate) struct StateCell<C: ?Sized> {
-    core: OutOfLine<Core>,
+    core: OutOfLine<CellCore>,
     /// Keys read. In a recorded state it stays at its end: counting overflows, which finds the trace without a
     /// test of its own, and the core counts.
     reads: Cell<u64>,
@@ -42,14 +42,14 @@ pub(crate) struct StateCell<C: ?Sized> {
 /// What a state keeps.
 #[derive(Debug)]
 pub(crate) struct KeptState<T, W> {
-    pub(crate) inner: OutOfLine<Locked<T>>,
+    pub(crate) inner: OutOfLine<LockedLayout<T>>,
     /// How its entries become bytes, merge and expire.
     pub(crate) ways: W,
 }
 
 /// A layout in its directory.
 #[derive(Debug)]
-pub(crate) struct Locked<T> {
+pub(crate) struct LockedLayout<T> {
     /// The open layout.
     pub(crate) layout: T,
     /// Declared last: the layout's helpers are done with the directory before it is free.
@@ -67,23 +67,23 @@ impl fmt::Debug for Lock {
 }
 
 /// Marks the state when dropped, that is when a user's closure unwinds past it.
-struct Mark<'a>(&'a Cell<bool>);
+struct PanicMark<'a>(&'a Cell<bool>);
 
-impl Drop for Mark<'_> {
+impl Drop for PanicMark<'_> {
     fn drop(&mut self) {
         self.0.set(true);
     }
 }
 
 /// A state's layout, lent for a call that runs user code: if that panics, the state is poisoned. The
-/// borrower ends it by [`end`](Entered::end), also after an error.
+/// borrower ends it by [`end`](EnteredCell::end), also after an error.
 #[must_use]
-pub(crate) struct Entered<'a, T> {
+pub(crate) struct EnteredCell<'a, T> {
     layout: RefMut<'a, T>,
-    mark: Mark<'a>,
+    mark: PanicMark<'a>,
 }
 
-impl<T> Entered<'_, T> {
+impl<T> EnteredCell<'_, T> {
     /// Ends the call: no user code has panicked.
     #[inline]
     pub(crate) fn end(self) {
@@ -91,7 +91,7 @@ impl<T> Entered<'_, T> {
     }
 }
 
-impl<T> Deref for Entered<'_, T> {
+impl<T> Deref for EnteredCell<'_, T> {
     type Target = T;
 
     #[inline]
@@ -100,7 +100,7 @@ impl<T> Deref for Entered<'_, T> {
     }
 }
 
-impl<T> DerefMut for Entered<'_, T> {
+impl<T> DerefMut for EnteredCell<'_, T> {
     #[inline]
     fn deref_mut(&mut self) -> &mut T {
         &mut self.layout
@@ -108,8 +108,8 @@ impl<T> DerefMut for Entered<'_, T> {
 }
 
 impl<T, W> StateCell<KeptState<T, W>> {
-    pub(crate) fn new(core: OutOfLine<Core>, layout: T, ways: W, lock: Option<Lock>) -> Self {
-        let inner = OutOfLine::new(Locked { layout, _lock: lock });
+    pub(crate) fn new(core: OutOfLine<CellCore>, layout: T, ways: W, lock: Option<Lock>) -> Self {
+        let inner = OutOfLine::new(LockedLayout { layout, _lock: lock });
         let reads = Cell::new(if core.recorder().is_some() { u64::MAX } else { 0 });
         Self { core, reads, contents: RefCell::new(KeptState { inner, ways }) }
     }
@@ -152,8 +152,8 @@ impl<T, W> StateCell<KeptState<T, W>> {
 
     /// Lends the layout for a call on so many keys that runs user code. Compaction gets nothing.
     #[inline]
-    pub(crate) fn enter_to_run(&self, keys: usize) -> Result<Entered<'_, T>> {
-        Ok(Entered { layout: self.enter_for(keys)?, mark: Mark(&self.core.poisoned) })
+    pub(crate) fn enter_to_run(&self, keys: usize) -> Result<EnteredCell<'_, T>> {
+        Ok(EnteredCell { layout: self.enter_for(keys)?, mark: PanicMark(&self.core.poisoned) })
     }
 
     /// Runs a call on so many keys that runs user code; a panic in it poisons the state. Compaction gets
@@ -172,7 +172,7 @@ impl<T, W> StateCell<KeptState<T, W>> {
         call: impl FnOnce(&mut T) -> R,
     ) -> Result<R> {
         let layout = self.enter_to_read(keys, record)?;
-        let mut entered = Entered { layout, mark: Mark(&self.core.poisoned) };
+        let mut entered = EnteredCell { layout, mark: PanicMark(&self.core.poisoned) };
         let result = call(&mut entered);
         entered.end();
         Ok(result)
@@ -187,7 +187,7 @@ impl<T, W> StateCell<KeptState<T, W>> {
     ) -> Result<R> {
         let Ok(mut kept) = self.contents.try_borrow_mut() else { return Err(self.core.in_use()) };
         self.count_reads(keys, |_| ());
-        let mark = Mark(&self.core.poisoned);
+        let mark = PanicMark(&self.core.poisoned);
         let result = call(&mut kept);
         std::mem::forget(mark);
         Ok(result)
@@ -205,7 +205,7 @@ impl<T, W> StateCell<KeptState<T, W>> {
 
 impl<T, W> StateCell<KeptState<T, W>>
 where
-    KeptState<T, W>: Contents,
+    KeptState<T, W>: CellContents,
 {
     /// The layout, for a call that writes `writes` records: now and then compaction gets its share.
     #[inline]
@@ -228,7 +228,7 @@ where
         call: impl FnOnce(&mut T) -> R,
     ) -> Result<R> {
         let layout = self.enter_to_write(writes)?;
-        let mut entered = Entered { layout, mark: Mark(&self.core.poisoned) };
+        let mut entered = EnteredCell { layout, mark: PanicMark(&self.core.poisoned) };
         let result = call(&mut entered);
         entered.end();
         Ok(result)
@@ -281,15 +281,15 @@ impl<C: ?Sized> StateCell<C> {
 }
 
 impl<C: ?Sized> Deref for StateCell<C> {
-    type Target = Core;
+    type Target = CellCore;
 
     #[inline(always)]
-    fn deref(&self) -> &Core {
+    fn deref(&self) -> &CellCore {
         &self.core
     }
 }
 
-impl<C: ?Sized> Grouped for StateCell<C> {
+impl<C: ?Sized> HasGroups for StateCell<C> {
     fn name(&self) -> &str {
         self.core.name()
     }

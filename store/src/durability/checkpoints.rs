@@ -25,7 +25,7 @@ use alluvium_pagestore::mailbox::{Mailbox, RecvTimeoutError};
 
 use crate::cells::pacing::Shares;
 use crate::cells::state_cell::Hooks;
-use crate::store::{Dropped, Inner};
+use crate::store::{Dropped, StoreCore};
 
 pub(crate) use recover::{damaged_manifest, whole_checkpoints};
 pub use seal::Seal;
@@ -83,7 +83,7 @@ pub(crate) struct Checkpoints {
     base: Option<Arc<CheckpointImage>>,
     /// No number up to this is given again.
     last: u64,
-    sealing: Option<Sealing>,
+    sealing: Option<SealingCheckpoint>,
     /// When the last one began, by the store's clock.
     sealed_at: Option<Time>,
 }
@@ -93,7 +93,7 @@ struct Retained {
     image: Arc<CheckpointImage>,
 }
 
-struct Sealing {
+struct SealingCheckpoint {
     number: u64,
     position: u64,
     /// When it began, and nanoseconds since the one before: none for the first.
@@ -126,7 +126,7 @@ struct SealedState {
     waits: bool,
 }
 
-impl Sealing {
+impl SealingCheckpoint {
     fn add(
         &mut self,
         manifest: StateManifest,
@@ -161,7 +161,7 @@ impl Sealing {
     }
 
     /// Removes what was made, or has the helper do that when it is done with it.
-    fn give_up(self, segments: &SegmentStore, inner: &Inner) {
+    fn give_up(self, segments: &SegmentStore, inner: &StoreCore) {
         segments.unpin(self.pinned.iter().map(String::as_str));
         // Jobs that states have under way end with their next block.
         self.blobs.close();

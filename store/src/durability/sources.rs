@@ -49,12 +49,12 @@ use crate::store::definition;
 /// ```
 #[derive(Clone, Debug)]
 pub struct Source {
-    place: Location,
+    place: SourceLocation,
     checkpoint: Option<u64>,
 }
 
 #[derive(Clone, Debug)]
-enum Location {
+enum SourceLocation {
     Directory(PathBuf),
     Device(Arc<dyn Device>),
 }
@@ -63,12 +63,12 @@ impl Source {
     /// Takes the checkpoint that an open of this directory would restore: the last that was
     /// confirmed, or the last [restored](crate::StoreBuilder::restore) by its number.
     pub fn directory(path: impl Into<PathBuf>) -> Self {
-        Self { place: Location::Directory(path.into()), checkpoint: None }
+        Self { place: SourceLocation::Directory(path.into()), checkpoint: None }
     }
 
     /// Takes the same of the store on this device.
     pub fn device(device: Arc<dyn Device>) -> Self {
-        Self { place: Location::Device(device), checkpoint: None }
+        Self { place: SourceLocation::Device(device), checkpoint: None }
     }
 
     /// Takes this checkpoint instead: one that is retained, or was completely sealed.
@@ -81,15 +81,15 @@ impl Source {
     /// What messages call it, the `nth` of several.
     fn name(&self, nth: usize) -> String {
         match &self.place {
-            Location::Directory(path) => path.display().to_string(),
-            Location::Device(_) => format!("device {nth}"),
+            SourceLocation::Directory(path) => path.display().to_string(),
+            SourceLocation::Device(_) => format!("device {nth}"),
         }
     }
 }
 
 impl<P: Into<PathBuf>> From<(P, Option<u64>)> for Source {
     fn from((path, checkpoint): (P, Option<u64>)) -> Self {
-        Self { place: Location::Directory(path.into()), checkpoint }
+        Self { place: SourceLocation::Directory(path.into()), checkpoint }
     }
 }
 
@@ -107,13 +107,13 @@ pub struct RestoredFrom {
 /// The checkpoints that a store is restored from.
 pub(crate) struct Sources {
     /// Those that have key groups of the store, until all states are restored.
-    opened: RefCell<Vec<Rc<Opened>>>,
+    opened: RefCell<Vec<Rc<OpenedSource>>>,
     pub(crate) restored_from: Vec<RestoredFrom>,
     /// States that have something and were not opened.
     unopened: RefCell<BTreeSet<String>>,
 }
 
-struct Opened {
+struct OpenedSource {
     name: String,
     image: CheckpointImage,
     segments: SegmentStore,
@@ -121,12 +121,12 @@ struct Opened {
     _lock: Box<dyn Send + Sync>,
 }
 
-impl Opened {
+impl OpenedSource {
     fn open(source: &Source, nth: usize, io: &IoOptions, patience: Duration) -> Result<Self> {
         let name = source.name(nth);
         let device: Arc<dyn Device> = match &source.place {
-            Location::Directory(path) => open_device_to_read(path, io)?,
-            Location::Device(device) => Arc::new(ReadOnly::new(device.clone())),
+            SourceLocation::Directory(path) => open_device_to_read(path, io)?,
+            SourceLocation::Device(device) => Arc::new(ReadOnly::new(device.clone())),
         };
         let device: Arc<dyn Device> = Arc::new(Patient::new(device, patience));
         let lock = device.lock_to_read()?;
@@ -205,7 +205,7 @@ impl Sources {
         let mut opened = Vec::new();
         for (nth, source) in sources.iter().enumerate() {
             let patience = Duration::from_millis(config.patience_ms);
-            let one = Opened::open(source, nth, &config.io, patience);
+            let one = OpenedSource::open(source, nth, &config.io, patience);
             let one = one.map_err(|error| error.with("source", source.name(nth)))?;
             if one.image.key_groups != config.key_groups {
                 let (theirs, ours) = (one.image.key_groups, config.key_groups);
@@ -271,7 +271,7 @@ impl Sources {
         context: &StateContext,
         account: &Rc<Account>,
     ) -> Vec<SourcePart> {
-        let part = |one: &Rc<Opened>| {
+        let part = |one: &Rc<OpenedSource>| {
             let stored = one.state(&asked.name)?;
             let account = account.clone();
             let part = ForeignState {
@@ -346,7 +346,7 @@ impl SourcePart {
 }
 
 /// Each wanted key group is in exactly one source, also of each state whose key groups have moved.
-fn check_all_groups(opened: &[Rc<Opened>], owned: &Range<u16>) -> Result<()> {
+fn check_all_groups(opened: &[Rc<OpenedSource>], owned: &Range<u16>) -> Result<()> {
     check_groups(opened, owned, |one| one.owned().into())?;
     let states = opened.iter().flat_map(|one| &one.image.states);
     let moving = states.filter(|state| state.groups.is_some());
@@ -359,9 +359,9 @@ fn check_all_groups(opened: &[Rc<Opened>], owned: &Range<u16>) -> Result<()> {
 }
 
 fn check_groups(
-    opened: &[Rc<Opened>],
+    opened: &[Rc<OpenedSource>],
     owned: &Range<u16>,
-    groups_of: impl Fn(&Opened) -> KeyGroups,
+    groups_of: impl Fn(&OpenedSource) -> KeyGroups,
 ) -> Result<()> {
     let mut ranges: Vec<(Range<u16>, &String)> = Vec::new();
     for one in opened {
@@ -390,7 +390,7 @@ fn check_groups(
 }
 
 /// A state is of the same types in all sources.
-fn check_types(opened: &[Rc<Opened>]) -> Result<()> {
+fn check_types(opened: &[Rc<OpenedSource>]) -> Result<()> {
     for (nth, one) in opened.iter().enumerate() {
         for state in &one.image.states {
             for other in &opened[..nth] {

@@ -1,6 +1,6 @@
 //! What states give up is what others ask for.
 
-use alluvium_pagestore::Asked;
+use alluvium_pagestore::ReclaimScope;
 
 use crate::config::Helpers;
 use crate::time::nanos;
@@ -46,7 +46,7 @@ fn what_can_be_made_again_goes_only_where_all_is_asked_for() {
     };
     let (before, root) = (kept(), &store.0.root);
     assert!(before > 0);
-    for asked in [Asked::Unknown, Asked::Pages] {
+    for asked in [ReclaimScope::Unknown, ReclaimScope::Pages] {
         assert!(!root.ensure_of(asked, root.limit()), "not all can be given up");
         assert_eq!(kept(), before, "{asked:?}");
     }

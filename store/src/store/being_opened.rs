@@ -7,17 +7,19 @@ use alluvium_compaction::SpacePolicy;
 use alluvium_layouts::{OutOfLine, StateContext};
 use alluvium_pagestore::{Error, ErrorKind, Result, StateManifest};
 
-use super::Inner;
+use super::StoreCore;
 use crate::api::expiring::{Lifetime, Sweeping};
-use crate::cells::held::{Claim, Held};
-use crate::cells::state_cell::{AnyCell, Contents, Core, Hooks, Kind, Lock, StateCell};
+use crate::cells::cell_handle::{CellHandle, Claim};
+use crate::cells::state_cell::{
+    AnyCell, CellContents, CellCore, ContentsKind, Hooks, Lock, StateCell,
+};
 use crate::durability::moving::{Groups, Mover};
 use crate::durability::sources::SourcePart;
 
 /// A state that is asked for and kept in a [cell](crate::cells::state_cell::StateCell).
-pub(super) struct Asked<'a> {
+pub(super) struct RequestedState<'a> {
     pub(super) manifest: StateManifest,
-    pub(super) kind: Kind,
+    pub(super) kind: ContentsKind,
     /// The most memory that it may take, if less than what the store has.
     pub(super) limit: Option<u64>,
     pub(super) mover: Option<&'a Mover>,
@@ -26,64 +28,64 @@ pub(super) struct Asked<'a> {
 }
 
 /// Opens the time of a state that is being opened, if its entries expire.
-pub(super) type OpenLifetime<'a> = &'a mut dyn FnMut() -> Result<Option<Held<Lifetime>>>;
+pub(super) type OpenLifetime<'a> = &'a mut dyn FnMut() -> Result<Option<CellHandle<Lifetime>>>;
 
 /// What a cell is made of beside what its layout opens.
-pub(super) struct Frame {
+pub(super) struct CellParts {
     pub(super) context: StateContext,
-    pub(super) core: OutOfLine<Core>,
+    pub(super) core: OutOfLine<CellCore>,
     pub(super) lock: Option<Lock>,
 }
 
 /// A cell that was made, as the store has it.
-pub(super) struct Made {
+pub(super) struct OpenedCell {
     cell: Rc<AnyCell>,
     hooks: Rc<dyn Hooks>,
     typed: Rc<dyn Any>,
 }
 
-impl Made {
-    pub(super) fn new<C: Contents>(cell: StateCell<C>) -> Self {
+impl OpenedCell {
+    pub(super) fn new<C: CellContents>(cell: StateCell<C>) -> Self {
         let cell = Rc::new(cell);
         Self { hooks: cell.clone(), typed: cell.clone(), cell }
     }
 }
 
 /// Has a layout open a state, and makes its cell.
-pub(super) type Make<'m> = &'m mut dyn FnMut(Frame) -> Result<Made>;
+pub(super) type MakeCell<'m> = &'m mut dyn FnMut(CellParts) -> Result<OpenedCell>;
 
-impl Inner {
+impl StoreCore {
     /// Opens a state that a cell of type `C` keeps, or has it as its last handle left it.
     ///
     /// # Errors
     /// [`ErrorKind::InUse`] if it has a handle, [`ErrorKind::Mismatch`] if it is stored or in memory as another,
     /// [`ErrorKind::Unsupported`] for a layout that finds no key groups, if they are to move.
-    pub(super) fn open_cell<C: Contents>(
+    pub(super) fn open_cell<C: CellContents>(
         &self,
-        asked: &mut Asked<'_>,
-        make: Make<'_>,
-    ) -> Result<Held<StateCell<C>>> {
+        asked: &mut RequestedState<'_>,
+        make: MakeCell<'_>,
+    ) -> Result<CellHandle<StateCell<C>>> {
         let id = TypeId::of::<StateCell<C>>();
-        Ok(Held::of(self.open_cell_of(id, asked, make)?))
+        Ok(CellHandle::of(self.open_cell_of(id, asked, make)?))
     }
 
     fn open_cell_of(
         &self,
         id: TypeId,
-        asked: &mut Asked<'_>,
-        make: Make<'_>,
+        asked: &mut RequestedState<'_>,
+        make: MakeCell<'_>,
     ) -> Result<(Rc<dyn Any>, Claim)> {
-        let Asked { manifest, kind, limit, mover, open_lifetime } = asked;
+        let RequestedState { manifest, kind, limit, mover, open_lifetime } = asked;
         if let Some(left) = self.left_as(id, manifest, *mover)? {
             open_lifetime()?;
             return Ok(left);
         }
         let opening = self.begin_opening(manifest.clone(), *limit, *mover)?;
         let mut frame = opening.frame(*kind)?;
-        if *kind != Kind::Timers {
+        if *kind != ContentsKind::Timers {
             frame.core.record_by(self.recorder_of(&manifest.name)?);
         }
-        let Made { cell, hooks, typed } = opening.opened(make(frame))?;
+        let OpenedCell { cell, hooks, typed } = opening.opened(make(frame))?;
         if let Some(lifetime) = open_lifetime()? {
             let now = lifetime.known().now;
             cell.expire_by(Sweeping::new(lifetime.cell().clone()), now)?;
@@ -94,22 +96,22 @@ impl Inner {
     }
 
     /// Opens a state that can be made again from others, which no checkpoint has.
-    pub(super) fn derive_cell<C: Contents>(
+    pub(super) fn derive_cell<C: CellContents>(
         &self,
-        asked: &mut Asked<'_>,
-        make: Make<'_>,
-    ) -> Result<Held<StateCell<C>>> {
+        asked: &mut RequestedState<'_>,
+        make: MakeCell<'_>,
+    ) -> Result<CellHandle<StateCell<C>>> {
         let id = TypeId::of::<StateCell<C>>();
-        Ok(Held::of(self.derive_cell_of(id, asked, make)?))
+        Ok(CellHandle::of(self.derive_cell_of(id, asked, make)?))
     }
 
     fn derive_cell_of(
         &self,
         id: TypeId,
-        asked: &mut Asked<'_>,
-        make: Make<'_>,
+        asked: &mut RequestedState<'_>,
+        make: MakeCell<'_>,
     ) -> Result<(Rc<dyn Any>, Claim)> {
-        let Asked { manifest, kind, limit, mover, .. } = asked;
+        let RequestedState { manifest, kind, limit, mover, .. } = asked;
         // One without a handle is made again.
         self.left_as(id, manifest, None)?;
         let mut context = self.context(&manifest.name, *limit)?;
@@ -118,7 +120,7 @@ impl Inner {
         let opening = Opening { inner: self, mover, manifest, context, groups };
         let mut frame = opening.frame(*kind)?;
         frame.core.derive();
-        let Made { hooks, typed, .. } = opening.opened(make(frame))?;
+        let OpenedCell { hooks, typed, .. } = opening.opened(make(frame))?;
         let claim = opening.add(hooks, typed.clone(), true);
         Ok((typed, claim))
     }
@@ -126,14 +128,14 @@ impl Inner {
 
 /// A state that is being opened.
 pub(super) struct Opening<'a> {
-    inner: &'a Inner,
+    inner: &'a StoreCore,
     mover: Option<&'a Mover>,
     manifest: StateManifest,
     context: StateContext,
     groups: Option<Rc<Groups>>,
 }
 
-impl Inner {
+impl StoreCore {
     /// Begins to open a state that is not in memory, with `limit` as the most memory it may take.
     ///
     /// # Errors
@@ -167,16 +169,16 @@ impl Opening<'_> {
 
     /// What its cell is made of, which the store pairs with compaction if it is a map. If key groups come and go
     /// its tables are for all of them.
-    fn frame(&self, kind: Kind) -> Result<Frame> {
+    fn frame(&self, kind: ContentsKind) -> Result<CellParts> {
         let mut context = self.context.clone();
         if context.movable {
             context.owned = 0..context.key_groups;
         }
-        let mut core = Core::new(&self.manifest.name, kind, self.groups());
-        if kind == Kind::Map {
+        let mut core = CellCore::new(&self.manifest.name, kind, self.groups());
+        if kind == ContentsKind::Map {
             core.compact_to(SpacePolicy::with_limit(self.inner.config.space_amplification)?);
         }
-        Ok(Frame { context, core, lock: self.inner.lock.clone() })
+        Ok(CellParts { context, core, lock: self.inner.lock.clone() })
     }
 
     /// Where its key groups are, if they move.
@@ -215,9 +217,9 @@ impl Opening<'_> {
     }
 
     /// Adds it to the states that are open, and to those that move with it.
-    pub(super) fn register<C: Hooks + 'static>(&self, cell: Rc<C>) -> Held<C> {
+    pub(super) fn register<C: Hooks + 'static>(&self, cell: Rc<C>) -> CellHandle<C> {
         let claim = self.add(cell.clone(), cell.clone(), false);
-        Held::new(cell, claim)
+        CellHandle::new(cell, claim)
     }
 
     fn add(&self, hooks: Rc<dyn Hooks>, cell: Rc<dyn Any>, is_derived: bool) -> Claim {

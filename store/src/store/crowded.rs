@@ -21,9 +21,9 @@ pub(crate) fn enough(fixed: u64) -> String {
 
 /// Whether there was a warning, so that there is one each time that memory becomes crowded.
 #[derive(Debug, Default)]
-pub(crate) struct Crowded(Cell<bool>);
+pub(crate) struct CrowdedWarning(Cell<bool>);
 
-impl Crowded {
+impl CrowdedWarning {
     /// Warns if the memory of the state has become crowded; without a name, that of the store.
     #[inline]
     pub fn watch(&self, state: Option<&str>, of: (u64, u64)) {

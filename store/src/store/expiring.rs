@@ -6,9 +6,9 @@ use alluvium_pagestore::{Key, Result, State, Time, description_of};
 use super::opening::manifest;
 use super::{StateBuilder, Store};
 use crate::api::expiring::{
-    ExpiringMap, ExpiringMapOf, ExpiringValue, ExpiringValueOf, Lifetime, Rules, Timed, Ttl,
+    ExpiringMap, ExpiringMapOf, ExpiringValue, ExpiringValueOf, Lifetime, Timed, Ttl, TtlRules,
 };
-use crate::cells::held::Held;
+use crate::cells::cell_handle::CellHandle;
 use crate::durability::moving::Mover;
 
 impl Store {
@@ -41,7 +41,12 @@ impl Store {
     }
 
     /// The time of the state `name`, a state of its own.
-    fn open_lifetime(&self, name: &str, ttl: Ttl, mover: Option<&Mover>) -> Result<Held<Lifetime>> {
+    fn open_lifetime(
+        &self,
+        name: &str,
+        ttl: Ttl,
+        mover: Option<&Mover>,
+    ) -> Result<CellHandle<Lifetime>> {
         let (state, name) = (name, format!("{name}/time"));
         let types = (description_of::<()>(), description_of::<crate::api::expiring::TimesSeen>());
         let manifest = manifest(&name, "progress", "heap", types);
@@ -57,7 +62,7 @@ impl Store {
             (false, Some(_), Some(sources)) => sources.over(&name),
             _ => None,
         };
-        let rules = Rules {
+        let rules = TtlRules {
             ttl,
             nanos: ttl.nanos()?,
             clock: ttl.by_clock().then(|| self.0.clock.clone()),

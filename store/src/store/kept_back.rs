@@ -12,9 +12,9 @@
 use std::cell::{Cell, RefCell};
 use std::rc::{Rc, Weak};
 
-use alluvium_pagestore::{Account, Asked, ErrorKind, MemoryKind, Result};
+use alluvium_pagestore::{Account, ErrorKind, MemoryKind, ReclaimScope, Result};
 
-use super::{Inner, Reservation};
+use super::{Reservation, StoreCore};
 use crate::api::windows::Advanced;
 use crate::cells::state_cell::Hooks;
 
@@ -84,7 +84,7 @@ impl KeptBack {
         if let Some(state) = self.state.as_ref().and_then(Weak::upgrade)
             && available < bytes
         {
-            state.reclaim(Asked::All, bytes - available)?;
+            state.reclaim(ReclaimScope::All, bytes - available)?;
         }
         self.account.ensure(bytes, "what windows leave for checkpoints and for firing")
     }
@@ -206,7 +206,7 @@ impl KeptByWindows {
     }
 }
 
-impl Inner {
+impl StoreCore {
     /// Before a state is opened, or tried: it may have what is kept back if there is a checkpoint.
     pub(super) fn lend_to_open(&self) {
         if self.checkpoints.borrow().base().is_some() {

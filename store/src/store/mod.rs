@@ -32,22 +32,22 @@ use std::time::Duration;
 use alluvium_layouts::trace_event;
 use alluvium_pagestore::io::{Device, Patience, SureNames};
 use alluvium_pagestore::{
-    Account, Asked, Error, ErrorKind, Helper, MemoryKind, Reclaim, Result, SegmentStore, Served,
-    StateManifest,
+    Account, Error, ErrorKind, Helper, MemoryKind, Reclaim, ReclaimScope, Result, SegmentStore,
+    Served, StateManifest,
 };
 
 use crossbeam_channel::{RecvTimeoutError, bounded};
 
 use crate::api::expiring::Clock;
-use crate::cells::held::Claimed;
+use crate::cells::cell_handle::Claimed;
 use crate::cells::recording::{Recorder, Tracer};
 use crate::cells::state_cell::{Hooks, Lock};
 use crate::durability::checkpoints::{Checkpoint, Checkpoints, MOMENT, RetainedCheckpoint, Seal};
-use crate::durability::moving::{Groups, Stock, Unit};
+use crate::durability::moving::{GroupStock, Groups, Unit};
 use crate::durability::sources::{RestoredFrom, Source, Sources};
 use crate::store::builder::StoreBuilder;
 use crate::store::config::{Helpers, StoreConfig};
-use crate::store::crowded::Crowded;
+use crate::store::crowded::CrowdedWarning;
 use crate::store::kept_back::AllKeptBack;
 use crate::store::stats::{StateStats, StoreStats};
 
@@ -84,9 +84,9 @@ pub(crate) use taking::{Pane, put, put_all, put_panes, put_records};
 /// # Ok::<(), alluvium::Error>(())
 /// ```
 #[derive(Clone)]
-pub struct Store(pub(crate) Rc<Inner>);
+pub struct Store(pub(crate) Rc<StoreCore>);
 
-pub(crate) struct Inner {
+pub(crate) struct StoreCore {
     pub(crate) config: StoreConfig,
     root: Rc<Account>,
     pub(crate) segments: Option<SegmentStore>,
@@ -98,8 +98,8 @@ pub(crate) struct Inner {
     pub(crate) dropped: RefCell<Dropped>,
     /// Where the key groups are of states that move.
     pub(crate) units: RefCell<Vec<Unit>>,
-    crowded: Crowded,
-    elastic: Elastic,
+    crowded: CrowdedWarning,
+    elastic: ElasticStates,
     pub(crate) clock: Arc<dyn Clock>,
     /// Records calls on states.
     tracer: Option<Tracer>,
@@ -134,7 +134,7 @@ impl OpenState {
         let manifest =
             StateManifest { over: self.hooks.over(), definition, ..self.manifest.clone() };
         let Some(groups) = &self.groups else { return Ok(manifest) };
-        let Stock { here, going } = groups.stock()?;
+        let GroupStock { here, going } = groups.stock()?;
         let unit = Some(groups.name().to_owned());
         Ok(StateManifest { unit, groups: Some(here), going, ..manifest })
     }
@@ -158,15 +158,15 @@ impl OpenState {
 /// The open states, as the root account knows them: it lives as long as any of them, also after
 /// the store's last handle is gone.
 #[derive(Clone)]
-struct Elastic {
+struct ElasticStates {
     states: Rc<RefCell<Vec<Weak<dyn Hooks>>>>,
     root: Weak<Account>,
 }
 
-impl Reclaim for Elastic {
+impl Reclaim for ElasticStates {
     fn reclaim(&self, bytes: u64) -> Result<()> {
         let (mut lacking, mut failed) = (bytes, Ok(()));
-        let asked = self.root.upgrade().map_or(Asked::All, |root| root.asked_for());
+        let asked = self.root.upgrade().map_or(ReclaimScope::All, |root| root.asked_for());
         for state in self.states.borrow().iter().filter_map(Weak::upgrade) {
             if lacking == 0 {
                 break;
@@ -244,11 +244,11 @@ impl Store {
         let helper =
             helper.map_or_else(|| start_helper(&config, device.as_ref(), lock.as_ref()), Ok)?;
         let root = Account::root(config.memory.0);
-        let elastic = Elastic { states: Rc::default(), root: Rc::downgrade(&root) };
+        let elastic = ElasticStates { states: Rc::default(), root: Rc::downgrade(&root) };
         root.set_reclaim(Box::new(elastic.clone()));
         let tracer =
             config.trace.as_ref().map(|options| Tracer::start(options, config.patience_ms));
-        let mut inner = Inner {
+        let mut inner = StoreCore {
             kept_back: AllKeptBack::new(&root),
             root,
             segments: None,
@@ -259,7 +259,7 @@ impl Store {
             states: RefCell::new(Vec::new()),
             dropped: RefCell::default(),
             units: RefCell::default(),
-            crowded: Crowded::default(),
+            crowded: CrowdedWarning::default(),
             elastic,
             leftovers: 0,
             left_bytes: Cell::new(0),
@@ -504,7 +504,7 @@ fn start_helper(
     }
 }
 
-impl Inner {
+impl StoreCore {
     /// The trace of a state that is being opened, if there is to be one.
     pub(crate) fn recorder_of(&self, state: &str) -> Result<Option<Recorder>> {
         self.tracer.as_ref().map_or(Ok(None), |tracer| tracer.recorder_of(state, &self.root))
@@ -544,7 +544,7 @@ impl Inner {
     }
 }
 
-impl Drop for Inner {
+impl Drop for StoreCore {
     /// What states wait for when they are dropped is then there, or will not be.
     fn drop(&mut self) {
         if self.segments.is_some() && !self.helper.is_inline() && !self.helper.is_left_alone() {

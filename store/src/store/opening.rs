@@ -14,10 +14,10 @@ use alluvium_pagestore::{
     StateImage, StateManifest, refused_attributes,
 };
 
-use super::{Inner, OpenState, kept};
-use crate::cells::held::{Claim, Claimed, Held};
+use super::{OpenState, StoreCore, kept};
+use crate::cells::cell_handle::{CellHandle, Claim, Claimed};
 use crate::cells::state_cell::Hooks;
-use crate::durability::moving::{Groups, Mover, Stock};
+use crate::durability::moving::{GroupStock, Groups, Mover};
 use crate::durability::sources::Sources;
 use crate::store::definition;
 
@@ -38,7 +38,7 @@ fn check_attributes(asked: &StateManifest) -> Result<()> {
     Err(Error::new(ErrorKind::Config, message).with("state", &asked.name))
 }
 
-impl Inner {
+impl StoreCore {
     pub(super) fn context(&self, name: &str, limit: Option<u64>) -> Result<StateContext> {
         if name.is_empty() || name.len() > 200 {
             let message = format!("\"{name}\" cannot name a state; 1 to 200 bytes can");
@@ -99,7 +99,7 @@ impl Inner {
         let device = context.segment_store()?.for_opening().shared_device();
         context.restored = Some((stored.image.clone(), BlobReader::new(device)));
         let stock = self.stock_of(&stored);
-        if !context.movable && stock != Stock::of(self.owned.clone().into()) {
+        if !context.movable && stock != GroupStock::of(self.owned.clone().into()) {
             let (has, Range { start, end }) = (stock.here, &self.owned);
             let message = format!(
                 "the checkpoint has key groups {has} of the state, not {start}..{end}, as they have \
@@ -131,10 +131,10 @@ impl Inner {
     }
 
     /// The key groups that a checkpoint of this store has of a state.
-    fn stock_of(&self, stored: &StateManifest) -> Stock {
+    fn stock_of(&self, stored: &StateManifest) -> GroupStock {
         match &stored.groups {
-            Some(here) => Stock { here: here.clone(), going: stored.going.clone() },
-            None => Stock::of(self.owned.clone().into()),
+            Some(here) => GroupStock { here: here.clone(), going: stored.going.clone() },
+            None => GroupStock::of(self.owned.clone().into()),
         }
     }
 
@@ -166,7 +166,7 @@ impl Inner {
 
     /// What the last checkpoint has of a unit; none if it has no such, if it is of a build that did not
     /// name units, or if states of the unit have moved apart.
-    pub(crate) fn stock_of_unit(&self, unit: &str) -> Option<Stock> {
+    pub(crate) fn stock_of_unit(&self, unit: &str) -> Option<GroupStock> {
         let checkpoints = self.checkpoints.borrow();
         let states = checkpoints.base().into_iter().flat_map(|base| &base.states);
         let is_of_it = |state: &&StateManifest| state.unit.as_deref() == Some(unit);
@@ -184,12 +184,12 @@ impl Inner {
         &self,
         asked: &StateManifest,
         mover: Option<&Mover>,
-    ) -> Result<Option<Held<C>>> {
+    ) -> Result<Option<CellHandle<C>>> {
         let left = self.left_as(TypeId::of::<C>(), asked, mover)?;
-        Ok(left.map(Held::of))
+        Ok(left.map(CellHandle::of))
     }
 
-    /// [`left`](Inner::left) of the type of Rust with this id.
+    /// [`left`](StoreCore::left) of the type of Rust with this id.
     pub(super) fn left_as(
         &self,
         id: TypeId,
@@ -213,7 +213,7 @@ impl Inner {
             .for_each(|state| state.manifest.definition.clone_from(&asked.definition));
     }
 
-    /// [`left`](Inner::left), whatever its types of Rust are.
+    /// [`left`](StoreCore::left), whatever its types of Rust are.
     fn claim(
         &self,
         asked: &StateManifest,

@@ -7,12 +7,12 @@ use alluvium_pagestore::{
     Account, Error, ErrorKind, Key, MemoryKind, Result, State, description_of,
 };
 
-use super::being_opened::{Asked, Frame, Made};
+use super::being_opened::{CellParts, OpenedCell, RequestedState};
 use super::opening::manifest;
-use super::{BLOB_CHUNK_BYTES, Inner, Store};
+use super::{BLOB_CHUNK_BYTES, Store, StoreCore};
 use crate::api::windows::{ProgressCell, ProgressRecord, Windows};
-use crate::cells::held::Held;
-use crate::cells::state_cell::{Kind, StateCell};
+use crate::cells::cell_handle::CellHandle;
+use crate::cells::state_cell::{ContentsKind, StateCell};
 use crate::cells::{ListsCell, PanesCell, WaysOfLists, WaysOfPanes};
 use crate::durability::moving::Mover;
 use crate::store::definition;
@@ -21,11 +21,11 @@ use crate::store::definition;
 fn panes_in<K: Key, A: State, L: PanesLayout<K, A>>(
     layout: &L,
     merge: &Merge<A>,
-    Frame { context, core, lock }: Frame,
-) -> Result<Made> {
+    CellParts { context, core, lock }: CellParts,
+) -> Result<OpenedCell> {
     let panes = layout.open_panes(context, merge.clone())?;
     let ways = WaysOfPanes::<K, A>::new(merge.clone());
-    Ok(Made::new(StateCell::new(core, panes, ways, lock)))
+    Ok(OpenedCell::new(StateCell::new(core, panes, ways, lock)))
 }
 
 impl Store {
@@ -46,7 +46,7 @@ impl Store {
 
     /// The context of a state that has a store of so much memory for itself, with the options of this one.
     pub(crate) fn context_alone(&self, name: &str, memory: u64, movable: bool) -> StateContext {
-        let Inner { config, segments, helper, owned, .. } = &*self.0;
+        let StoreCore { config, segments, helper, owned, .. } = &*self.0;
         let account = Account::root(memory);
         if segments.is_some() {
             account.charge(MemoryKind::Buffers, BLOB_CHUNK_BYTES as u64);
@@ -71,12 +71,12 @@ impl Store {
         layout: &L,
         merge: Merge<A>,
         mover: Option<&Mover>,
-    ) -> Result<Held<PanesCell<K, A, L::Panes>>> {
+    ) -> Result<CellHandle<PanesCell<K, A, L::Panes>>> {
         let types = (description_of::<K>(), description_of::<A>());
         let manifest = manifest(name, "panes", layout.name(), types);
-        let (kind, limit) = (Kind::Panes, layout.memory_limit());
+        let (kind, limit) = (ContentsKind::Panes, layout.memory_limit());
         let open_lifetime = &mut || Ok(None);
-        let mut asked = Asked { manifest, kind, limit, mover, open_lifetime };
+        let mut asked = RequestedState { manifest, kind, limit, mover, open_lifetime };
         self.0.open_cell(&mut asked, &mut |frame| panes_in(layout, &merge, frame))
     }
 
@@ -87,12 +87,12 @@ impl Store {
         layout: &L,
         merge: Merge<A>,
         mover: Option<&Mover>,
-    ) -> Result<Held<PanesCell<K, A, L::Panes>>> {
+    ) -> Result<CellHandle<PanesCell<K, A, L::Panes>>> {
         let types = (description_of::<K>(), description_of::<A>());
         let manifest = manifest(name, "derived panes", layout.name(), types);
-        let (kind, limit) = (Kind::Panes, layout.memory_limit());
+        let (kind, limit) = (ContentsKind::Panes, layout.memory_limit());
         let open_lifetime = &mut || Ok(None);
-        let mut asked = Asked { manifest, kind, limit, mover, open_lifetime };
+        let mut asked = RequestedState { manifest, kind, limit, mover, open_lifetime };
         self.0.derive_cell(&mut asked, &mut |frame| panes_in(layout, &merge, frame))
     }
 
@@ -102,7 +102,7 @@ impl Store {
         name: &str,
         layout: &L,
         mover: Option<&Mover>,
-    ) -> Result<Held<ListsCell<K, E, L::Lists>>> {
+    ) -> Result<CellHandle<ListsCell<K, E, L::Lists>>> {
         self.open_lists_as(("lists", None), name, layout, mover)
     }
 
@@ -113,16 +113,16 @@ impl Store {
         name: &str,
         layout: &L,
         mover: Option<&Mover>,
-    ) -> Result<Held<ListsCell<K, E, L::Lists>>> {
+    ) -> Result<CellHandle<ListsCell<K, E, L::Lists>>> {
         let types = (description_of::<K>(), description_of::<E>());
         let mut manifest = manifest(name, primitive, layout.name(), types);
         manifest.definition = definition.map(Into::into);
-        let (kind, limit) = (Kind::Lists, layout.memory_limit());
+        let (kind, limit) = (ContentsKind::Lists, layout.memory_limit());
         let open_lifetime = &mut || Ok(None);
-        let mut asked = Asked { manifest, kind, limit, mover, open_lifetime };
-        self.0.open_cell(&mut asked, &mut |Frame { context, core, lock }| {
+        let mut asked = RequestedState { manifest, kind, limit, mover, open_lifetime };
+        self.0.open_cell(&mut asked, &mut |CellParts { context, core, lock }| {
             let lists = layout.open_lists(context)?;
-            Ok(Made::new(StateCell::new(core, lists, WaysOfLists::default(), lock)))
+            Ok(OpenedCell::new(StateCell::new(core, lists, WaysOfLists::default(), lock)))
         })
     }
 
@@ -141,7 +141,7 @@ impl Store {
         name: &str,
         windows: &Windows,
         mover: Option<&Mover>,
-    ) -> Result<Held<ProgressCell>> {
+    ) -> Result<CellHandle<ProgressCell>> {
         let types = (description_of::<()>(), description_of::<ProgressRecord>());
         let mut manifest = manifest(name, "progress", "heap", types);
         manifest.definition = definition::of_windows(windows);

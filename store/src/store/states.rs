@@ -6,7 +6,7 @@ use alluvium_layouts::{Layout, ListsLayout, OutOfLine, Touched, trace_span};
 use alluvium_pagestore::{Key, Result, State, Time, description_of};
 
 use super::Store;
-use super::being_opened::{Asked, Frame, Made, OpenLifetime};
+use super::being_opened::{CellParts, OpenLifetime, OpenedCell, RequestedState};
 use super::opening::manifest;
 use crate::api::aggregate::Aggregate;
 use crate::api::count::Count;
@@ -19,7 +19,7 @@ use crate::api::value::Value;
 use crate::api::windows::{AggregatedOf, HolisticOf};
 use crate::backend::any_layout::AnyLayout;
 use crate::cells::WaysOfMap;
-use crate::cells::state_cell::{Kind, StateCell};
+use crate::cells::state_cell::{ContentsKind, StateCell};
 use crate::durability::moving::Mover;
 
 impl Store {
@@ -132,10 +132,16 @@ impl Store {
         let types = (description_of::<(Time, K)>(), description_of::<N>());
         let manifest = manifest(name, "timers", "timers", types);
         let open_lifetime: OpenLifetime<'_> = &mut || Ok(None);
-        let mut asked = Asked { manifest, kind: Kind::Timers, limit: None, mover, open_lifetime };
-        let cell = self.0.open_cell(&mut asked, &mut |Frame { context, core, lock }| {
+        let mut asked = RequestedState {
+            manifest,
+            kind: ContentsKind::Timers,
+            limit: None,
+            mover,
+            open_lifetime,
+        };
+        let cell = self.0.open_cell(&mut asked, &mut |CellParts { context, core, lock }| {
             let table = TimerTable::open(context, core.shared_groups())?;
-            Ok(Made::new(TimersCell::<K, N>::new(core, table, (), lock)))
+            Ok(OpenedCell::new(TimersCell::<K, N>::new(core, table, (), lock)))
         });
         Ok(Timers::new(cell?))
     }
@@ -154,14 +160,14 @@ impl Store {
 /// ```
 #[derive(Debug)]
 pub struct StateBuilder<'a, P, L = AnyLayout> {
-    wishes: OutOfLine<Wishes<'a>>,
+    wishes: OutOfLine<StateOptions<'a>>,
     layout: L,
     primitive: PhantomData<P>,
 }
 
 /// What is asked of a state, but for its types and layout.
 #[derive(Debug)]
-struct Wishes<'a> {
+struct StateOptions<'a> {
     store: &'a Store,
     name: String,
     mover: Option<Mover>,
@@ -172,7 +178,7 @@ struct Wishes<'a> {
     definition: Option<String>,
 }
 
-impl<'a> Wishes<'a> {
+impl<'a> StateOptions<'a> {
     fn new(store: &'a Store, name: &str) -> Self {
         let (name, mover, rows, definition) = (name.into(), None, None, None);
         Self { store, name, mover, keeps_to_own: false, rows, definition }
@@ -211,7 +217,7 @@ pub struct ValueOf<V>(PhantomData<V>);
 
 impl<'a, P> StateBuilder<'a, P> {
     pub(super) fn new(store: &'a Store, name: &str) -> Self {
-        let wishes = OutOfLine::new(Wishes::new(store, name));
+        let wishes = OutOfLine::new(StateOptions::new(store, name));
         Self { layout: wishes.configured_layout(), wishes, primitive: PhantomData }
     }
 }
@@ -252,7 +258,7 @@ impl<'a, P, L> StateBuilder<'a, P, L> {
     }
 
     /// The same with another wish.
-    fn wish(mut self, wish: impl FnOnce(&mut Wishes<'a>)) -> Self {
+    fn wish(mut self, wish: impl FnOnce(&mut StateOptions<'a>)) -> Self {
         wish(&mut self.wishes);
         self
     }
@@ -307,15 +313,16 @@ impl<'a, P, L> StateBuilder<'a, P, L> {
     {
         let types = (description_of::<K>(), self.layout.value_description());
         let ways = WaysOfMap { codec: self.layout.codec(), touched };
-        let mut make = |Frame { context, core, lock }: Frame| {
+        let mut make = |CellParts { context, core, lock }: CellParts| {
             let restored = context.restored.is_some();
             trace_span!(INFO, "open", state = core.name(), restored = restored);
             let table = self.layout.open(context)?;
-            Ok(Made::new(StateCell::new(core, table, ways, lock)))
+            Ok(OpenedCell::new(StateCell::new(core, table, ways, lock)))
         };
         let manifest = manifest(self.name(), primitive, self.layout.name(), types);
-        let (kind, limit) = (Kind::Map, self.layout.memory_limit());
-        let mut asked = Asked { manifest, kind, limit, mover: self.mover(), open_lifetime };
+        let (kind, limit) = (ContentsKind::Map, self.layout.memory_limit());
+        let mut asked =
+            RequestedState { manifest, kind, limit, mover: self.mover(), open_lifetime };
         let cell = self.store().0.open_cell(&mut asked, &mut make)?;
         Ok(Map::new(cell.keeping_to(self.wishes.own_keys_of(primitive)).watching()))
     }

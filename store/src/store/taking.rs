@@ -7,12 +7,12 @@ use alluvium_pagestore::{
     Account, EntryCodec, Key, MemoryKind, Result, State, StateManifest, Time,
 };
 
-use super::Inner;
-use crate::api::batch::Batch;
+use super::StoreCore;
+use crate::api::batch::BookedBatch;
 use crate::cells::update_rarely;
 use crate::durability::sources::SourcePart;
 
-impl Inner {
+impl StoreCore {
     /// Puts what other stores' checkpoints have of a state into it, part by part. `extra` is memory
     /// that this takes beside reading.
     pub(super) fn take_parts(
@@ -61,7 +61,7 @@ pub(crate) fn put_records<K: Key, V: 'static>(
     codec: &EntryCodec<K, V>,
     table: &mut impl Table<K, V>,
 ) -> Result<()> {
-    let mut batch = Batch::begin(&part.context.account)?;
+    let mut batch = BookedBatch::begin(&part.context.account)?;
     let has_same_key = |one: &[u8], other: &[u8]| {
         let (one, other) = (codec.decode_record(one)?, codec.decode_record(other)?);
         Ok(one.0 == other.0)
@@ -103,7 +103,7 @@ pub(crate) fn put_panes<K: Key, A: State>(
     merge: &Merge<A>,
     panes: &mut impl Panes<K, A>,
 ) -> Result<()> {
-    let mut batch = Batch::<Pane<K, A>>::begin(&part.context.account)?;
+    let mut batch = BookedBatch::<Pane<K, A>>::begin(&part.context.account)?;
     part.for_each_pane(|slice, key: K, acc: A| {
         let bytes = key.heap_bytes() + acc.heap_bytes();
         match batch.push((slice, key, Cell::new(Some(acc))), bytes) {
@@ -118,7 +118,7 @@ pub(crate) fn put_panes<K: Key, A: State>(
 pub(crate) fn put_all<K: Key, A: State>(
     panes: &mut impl Panes<K, A>,
     merge: &Merge<A>,
-    batch: &mut Batch<Pane<K, A>>,
+    batch: &mut BookedBatch<Pane<K, A>>,
 ) -> Result<()> {
     fn place<K, A>((slice, key, _): &Pane<K, A>) -> (Time, &K) {
         (*slice, key)

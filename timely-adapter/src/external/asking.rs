@@ -18,21 +18,21 @@ use timely::progress::Timestamp;
 use timely::scheduling::Activator;
 
 use super::cache::Cache;
-use super::waiting::{Waiting, unasked};
+use super::waiting::{WaitingByKey, unasked};
 use super::{Answer, External, ExternalTable, LookupCounts, Question, Told};
 use crate::intake::staged::Staged;
 use crate::job::worker::{Parked, Registered, WorkerState};
 use crate::operators::key_by::Builder;
 
 /// Where joined rows go, in one piece as long as their time is the same.
-pub(crate) struct Out<'a, 'o, T: Timestamp, P, R: Clone + 'static> {
+pub(crate) struct JoinedRows<'a, 'o, T: Timestamp, P, R: Clone + 'static> {
     pair: &'a P,
     output: &'a mut OutputBuilderSession<'o, T, Builder<(R, T, i64)>>,
     rows: &'a mut Vec<(R, T, i64)>,
     right: Option<Capability<T>>,
 }
 
-impl<'a, 'o, T: Timestamp, P, R: Clone + 'static> Out<'a, 'o, T, P, R> {
+impl<'a, 'o, T: Timestamp, P, R: Clone + 'static> JoinedRows<'a, 'o, T, P, R> {
     /// `rows` is empty before and after.
     pub(crate) fn new(
         pair: &'a P,
@@ -50,11 +50,11 @@ impl<'a, 'o, T: Timestamp, P, R: Clone + 'static> Out<'a, 'o, T, P, R> {
 }
 
 /// Gives a joined row, if there is one, with the time it came with.
-pub(crate) trait Give<T: Timestamp, K, D, V> {
+pub(crate) trait GiveRow<T: Timestamp, K, D, V> {
     fn give(&mut self, capability: &Capability<T>, key: &K, row: &D, value: Option<&V>);
 }
 
-impl<T, K, D, V, P, R> Give<T, K, D, V> for Out<'_, '_, T, P, R>
+impl<T, K, D, V, P, R> GiveRow<T, K, D, V> for JoinedRows<'_, '_, T, P, R>
 where
     T: Timestamp,
     R: Clone + 'static,
@@ -72,14 +72,14 @@ where
 }
 
 /// A join whose memory is booked, of an operator that is being built.
-pub(crate) struct Prepared {
+pub(crate) struct PreparedJoin {
     worker: WorkerState,
     external: External,
     memory: Reservation,
     registered: Rc<Registered>,
 }
 
-impl Prepared {
+impl PreparedJoin {
     /// For the operator whose id is `registered`.
     ///
     /// # Errors
@@ -90,9 +90,9 @@ impl Prepared {
         registered: Rc<Registered>,
     ) -> Result<Self> {
         let capability = size_of::<Capability<T>>() + 2 * size_of::<usize>() + size_of::<T>() + 64;
-        let row = Waiting::<K, (D, Rc<Capability<T>>)>::bytes_each() + capability;
+        let row = WaitingByKey::<K, (D, Rc<Capability<T>>)>::bytes_each() + capability;
         // The answer of each question may stand with the operator and with the table.
-        let question = Waiting::<K, D>::bytes_a_question()
+        let question = WaitingByKey::<K, D>::bytes_a_question()
             + size_of::<Question<K>>()
             + 2 * size_of::<Answer<V>>()
             + if V::NO_HEAP { 0 } else { external.value_bytes_max };
@@ -116,7 +116,7 @@ impl Prepared {
         scope: Scope<'_, T>,
         info: &OperatorInfo,
         mut table: Box<dyn ExternalTable<K, V>>,
-    ) -> Join<T, K, D, V> {
+    ) -> ExternalJoin<T, K, D, V> {
         let activator = scope.activator_for(info.address.clone());
         let sync = scope.worker().sync_activator_for(info.address.to_vec());
         // An operator that is gone needs no waking.
@@ -125,9 +125,9 @@ impl Prepared {
         }));
         table.wake_with(waker.clone());
         let cache = self.external.cache.map(|(bytes, ttl)| Cache::new(bytes as usize, ttl));
-        Join {
+        ExternalJoin {
             parked: self.worker.gauge(&self.external.id),
-            waiting: Waiting::new(self.external.parked_max),
+            waiting: WaitingByKey::new(self.external.parked_max),
             worker: self.worker,
             external: self.external,
             table,
@@ -140,7 +140,7 @@ impl Prepared {
             alarm: None,
             questions: Vec::new(),
             answers: Vec::new(),
-            stays: Stays::default(),
+            stays: GroupStays::default(),
             failed: CapabilitySet::new(),
             has_failed: false,
             _memory: self.memory,
@@ -154,17 +154,17 @@ const DELAY_MIN: Duration = Duration::from_millis(1);
 const DELAY_MAX: Duration = Duration::from_millis(100);
 
 /// A row and the right to emit at its time.
-type Item<T, D> = (D, Rc<Capability<T>>);
+type HeldRow<T, D> = (D, Rc<Capability<T>>);
 
 /// By key group how often it had moved when it came here last, of an operator whose key groups move. What is
 /// cached is of one stay: the group's keys may have changed while others had it.
 #[derive(Debug, Default)]
-pub(crate) struct Stays(Vec<u32>);
+pub(crate) struct GroupStays(Vec<u32>);
 
 /// Of a group that has not been here.
 const NEVER: u32 = u32::MAX;
 
-impl Stays {
+impl GroupStays {
     /// No group is here.
     pub(crate) fn none_of(groups: u16) -> Self {
         Self(vec![NEVER; usize::from(groups)])
@@ -193,14 +193,14 @@ impl Stays {
 }
 
 /// One operator.
-pub(crate) struct Join<T: Timestamp, K: Key, D, V> {
+pub(crate) struct ExternalJoin<T: Timestamp, K: Key, D, V> {
     pub(crate) worker: WorkerState,
     pub(crate) external: External,
     pub(crate) table: Box<dyn ExternalTable<K, V>>,
     pub(crate) activator: Activator,
-    pub(crate) stays: Stays,
+    pub(crate) stays: GroupStays,
     cache: Option<Cache<K, V>>,
-    waiting: Waiting<K, Item<T, D>>,
+    waiting: WaitingByKey<K, HeldRow<T, D>>,
     staged: Staged<T, (K, D)>,
     parked: Rc<Cell<Parked>>,
     waker: Arc<Waker>,
@@ -219,7 +219,7 @@ pub(crate) struct Join<T: Timestamp, K: Key, D, V> {
     _registered: Rc<Registered>,
 }
 
-impl<T: Timestamp, K: Key, D, V: HeapSize + 'static> Join<T, K, D, V> {
+impl<T: Timestamp, K: Key, D, V: HeapSize + 'static> ExternalJoin<T, K, D, V> {
     /// What is answered from now on wakes the operator again.
     pub(crate) fn rearm(&self) {
         self.waker.rearm();
@@ -247,7 +247,7 @@ impl<T: Timestamp, K: Key, D, V: HeapSize + 'static> Join<T, K, D, V> {
         &mut self,
         capability: Capability<T>,
         rows: &mut Vec<(K, D)>,
-        out: &mut impl Give<T, K, D, V>,
+        out: &mut impl GiveRow<T, K, D, V>,
     ) {
         if self.has_failed {
             self.failed.insert(capability);
@@ -263,7 +263,7 @@ impl<T: Timestamp, K: Key, D, V: HeapSize + 'static> Join<T, K, D, V> {
         &mut self,
         capability: Capability<T>,
         rows: &mut Vec<(K, D)>,
-        out: &mut impl Give<T, K, D, V>,
+        out: &mut impl GiveRow<T, K, D, V>,
     ) {
         let (now, capability) = (Instant::now(), Rc::new(capability));
         let (mut given, mut rows) = (0, rows.drain(..));
@@ -290,7 +290,7 @@ impl<T: Timestamp, K: Key, D, V: HeapSize + 'static> Join<T, K, D, V> {
         });
     }
 
-    pub(crate) fn take_staged(&mut self, out: &mut impl Give<T, K, D, V>) {
+    pub(crate) fn take_staged(&mut self, out: &mut impl GiveRow<T, K, D, V>) {
         while !self.has_failed && !self.waiting.is_full() {
             let Some((capability, mut rows)) = self.staged.pop_front() else { break };
             self.take(capability, &mut rows, out);
@@ -298,7 +298,7 @@ impl<T: Timestamp, K: Key, D, V: HeapSize + 'static> Join<T, K, D, V> {
         self.staged.settle();
     }
 
-    pub(crate) fn take_answers(&mut self, out: &mut impl Give<T, K, D, V>) {
+    pub(crate) fn take_answers(&mut self, out: &mut impl GiveRow<T, K, D, V>) {
         if self.has_failed {
             return;
         }
@@ -314,7 +314,7 @@ impl<T: Timestamp, K: Key, D, V: HeapSize + 'static> Join<T, K, D, V> {
         }
     }
 
-    fn answer(&mut self, answer: Answer<V>, out: &mut impl Give<T, K, D, V>) -> Result<()> {
+    fn answer(&mut self, answer: Answer<V>, out: &mut impl GiveRow<T, K, D, V>) -> Result<()> {
         let Answer { number, value } = answer;
         let due = self.waiting.answered(number).ok_or_else(|| unasked(number))?;
         let now = Instant::now();

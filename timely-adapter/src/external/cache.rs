@@ -13,7 +13,7 @@ use hashbrown::HashTable;
 
 /// Answers by key.
 pub(super) struct Cache<K, V> {
-    entries: Vec<Entry<K, V>>,
+    entries: Vec<CacheEntry<K, V>>,
     /// Numbers of entries by hash. Half full at most, so that it never grows.
     index: HashTable<u32>,
     hand: usize,
@@ -22,7 +22,7 @@ pub(super) struct Cache<K, V> {
     ttl: Duration,
 }
 
-struct Entry<K, V> {
+struct CacheEntry<K, V> {
     key: K,
     value: Option<V>,
     since: Instant,
@@ -41,7 +41,7 @@ impl<K: Key, V: HeapSize> Cache<K, V> {
     pub(super) fn new(bytes: usize, ttl: Duration) -> Self {
         let heap_bytes_max = if K::NO_HEAP && V::NO_HEAP { 0 } else { bytes / 2 };
         let for_entries = (bytes - heap_bytes_max).saturating_sub(INDEX_BYTES_MIN);
-        let most = for_entries / (size_of::<Entry<K, V>>() + INDEX_BYTES);
+        let most = for_entries / (size_of::<CacheEntry<K, V>>() + INDEX_BYTES);
         let most = most.min(u32::MAX as usize - 1);
         Self {
             entries: Vec::with_capacity(most),
@@ -56,7 +56,7 @@ impl<K: Key, V: HeapSize> Cache<K, V> {
     /// The value of `key` that was put in during this stay of its group, if that was not too long before `now`.
     pub(super) fn get(&mut self, key: &K, stay: u32, now: Instant) -> Option<Option<&V>> {
         let number = *self.index.find(key.key_hash(), |&n| self.entries[n as usize].key == *key)?;
-        let Entry { since, stay: put_in, .. } = self.entries[number as usize];
+        let CacheEntry { since, stay: put_in, .. } = self.entries[number as usize];
         if now.saturating_duration_since(since) >= self.ttl || put_in != stay {
             self.remove(key);
             return None;
@@ -81,7 +81,7 @@ impl<K: Key, V: HeapSize> Cache<K, V> {
         let number = self.entries.len() as u32;
         self.heap_bytes += heap;
         let hash = key.key_hash();
-        self.entries.push(Entry { key, value, since: now, stay, is_used: false });
+        self.entries.push(CacheEntry { key, value, since: now, stay, is_used: false });
         let entries = &self.entries;
         self.index.insert_unique(hash, number, |&n| entries[n as usize].key.key_hash());
     }
@@ -168,7 +168,7 @@ mod tests {
             assert!(cache.heap_bytes <= cache.heap_bytes_max);
             let heap: usize = cache.entries.iter().map(|e| heap_bytes(&e.key, &e.value)).sum();
             assert_eq!((heap, cache.entries.len()), (cache.heap_bytes, cache.index.len()));
-            let table = cache.entries.capacity() * size_of::<Entry<String, String>>();
+            let table = cache.entries.capacity() * size_of::<CacheEntry<String, String>>();
             assert!(table + cache.index.allocation_size() + cache.heap_bytes_max <= bytes);
         }
         (hits, misses)

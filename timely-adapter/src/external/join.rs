@@ -8,7 +8,7 @@ use timely::ExchangeData;
 use timely::dataflow::operators::generic::operator::{Operator, empty};
 use timely::progress::Timestamp;
 
-use super::asking::{Out, Prepared};
+use super::asking::{JoinedRows, PreparedJoin};
 use super::{External, ExternalTable, Told};
 use crate::Changes;
 use crate::operators::key_by::{Builder, Keyed, owner_pact};
@@ -117,7 +117,7 @@ where
         R: Clone + 'static,
     {
         let registered = self.state.register(external.id())?;
-        let prepared = Prepared::new::<T, K, D, V>(&self.state, external, registered)?;
+        let prepared = PreparedJoin::new::<T, K, D, V>(&self.state, external, registered)?;
         let rows_pact = owner_pact(&self.state, &self.key);
         let changes_pact = owner_pact(&changes.state, &changes.key);
         let (row_key, change_key, scope) = (self.key, changes.key, self.stream.scope());
@@ -131,7 +131,7 @@ where
                 let mut join = prepared.start(scope, &info, Box::new(table));
                 let (mut given, mut taken) = (Vec::new(), Vec::new());
                 move |rows, changes, output| {
-                    let mut out = Out::new(&pair, output, &mut given);
+                    let mut out = JoinedRows::new(&pair, output, &mut given);
                     join.rearm();
                     changes.for_each(|_, batch| {
                         let told = batch.drain(..).map(|row| (change_key(&row), told(&row)));

@@ -16,8 +16,8 @@ use super::{Answer, ExternalTable, Question};
 /// table follow key groups, that is waited for: none follows to a worker that is gone.
 pub struct OnThread<K, V> {
     /// `None` once this is being dropped, as are the replies.
-    requests: Option<Sender<Request<K>>>,
-    replies: Option<Receiver<Reply<V>>>,
+    requests: Option<Sender<TableRequest<K>>>,
+    replies: Option<Receiver<TableReply<V>>>,
     /// Replies that have come and were not taken.
     answered: Vec<Answer<V>>,
     followed: Vec<(KeyGroup, Result<()>)>,
@@ -43,18 +43,18 @@ impl<K, V> fmt::Debug for OnThread<K, V> {
     }
 }
 
-enum Request<K> {
+enum TableRequest<K> {
     Ask(Vec<Question<K>>),
     Follow(KeyGroup, u16),
 }
 
-enum Reply<V> {
+enum TableReply<V> {
     Answers(Vec<Answer<V>>),
     Followed(KeyGroup, Result<()>),
 }
 
 /// What is called on the thread.
-pub(super) trait Serve<K, V>: Send + 'static {
+pub(super) trait ServeTable<K, V>: Send + 'static {
     /// Adds what the table has for each of the keys, in their order.
     fn look_up(&mut self, keys: &[K], values: &mut Vec<Result<Option<V>>>);
 
@@ -65,7 +65,7 @@ pub(super) trait Serve<K, V>: Send + 'static {
 /// Two functions.
 struct Functions<L, F>(L, F);
 
-impl<K, V, L, F> Serve<K, V> for Functions<L, F>
+impl<K, V, L, F> ServeTable<K, V> for Functions<L, F>
 where
     L: FnMut(&[K], &mut Vec<Result<Option<V>>>) + Send + 'static,
     F: FnMut(KeyGroup, u16) -> Result<()> + Send + 'static,
@@ -112,13 +112,13 @@ impl<K: Send + 'static, V: Send + 'static> OnThread<K, V> {
     pub(super) fn serving(
         name: &str,
         keys_max: usize,
-        serve: impl Serve<K, V>,
+        serve: impl ServeTable<K, V>,
         has_parts: bool,
     ) -> Result<Self> {
         let (requests, asked) = channel();
         let (told, replies) = channel();
         let waker = Arc::<OnceLock<Arc<Waker>>>::default();
-        let telling = Telling { told: Some(told), wakes: waker.clone() };
+        let telling = ReplySender { told: Some(told), wakes: waker.clone() };
         let thread = thread::Builder::new()
             .name(name.to_owned())
             .spawn(move || run(&asked, &telling, keys_max.max(1), serve))
@@ -134,7 +134,7 @@ impl<K: Send + 'static, V: Send + 'static> OnThread<K, V> {
         })
     }
 
-    fn request(&self, request: Request<K>) {
+    fn request(&self, request: TableRequest<K>) {
         // If the thread has ended, `answers` says so.
         let _ = self.requests.as_ref().is_some_and(|requests| requests.send(request).is_ok());
     }
@@ -144,8 +144,8 @@ impl<K: Send + 'static, V: Send + 'static> OnThread<K, V> {
         let replies = self.replies.as_ref().expect("it is not being dropped");
         loop {
             match replies.try_recv() {
-                Ok(Reply::Answers(more)) => self.answered.extend(more),
-                Ok(Reply::Followed(group, done)) => self.followed.push((group, done)),
+                Ok(TableReply::Answers(more)) => self.answered.extend(more),
+                Ok(TableReply::Followed(group, done)) => self.followed.push((group, done)),
                 Err(TryRecvError::Empty) => return Ok(()),
                 Err(TryRecvError::Disconnected) => {
                     let message = "the thread that asks an external table has panicked";
@@ -157,14 +157,14 @@ impl<K: Send + 'static, V: Send + 'static> OnThread<K, V> {
 }
 
 /// Where replies go. The operator is woken also when the thread ends by a panic.
-struct Telling<V> {
-    told: Option<Sender<Reply<V>>>,
+struct ReplySender<V> {
+    told: Option<Sender<TableReply<V>>>,
     wakes: Arc<OnceLock<Arc<Waker>>>,
 }
 
-impl<V> Telling<V> {
+impl<V> ReplySender<V> {
     /// Says whether the operator is still there.
-    fn tell(&self, reply: Reply<V>) -> bool {
+    fn tell(&self, reply: TableReply<V>) -> bool {
         let is_told = self.told.as_ref().is_some_and(|told| told.send(reply).is_ok());
         self.wake();
         is_told
@@ -177,7 +177,7 @@ impl<V> Telling<V> {
     }
 }
 
-impl<V> Drop for Telling<V> {
+impl<V> Drop for ReplySender<V> {
     fn drop(&mut self) {
         // First, so that whoever is woken finds it gone.
         self.told = None;
@@ -187,10 +187,10 @@ impl<V> Drop for Telling<V> {
 
 /// Answers what is asked, and has one group follow whenever nothing is.
 fn run<K, V>(
-    asked: &Receiver<Request<K>>,
-    telling: &Telling<V>,
+    asked: &Receiver<TableRequest<K>>,
+    telling: &ReplySender<V>,
     keys_max: usize,
-    mut serve: impl Serve<K, V>,
+    mut serve: impl ServeTable<K, V>,
 ) {
     let (mut questions, mut groups) = (VecDeque::new(), VecDeque::new());
     loop {
@@ -203,16 +203,16 @@ fn run<K, V>(
         };
         for request in first.into_iter().chain(asked.try_iter()) {
             match request {
-                Request::Ask(more) => questions.extend(more),
-                Request::Follow(group, of) => groups.push_back((group, of)),
+                TableRequest::Ask(more) => questions.extend(more),
+                TableRequest::Follow(group, of) => groups.push_back((group, of)),
             }
         }
         let next = questions.drain(..keys_max.min(questions.len()));
         let reply = match next.len() {
             0 => groups
                 .pop_front()
-                .map(|(group, of)| Reply::Followed(group, serve.follow(group, of))),
-            _ => Some(Reply::Answers(answer(next, &mut serve))),
+                .map(|(group, of)| TableReply::Followed(group, serve.follow(group, of))),
+            _ => Some(TableReply::Answers(answer(next, &mut serve))),
         };
         if reply.is_some_and(|reply| !telling.tell(reply)) {
             return;
@@ -222,7 +222,7 @@ fn run<K, V>(
 
 fn answer<K, V>(
     questions: impl Iterator<Item = Question<K>>,
-    serve: &mut impl Serve<K, V>,
+    serve: &mut impl ServeTable<K, V>,
 ) -> Vec<Answer<V>> {
     let (numbers, keys): (Vec<u64>, Vec<K>) =
         questions.map(|Question { number, key }| (number, key)).unzip();
@@ -243,7 +243,7 @@ impl<K: Send + 'static, V: Send + 'static> ExternalTable<K, V> for OnThread<K, V
     }
 
     fn ask(&mut self, questions: &mut Vec<Question<K>>) {
-        self.request(Request::Ask(std::mem::take(questions)));
+        self.request(TableRequest::Ask(std::mem::take(questions)));
     }
 
     fn answers(&mut self, answers: &mut Vec<Answer<V>>) -> Result<()> {
@@ -254,7 +254,7 @@ impl<K: Send + 'static, V: Send + 'static> ExternalTable<K, V> for OnThread<K, V
 
     fn follow(&mut self, group: KeyGroup, groups: u16) -> bool {
         if self.has_parts {
-            self.request(Request::Follow(group, groups));
+            self.request(TableRequest::Follow(group, groups));
         }
         self.has_parts
     }

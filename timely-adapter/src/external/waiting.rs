@@ -18,13 +18,13 @@ use super::Question;
 const NONE: u32 = u32::MAX;
 
 /// Items that wait, by key.
-pub(super) struct Waiting<K, I> {
+pub(super) struct WaitingByKey<K, I> {
     places: Vec<Option<WaitingItem<I>>>,
     vacant: Vec<u32>,
-    queues: HashTable<(K, Queue)>,
+    queues: HashTable<(K, WaitingQueue)>,
     /// Keys to be asked for.
     due: VecDeque<K>,
-    asked: BTreeMap<u64, Asked<K>>,
+    asked: BTreeMap<u64, PendingQuestion<K>>,
     next_number: u64,
     peak: usize,
 }
@@ -37,7 +37,7 @@ struct WaitingItem<I> {
 }
 
 /// A key's items, first to last.
-struct Queue {
+struct WaitingQueue {
     first: u32,
     last: u32,
     /// Changes told since it began.
@@ -47,7 +47,7 @@ struct Queue {
 }
 
 /// A question under way.
-struct Asked<K> {
+struct PendingQuestion<K> {
     key: K,
     /// Changes told before it was asked.
     changes: u64,
@@ -55,14 +55,14 @@ struct Asked<K> {
 }
 
 /// What an answer is for.
-pub(super) struct Due<K> {
+pub(super) struct AnsweredQuestion<K> {
     pub(super) key: K,
     changes: u64,
     /// Nothing was told since the question was asked: the answer may be cached.
     pub(super) is_current: bool,
 }
 
-impl<K: Key, I> Waiting<K, I> {
+impl<K: Key, I> WaitingByKey<K, I> {
     /// Places for so many items.
     pub(super) fn new(places: usize) -> Self {
         Self {
@@ -79,12 +79,12 @@ impl<K: Key, I> Waiting<K, I> {
     /// Memory for each item that may wait: its place, its key's queue and its key.
     pub(super) fn bytes_each() -> usize {
         let place = size_of::<Option<WaitingItem<I>>>() + size_of::<u32>();
-        place + 5 * (size_of::<(K, Queue)>() + 1) + size_of::<K>()
+        place + 5 * (size_of::<(K, WaitingQueue)>() + 1) + size_of::<K>()
     }
 
     /// Memory for each question under way. Nodes of the map are half full at least.
     pub(super) fn bytes_a_question() -> usize {
-        2 * size_of::<(u64, Asked<K>)>() + 32
+        2 * size_of::<(u64, PendingQuestion<K>)>() + 32
     }
 
     pub(super) fn len(&self) -> usize {
@@ -108,7 +108,7 @@ impl<K: Key, I> Waiting<K, I> {
     pub(super) fn push(&mut self, key: &K, item: I) {
         let place = self.vacant.pop().expect("a place is free");
         if !self.waits(key) {
-            let queue = Queue { first: NONE, last: NONE, changes: 0, failing: None };
+            let queue = WaitingQueue { first: NONE, last: NONE, changes: 0, failing: None };
             self.queues
                 .insert_unique(key.key_hash(), (key.clone(), queue), |(key, _)| key.key_hash());
             self.due.push_back(key.clone());
@@ -138,22 +138,22 @@ impl<K: Key, I> Waiting<K, I> {
             let Some(queue) = queue_of(&mut self.queues, &key) else { continue };
             let number = self.next_number;
             self.next_number += 1;
-            let asked = Asked { key: key.clone(), changes: queue.changes, since: now };
+            let asked = PendingQuestion { key: key.clone(), changes: queue.changes, since: now };
             self.asked.insert(number, asked);
             questions.push(Question { number, key });
         }
     }
 
     /// What the question of this number was for; `None` if there is none under way.
-    pub(super) fn answered(&mut self, number: u64) -> Option<Due<K>> {
-        let Asked { key, changes, .. } = self.asked.remove(&number)?;
+    pub(super) fn answered(&mut self, number: u64) -> Option<AnsweredQuestion<K>> {
+        let PendingQuestion { key, changes, .. } = self.asked.remove(&number)?;
         let queue = queue_of(&mut self.queues, &key)?;
         let is_current = queue.changes == changes;
-        Some(Due { key, changes, is_current })
+        Some(AnsweredQuestion { key, changes, is_current })
     }
 
     /// Takes the next item that the answer counts for.
-    pub(super) fn next(&mut self, due: &Due<K>) -> Option<I> {
+    pub(super) fn next(&mut self, due: &AnsweredQuestion<K>) -> Option<I> {
         self.take(&due.key, due.changes)
     }
 
@@ -192,7 +192,7 @@ impl<K: Key, I> Waiting<K, I> {
     }
 
     /// The key could not be asked for: it is to be asked for again. Says since when that is so.
-    pub(super) fn failed(&mut self, due: Due<K>, now: Instant) -> Instant {
+    pub(super) fn failed(&mut self, due: AnsweredQuestion<K>, now: Instant) -> Instant {
         let Some(queue) = queue_of(&mut self.queues, &due.key) else { return now };
         let since = *queue.failing.get_or_insert(now);
         self.due.push_back(due.key);
@@ -231,7 +231,10 @@ pub(super) fn unasked(number: u64) -> Error {
     Error::new(alluvium::ErrorKind::Input, message)
 }
 
-fn queue_of<'a, K: Key>(queues: &'a mut HashTable<(K, Queue)>, key: &K) -> Option<&'a mut Queue> {
+fn queue_of<'a, K: Key>(
+    queues: &'a mut HashTable<(K, WaitingQueue)>,
+    key: &K,
+) -> Option<&'a mut WaitingQueue> {
     queues.find_mut(key.key_hash(), |(k, _)| k == key).map(|(_, queue)| queue)
 }
 
@@ -239,19 +242,19 @@ fn queue_of<'a, K: Key>(queues: &'a mut HashTable<(K, Queue)>, key: &K) -> Optio
 mod tests {
     use super::*;
 
-    fn ask(waiting: &mut Waiting<u64, u64>, limit: usize) -> Vec<Question<u64>> {
+    fn ask(waiting: &mut WaitingByKey<u64, u64>, limit: usize) -> Vec<Question<u64>> {
         let mut questions = Vec::new();
         waiting.ask(limit, Instant::now(), &mut questions);
         questions
     }
 
-    fn all(waiting: &mut Waiting<u64, u64>, due: &Due<u64>) -> Vec<u64> {
+    fn all(waiting: &mut WaitingByKey<u64, u64>, due: &AnsweredQuestion<u64>) -> Vec<u64> {
         std::iter::from_fn(|| waiting.next(due)).collect()
     }
 
     #[test]
     fn an_answer_counts_for_rows_before_the_change_and_no_others() {
-        let mut waiting = Waiting::new(8);
+        let mut waiting = WaitingByKey::new(8);
         waiting.push(&7, 0);
         let first = ask(&mut waiting, 4);
         assert_eq!(first, [Question { number: 0, key: 7 }]);
@@ -276,7 +279,7 @@ mod tests {
 
     #[test]
     fn no_more_is_asked_and_held_than_was_allowed() {
-        let mut waiting = Waiting::new(6);
+        let mut waiting = WaitingByKey::new(6);
         (0..6).for_each(|key| waiting.push(&key, key));
         assert!(waiting.is_full());
         assert_eq!((ask(&mut waiting, 2).len(), waiting.under_way()), (2, 2));

@@ -30,31 +30,31 @@ const TELL_EVERY: Duration = Duration::from_millis(5);
 /// The times of all inputs of all workers, as far as this worker has heard. Cheap to clone. Make
 /// one per worker for all its [`GatedSource`]s, at the same place of the program on every worker.
 #[derive(Clone)]
-pub struct Watermarks(Rc<Shared>);
+pub struct Watermarks(Rc<SourceGate>);
 
-struct Shared {
+struct SourceGate {
     worker: usize,
     sources: Cell<usize>,
-    news: Rc<News>,
+    news: Rc<WatermarkNews>,
     activator: Activator,
-    times: Rc<RefCell<BTreeMap<u64, Stand>>>,
+    times: Rc<RefCell<BTreeMap<u64, InputStand>>>,
 }
 
 /// Where an input is, and whether it is neither idle nor closed.
-type Stand = (i64, bool);
+type InputStand = (i64, bool);
 
 /// What this worker has not told the others yet.
 #[derive(Default)]
-struct News {
+struct WatermarkNews {
     /// By input.
-    stands: RefCell<BTreeMap<u64, Stand>>,
+    stands: RefCell<BTreeMap<u64, InputStand>>,
     is_urgent: Cell<bool>,
     told: Cell<Option<Instant>>,
     /// No input is left.
     is_over: Cell<bool>,
 }
 
-impl News {
+impl WatermarkNews {
     /// How long they have to wait.
     fn wait(&self) -> Duration {
         let wait = |told: Instant| TELL_EVERY.saturating_sub(told.elapsed());
@@ -71,12 +71,12 @@ impl fmt::Debug for Watermarks {
 impl Watermarks {
     /// Builds the dataflow that exchanges the times.
     pub fn new(worker: &mut Worker) -> Self {
-        let times: Rc<RefCell<BTreeMap<u64, Stand>>> = Rc::default();
-        let (heard, news) = (times.clone(), Rc::<News>::default());
+        let times: Rc<RefCell<BTreeMap<u64, InputStand>>> = Rc::default();
+        let (heard, news) = (times.clone(), Rc::<WatermarkNews>::default());
         let untold = news.clone();
         let activator = worker.dataflow_named("watermarks", |scope| {
             let mut made = None;
-            let told = source::<u64, CapacityContainerBuilder<Vec<(u64, Stand)>>, _, _>(
+            let told = source::<u64, CapacityContainerBuilder<Vec<(u64, InputStand)>>, _, _>(
                 scope,
                 "watermarks",
                 |capability, info| {
@@ -110,7 +110,7 @@ impl Watermarks {
             made.expect("the operator was built")
         });
         let (worker, sources) = (worker.index(), Cell::new(0));
-        Self(Rc::new(Shared { worker, sources, news: untold, activator, times }))
+        Self(Rc::new(SourceGate { worker, sources, news: untold, activator, times }))
     }
 
     /// Numbers an input of this worker.
@@ -120,7 +120,7 @@ impl Watermarks {
     }
 
     /// Has the others told where an input is: soon, or as soon as the worker steps.
-    fn tell(&self, source: u64, stand: Stand, is_urgent: bool) {
+    fn tell(&self, source: u64, stand: InputStand, is_urgent: bool) {
         let news = &self.0.news;
         news.stands.borrow_mut().insert(source, stand);
         news.is_urgent.set(news.is_urgent.get() || is_urgent);
@@ -138,7 +138,7 @@ impl Watermarks {
     }
 }
 
-impl Drop for Shared {
+impl Drop for SourceGate {
     fn drop(&mut self) {
         self.news.is_over.set(true);
         self.activator.activate();

@@ -6,7 +6,7 @@
 //! Input that cannot be taken yet is staged, in order; as a staged row has left Timely's count of
 //! what is under way, the right to emit at its time is kept with it, and [`Intake::horizon`] says how
 //! far the operator's own time may go. What is applied meanwhile learns the least time of what waits
-//! ([`Right::least_waiting`]), so that no row sees time pass while it waits.
+//! ([`EmitRight::least_waiting`]), so that no row sees time pass while it waits.
 
 pub(crate) mod admission;
 pub(crate) mod fault;
@@ -40,19 +40,19 @@ use crate::operators::spec::OperatorState;
 
 /// A row with its key, or that a timer of a key is due, which stays among the timers: rows that wait
 /// before it may set others, or withdraw it.
-enum Item<D> {
+enum IntakeItem<D> {
     Row(D),
     Timer,
 }
 
 /// What is to be applied. What was not, because of an error, is left in it.
-pub(crate) enum Work<'a, K, D> {
+pub(crate) enum IntakeWork<'a, K, D> {
     Rows(&'a mut Vec<(K, D)>),
     Timers(&'a mut Vec<(Time, K)>),
 }
 
 /// The right to emit at the time of what is applied, and what waits meanwhile.
-pub(crate) struct Right<'a, T: Timestamp> {
+pub(crate) struct EmitRight<'a, T: Timestamp> {
     kind: RightKind<'a, T>,
     least_waiting: Option<T>,
 }
@@ -70,7 +70,7 @@ impl<T: Timestamp> Clone for RightKind<'_, T> {
 
 impl<T: Timestamp> Copy for RightKind<'_, T> {}
 
-impl<'a, T: Timestamp> Right<'a, T> {
+impl<'a, T: Timestamp> EmitRight<'a, T> {
     fn input(capability: &'a InputCapability<T>) -> Self {
         Self { kind: RightKind::Input(capability), least_waiting: None }
     }
@@ -103,9 +103,9 @@ impl<'a, T: Timestamp> Right<'a, T> {
     }
 }
 
-impl<T: Timestamp> CapabilityTrait<T> for Right<'_, T> {
+impl<T: Timestamp> CapabilityTrait<T> for EmitRight<'_, T> {
     fn time(&self) -> &T {
-        Right::time(self)
+        EmitRight::time(self)
     }
 
     fn valid_for_output(
@@ -121,7 +121,7 @@ impl<T: Timestamp> CapabilityTrait<T> for Right<'_, T> {
 }
 
 /// An intake whose memory is booked, of an operator that is being built.
-pub(crate) struct Prepared<K: Key> {
+pub(crate) struct PreparedIntake<K: Key> {
     worker: WorkerState,
     operator: String,
     fetchers: Fetchers<K>,
@@ -130,7 +130,7 @@ pub(crate) struct Prepared<K: Key> {
     registered: Rc<Registered>,
 }
 
-impl<K: Key> Prepared<K> {
+impl<K: Key> PreparedIntake<K> {
     /// For the operator whose states `states` has opened and whose rows are `D`.
     ///
     /// # Errors
@@ -141,7 +141,7 @@ impl<K: Key> Prepared<K> {
     ) -> Result<Self> {
         let mut fetchers = states.fetchers::<K>();
         fetchers.retain(|fetcher| fetcher.has_storage());
-        let each = Parking::<T, K, Item<D>>::bytes_each();
+        let each = Parking::<T, K, IntakeItem<D>>::bytes_each();
         let limit = if fetchers.is_empty() { 0 } else { states.parked_max(each) };
         let mut memory = None;
         if limit > 0 {
@@ -194,7 +194,7 @@ pub(crate) struct Intake<T: Timestamp, K: Key, D> {
     worker: WorkerState,
     operator: String,
     /// `None` if no state of the operator can be on storage.
-    parking: Option<Parking<T, K, Item<D>>>,
+    parking: Option<Parking<T, K, IntakeItem<D>>>,
     /// What the worker shows of the parking.
     parked: Rc<Cell<Parked>>,
     staged: Staged<T, (K, D)>,
@@ -228,7 +228,8 @@ const DELAY_MAX: Duration = Duration::from_millis(100);
 pub(crate) const BATCH: usize = 1024;
 
 /// What an operator does with rows, or with timers that are due.
-pub(crate) type Apply<'a, T, K, D> = &'a mut dyn FnMut(&Right<'_, T>, Work<'_, K, D>) -> Result<()>;
+pub(crate) type Apply<'a, T, K, D> =
+    &'a mut dyn FnMut(&EmitRight<'_, T>, IntakeWork<'_, K, D>) -> Result<()>;
 
 // Closures come as they are, and go on without their types: all else is compiled once per type of row.
 impl<T: Timestamp, K: Key, D> Intake<T, K, D> {
@@ -250,10 +251,10 @@ impl<T: Timestamp, K: Key, D> Intake<T, K, D> {
     }
 
     /// `right` with the least time of what waits.
-    fn among_waiting<'r>(&self, right: &Right<'r, T>) -> Right<'r, T> {
+    fn among_waiting<'r>(&self, right: &EmitRight<'r, T>) -> EmitRight<'r, T> {
         let parked = self.parking.as_ref().and_then(Parking::least_time);
         let waiting = self.staged.least().into_iter().chain(parked);
-        Right { kind: right.kind, least_waiting: waiting.min().cloned() }
+        EmitRight { kind: right.kind, least_waiting: waiting.min().cloned() }
     }
 
     /// Takes all that has come, batch by batch: to group it by time would not keep the order in which it
@@ -262,7 +263,7 @@ impl<T: Timestamp, K: Key, D> Intake<T, K, D> {
         &mut self,
         input: &mut InputHandleCore<T, Vec<R>, P>,
         mut keyed: impl FnMut(R) -> (K, D),
-        mut apply: impl FnMut(&Right<'_, T>, Work<'_, K, D>) -> Result<()>,
+        mut apply: impl FnMut(&EmitRight<'_, T>, IntakeWork<'_, K, D>) -> Result<()>,
     ) {
         let mut rows = Vec::new();
         input.for_each(|capability, batch| {
@@ -274,7 +275,7 @@ impl<T: Timestamp, K: Key, D> Intake<T, K, D> {
     /// Goes on with what was put aside; called first whenever the operator is scheduled.
     pub(crate) fn resume(
         &mut self,
-        mut apply: impl FnMut(&Right<'_, T>, Work<'_, K, D>) -> Result<()>,
+        mut apply: impl FnMut(&EmitRight<'_, T>, IntakeWork<'_, K, D>) -> Result<()>,
     ) {
         self.resume_with(&mut apply);
     }
@@ -295,7 +296,7 @@ impl<T: Timestamp, K: Key, D> Intake<T, K, D> {
                 break;
             }
             let Some((capability, mut rows)) = self.staged.pop_front() else { break };
-            self.take(&Right::held(&capability), &mut rows, apply);
+            self.take(&EmitRight::held(&capability), &mut rows, apply);
         }
         self.staged.settle();
         self.show();
@@ -312,7 +313,7 @@ impl<T: Timestamp, K: Key, D> Intake<T, K, D> {
         &mut self,
         capability: &InputCapability<T>,
         rows: &mut Vec<(K, D)>,
-        mut apply: impl FnMut(&Right<'_, T>, Work<'_, K, D>) -> Result<()>,
+        mut apply: impl FnMut(&EmitRight<'_, T>, IntakeWork<'_, K, D>) -> Result<()>,
     ) {
         self.offer_rows(capability, rows, &mut apply);
     }
@@ -330,7 +331,7 @@ impl<T: Timestamp, K: Key, D> Intake<T, K, D> {
             self.staged.push_back(capability.retain(0), std::mem::take(rows));
             self.show();
         } else {
-            self.take(&Right::input(capability), rows, apply);
+            self.take(&EmitRight::input(capability), rows, apply);
             self.show();
         }
     }
@@ -349,7 +350,7 @@ impl<T: Timestamp, K: Key, D> Intake<T, K, D> {
             self.staged.push_back(capability.clone(), std::mem::take(rows));
             self.show();
         } else {
-            self.take(&Right::held(capability), rows, apply);
+            self.take(&EmitRight::held(capability), rows, apply);
             self.show();
         }
     }
@@ -368,7 +369,12 @@ impl<T: Timestamp, K: Key, D> Intake<T, K, D> {
     }
 
     /// Applies or parks rows, and stages those that can be neither.
-    fn take(&mut self, right: &Right<'_, T>, rows: &mut Vec<(K, D)>, apply: Apply<'_, T, K, D>) {
+    fn take(
+        &mut self,
+        right: &EmitRight<'_, T>,
+        rows: &mut Vec<(K, D)>,
+        apply: Apply<'_, T, K, D>,
+    ) {
         let mut done = Ok(());
         let mut later = Vec::new();
         let idle = self.parking.as_ref().map_or(Ok(true), Parking::is_idle);
@@ -381,7 +387,7 @@ impl<T: Timestamp, K: Key, D> Intake<T, K, D> {
             Err(error) => done = Err(error),
         }
         if done.is_ok() && !rows.is_empty() {
-            done = apply(&self.among_waiting(right), Work::Rows(rows));
+            done = apply(&self.among_waiting(right), IntakeWork::Rows(rows));
         }
         match done {
             Ok(()) => {
@@ -401,7 +407,7 @@ impl<T: Timestamp, K: Key, D> Intake<T, K, D> {
     /// are given back to be taken later.
     fn park_what_waits(
         &mut self,
-        right: &Right<'_, T>,
+        right: &EmitRight<'_, T>,
         rows: &mut Vec<(K, D)>,
     ) -> Result<Vec<(K, D)>> {
         let Some(parking) = &mut self.parking else { return Ok(Vec::new()) };
@@ -420,7 +426,7 @@ impl<T: Timestamp, K: Key, D> Intake<T, K, D> {
                 Ok(true) => {
                     let capability = shared.get_or_insert_with(|| Rc::new(right.keep()));
                     // There is a place: it was looked at.
-                    let _ = parking.park(&key, Item::Row(row), capability);
+                    let _ = parking.park(&key, IntakeItem::Row(row), capability);
                 }
                 Err(error) => {
                     later.push((key, row));
@@ -470,12 +476,12 @@ impl<T: Timestamp, K: Key, D> Intake<T, K, D> {
                 break;
             }
             match item {
-                Item::Row(row) => {
+                IntakeItem::Row(row) => {
                     held.get_or_insert(capability);
                     rows.push((key, row));
                 }
                 // Its timers fire with the others.
-                Item::Timer => {
+                IntakeItem::Timer => {
                     self.waited.insert_unique(key.key_hash(), key, K::key_hash);
                 }
             }
@@ -490,12 +496,12 @@ impl<T: Timestamp, K: Key, D> Intake<T, K, D> {
         rows: &mut Vec<(K, D)>,
         apply: Apply<'_, T, K, D>,
     ) {
-        let right = self.among_waiting(&Right::held(capability));
-        if let Err(error) = apply(&right, Work::Rows(rows)) {
+        let right = self.among_waiting(&EmitRight::held(capability));
+        if let Err(error) = apply(&right, IntakeWork::Rows(rows)) {
             if let Some(parking) = &mut self.parking {
                 // Back to the front, the last first.
                 for (key, row) in rows.drain(..).rev() {
-                    parking.put_back(key, Item::Row(row), capability);
+                    parking.put_back(key, IntakeItem::Row(row), capability);
                 }
             }
             self.stop(&right, error);
@@ -524,7 +530,7 @@ impl<T: Timestamp, K: Key, D> Intake<T, K, D> {
             return Ok(false);
         }
         Ok(parking.must_wait(key)?
-            && parking.park(key, Item::Timer, &Rc::new(capability())).is_ok())
+            && parking.park(key, IntakeItem::Timer, &Rc::new(capability())).is_ok())
     }
 
     /// Applies timers that are due; what an error leaves of them is left in `timers`.
@@ -532,10 +538,10 @@ impl<T: Timestamp, K: Key, D> Intake<T, K, D> {
         &mut self,
         capability: &Capability<T>,
         timers: &mut Vec<(Time, K)>,
-        mut apply: impl FnMut(&Right<'_, T>, Work<'_, K, D>) -> Result<()>,
+        mut apply: impl FnMut(&EmitRight<'_, T>, IntakeWork<'_, K, D>) -> Result<()>,
     ) {
-        let right = self.among_waiting(&Right::held(capability));
-        match apply(&right, Work::Timers(timers)) {
+        let right = self.among_waiting(&EmitRight::held(capability));
+        match apply(&right, IntakeWork::Timers(timers)) {
             Ok(()) => {
                 self.applied();
                 timers.clear();
@@ -552,7 +558,7 @@ impl<T: Timestamp, K: Key, D> Intake<T, K, D> {
     ) {
         match call() {
             Ok(()) => self.applied(),
-            Err(error) => self.stop(&Right::held(capability), error),
+            Err(error) => self.stop(&EmitRight::held(capability), error),
         }
     }
 
@@ -565,7 +571,7 @@ impl<T: Timestamp, K: Key, D> Intake<T, K, D> {
     }
 
     /// A call failed: waits if that passes, else stops for good.
-    pub(crate) fn stop(&mut self, right: &Right<'_, T>, error: Error) {
+    pub(crate) fn stop(&mut self, right: &EmitRight<'_, T>, error: Error) {
         let first = Blocked { since: Instant::now(), delay: DELAY_MIN / 2 };
         let waiting = self.waiting.get_or_insert(first);
         if is_passing(error.kind()) && self.worker.fault_policy().waits(waiting.since.elapsed()) {

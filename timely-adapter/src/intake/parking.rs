@@ -23,11 +23,11 @@ pub(crate) type Fetchers<K> = Vec<Rc<dyn Fetcher<K>>>;
 /// Items that wait.
 pub(crate) struct Parking<T: Timestamp, K: Key, I> {
     states: Fetchers<K>,
-    places: Vec<Option<Slot<T, I>>>,
+    places: Vec<Option<ParkedItem<T, I>>>,
     /// Of the items that wait.
     times: Times<T>,
     vacant: Vec<u32>,
-    queues: HashTable<(K, Queue)>,
+    queues: HashTable<(K, ParkedQueue)>,
     /// Reads under way: state, ticket, key.
     reads: Vec<(usize, Ticket, K)>,
     /// Reads that ended; released once their keys have used them.
@@ -41,14 +41,14 @@ pub(crate) struct Parking<T: Timestamp, K: Key, I> {
 }
 
 /// One item, and the place of the next of its key.
-struct Slot<T: Timestamp, I> {
+struct ParkedItem<T: Timestamp, I> {
     item: I,
     capability: Rc<Capability<T>>,
     next: Option<u32>,
 }
 
 /// A key's items, first to last, and how many of its reads have not ended.
-struct Queue {
+struct ParkedQueue {
     first: u32,
     last: u32,
     reads: u32,
@@ -76,8 +76,8 @@ impl<T: Timestamp, K: Key, I> Parking<T, K, I> {
     pub(crate) fn bytes_each() -> u64 {
         let capability = size_of::<Capability<T>>() + 2 * size_of::<usize>() + size_of::<T>() + 64;
         let time = 2 * size_of::<(T, usize)>();
-        let place = size_of::<Option<Slot<T, I>>>() + size_of::<u32>() + time;
-        let queue = 2 * (size_of::<(K, Queue)>() + 1);
+        let place = size_of::<Option<ParkedItem<T, I>>>() + size_of::<u32>() + time;
+        let queue = 2 * (size_of::<(K, ParkedQueue)>() + 1);
         let waited = 2 * (size_of::<K>() + 1);
         (place + capability + queue + waited + 2 * size_of::<(usize, Ticket, K)>() + size_of::<K>())
             as u64
@@ -133,7 +133,7 @@ impl<T: Timestamp, K: Key, I> Parking<T, K, I> {
         }
         let (reads, busy) = self.start(key)?;
         if reads > 0 || busy {
-            let queue = Queue { first: NONE, last: NONE, reads };
+            let queue = ParkedQueue { first: NONE, last: NONE, reads };
             self.queues
                 .insert_unique(key.key_hash(), (key.clone(), queue), |(key, _)| key.key_hash());
             if reads == 0 {
@@ -161,7 +161,7 @@ impl<T: Timestamp, K: Key, I> Parking<T, K, I> {
         let Some(place) = self.vacant.pop() else { return Err(item) };
         self.times.add(capability.time());
         self.places[place as usize] =
-            Some(Slot { item, capability: capability.clone(), next: None });
+            Some(ParkedItem { item, capability: capability.clone(), next: None });
         let queue = queue_of(&mut self.queues, key).expect("the key waits");
         if queue.first == NONE {
             queue.first = place;
@@ -271,7 +271,7 @@ impl<T: Timestamp, K: Key, I> Parking<T, K, I> {
                 continue;
             }
             let place = queue.first;
-            let Slot { item, capability, next } =
+            let ParkedItem { item, capability, next } =
                 self.places[place as usize].take().expect("a queued item");
             queue.first = next.unwrap_or(NONE);
             self.vacant.push(place);
@@ -286,7 +286,7 @@ impl<T: Timestamp, K: Key, I> Parking<T, K, I> {
         let place = self.vacant.pop().expect("the place it had");
         self.times.add(capability.time());
         if !self.waits(&key) {
-            let queue = Queue { first: NONE, last: place, reads: 0 };
+            let queue = ParkedQueue { first: NONE, last: place, reads: 0 };
             self.queues
                 .insert_unique(key.key_hash(), (key.clone(), queue), |(key, _)| key.key_hash());
             self.ready.push_front(key.clone());
@@ -296,7 +296,8 @@ impl<T: Timestamp, K: Key, I> Parking<T, K, I> {
         if next.is_none() {
             queue.last = place;
         }
-        self.places[place as usize] = Some(Slot { item, capability: capability.clone(), next });
+        self.places[place as usize] =
+            Some(ParkedItem { item, capability: capability.clone(), next });
         queue.first = place;
     }
 
@@ -329,7 +330,10 @@ impl<T: Timestamp, K: Key, I> Drop for Parking<T, K, I> {
     }
 }
 
-fn queue_of<'a, K: Key>(queues: &'a mut HashTable<(K, Queue)>, key: &K) -> Option<&'a mut Queue> {
+fn queue_of<'a, K: Key>(
+    queues: &'a mut HashTable<(K, ParkedQueue)>,
+    key: &K,
+) -> Option<&'a mut ParkedQueue> {
     queues.find_mut(key.key_hash(), |(k, _)| k == key).map(|(_, queue)| queue)
 }
 

@@ -13,7 +13,7 @@ use timely::communication::allocator::{AllocatorBuilder, ProcessBuilder};
 use timely::worker::Worker;
 
 use crate::job::group::connect::{Terms, connect};
-use crate::job::group::{Connected, Group, Links, SILENCE};
+use crate::job::group::{Connected, Links, SILENCE, WorkerGroup};
 use crate::job::node::{Node, NodeConfig, install_node};
 use crate::job::worker::{WorkerOverrides, WorkerState};
 
@@ -127,7 +127,7 @@ where
 /// the run has failed: then who is at their other ends may take any time, and those of a process
 /// that is gone have panicked. They end by themselves.
 struct CommunicationThreads {
-    group: Arc<Group>,
+    group: Arc<WorkerGroup>,
     guard: Option<Box<dyn Any + Send>>,
 }
 
@@ -174,7 +174,7 @@ fn build(communication: &CommunicationConfig, node: &Node) -> Result<Built> {
 /// One worker's part; `None` if the run failed, the reason being noted.
 fn work<R>(
     worker: &mut Worker,
-    group: &Group,
+    group: &WorkerGroup,
     overrides: &impl Fn(usize) -> WorkerOverrides,
     job: &impl Fn(&mut Worker, &WorkerState) -> Result<R>,
 ) -> Option<R> {
@@ -212,7 +212,7 @@ fn work<R>(
 }
 
 /// Ends the run with a worker's panic, or with what it is a consequence of.
-fn note_panic(group: &Group, worker: usize, panic: &(dyn Any + Send)) {
+fn note_panic(group: &WorkerGroup, worker: usize, panic: &(dyn Any + Send)) {
     let text = match (panic.downcast_ref::<&str>(), panic.downcast_ref::<String>()) {
         (Some(text), _) => *text,
         (_, Some(text)) => text,

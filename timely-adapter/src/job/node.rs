@@ -14,8 +14,8 @@ use timely::CommunicationConfig;
 use timely::worker::Worker;
 
 use crate::intake::fault::Fault;
-use crate::job::group::Group;
-use crate::operators::shared_table::{Declared, TableLoader, Tables};
+use crate::job::group::WorkerGroup;
+use crate::operators::shared_table::{Declared, SharedTables, TableLoader};
 
 /// Default of [`NodeConfig::connect_within`].
 pub const DEFAULT_CONNECT_WITHIN: Duration = Duration::from_secs(60);
@@ -126,8 +126,8 @@ pub(crate) struct Node {
     pub(crate) threads: usize,
     /// Memory of a worker that asks for none.
     pub(crate) share_bytes: u64,
-    pub(crate) tables: Tables,
-    pub(crate) group: Arc<Group>,
+    pub(crate) tables: SharedTables,
+    pub(crate) group: Arc<WorkerGroup>,
     /// The lock of the node's directory, if it has one.
     pub(crate) lock: Option<DirectoryLock>,
 }
@@ -190,8 +190,8 @@ pub(crate) fn install_node(config: &mut timely::Config, mut node: NodeConfig) ->
     let node = Node {
         threads,
         share_bytes: node.share_bytes(threads as u64)?,
-        tables: Tables::new(&node.tables)?,
-        group: Arc::new(Group::new(threads, processes)),
+        tables: SharedTables::new(&node.tables)?,
+        group: Arc::new(WorkerGroup::new(threads, processes)),
         lock,
         config: node,
     };

@@ -12,8 +12,8 @@ use alluvium::{Error, ErrorKind, Result, Store};
 use timely::worker::Worker;
 
 use crate::job::checkpoints::directories::{checkpoints_there, name_of, remove};
-use crate::job::checkpoints::restore::Basis;
-use crate::job::checkpoints::{COMMITTED, RETAIN_MIN, Record, restore};
+use crate::job::checkpoints::restore::StoreBasis;
+use crate::job::checkpoints::{COMMITTED, JobRecord, RETAIN_MIN, restore};
 use crate::job::node::Node;
 use crate::job::worker::WorkerOverrides;
 
@@ -23,12 +23,12 @@ pub(crate) struct StoreLocation {
     pub(crate) overrides: WorkerOverrides,
     pub(crate) index: usize,
     pub(crate) peers: usize,
-    pub(crate) home: Home,
+    pub(crate) home: StoreDirectory,
 }
 
 /// The directory of a worker's store.
 #[derive(Debug)]
-pub(crate) struct Home {
+pub(crate) struct StoreDirectory {
     /// Its name inside the process's; empty without one, and on a device of its own.
     pub(crate) directory: String,
     /// The way to the process's directory from that of the first process.
@@ -48,7 +48,7 @@ impl StoreLocation {
         let (index, peers) = (worker.index(), worker.peers());
         let is_in_directory = overrides.device.is_none() && node.config.store.directory.is_some();
         let directory = if is_in_directory { name_of(index, 0) } else { String::new() };
-        let home = Home { directory, process: String::new(), division: 0 };
+        let home = StoreDirectory { directory, process: String::new(), division: 0 };
         Ok(Self { node, overrides, index, peers, home })
     }
 
@@ -88,13 +88,13 @@ impl StoreLocation {
     }
 
     /// The job's record; an empty one without a directory.
-    pub(crate) fn record(&self) -> Result<Record> {
+    pub(crate) fn record(&self) -> Result<JobRecord> {
         let device = self.record_device()()?;
-        device.map_or_else(|| Ok(Record::default()), |device| self.load(&*device))
+        device.map_or_else(|| Ok(JobRecord::default()), |device| self.load(&*device))
     }
 
-    fn load(&self, device: &dyn Device) -> Result<Record> {
-        Record::load(device).map_err(|error| match error.kind() {
+    fn load(&self, device: &dyn Device) -> Result<JobRecord> {
+        JobRecord::load(device).map_err(|error| match error.kind() {
             ErrorKind::Corrupt => {
                 let message = self.with_checkpoints(error.message());
                 Error::new(error.kind(), message).with("file", COMMITTED).caused_by(error)
@@ -116,8 +116,10 @@ impl StoreLocation {
 
     /// The same for the job that goes on from it: a crash does not bring back the one before it. Says also
     /// whether a job has begun here that has committed nothing.
-    pub(crate) fn sure_record(&self) -> Result<(Record, bool)> {
-        let Some(device) = self.record_device()()? else { return Ok((Record::default(), false)) };
+    pub(crate) fn sure_record(&self) -> Result<(JobRecord, bool)> {
+        let Some(device) = self.record_device()()? else {
+            return Ok((JobRecord::default(), false));
+        };
         let record = self.load(&*device)?;
         let is_begun = record.is_begun(&*device)?;
         if record.last().is_some() {
@@ -126,13 +128,13 @@ impl StoreLocation {
                 Err(error) if error.kind() == ErrorKind::DiskFull => device.sync_directory()?,
                 done => done?,
             }
-            let _ = Record::end_of_begin(&*device);
+            let _ = JobRecord::end_of_begin(&*device);
         }
         Ok((record, is_begun))
     }
 
     /// Replaces the job's record.
-    pub(crate) fn replace_record(&self, record: &Record) -> Result<()> {
+    pub(crate) fn replace_record(&self, record: &JobRecord) -> Result<()> {
         let device = self.record_device()()?;
         device.map_or(Ok(()), |device| record.commit(&*device))
     }
@@ -144,7 +146,7 @@ impl StoreLocation {
         let open = self.record_device();
         move || {
             let Some(device) = open()? else { return Ok(()) };
-            let record = Record::load(&*device)?;
+            let record = JobRecord::load(&*device)?;
             if record.last().is_some() || record.is_begun(&*device)? {
                 return Ok(());
             }
@@ -159,7 +161,7 @@ impl StoreLocation {
     pub(crate) fn clear(&self) -> Result<()> {
         if let Some(device) = &self.overrides.device {
             let names = device.list()?;
-            let mut own = names.iter().filter(|name| !Record::has_file(name));
+            let mut own = names.iter().filter(|name| !JobRecord::has_file(name));
             return own.try_for_each(|name| device.remove(name));
         }
         let process = self.process_directory()?.filter(|_| !self.home.directory.is_empty());
@@ -167,7 +169,7 @@ impl StoreLocation {
     }
 
     /// Whether what a worker on a device of its own had is on this worker's.
-    pub(crate) fn has_on_device(&self, origin: &restore::Origin) -> Result<bool> {
+    pub(crate) fn has_on_device(&self, origin: &restore::StateOrigin) -> Result<bool> {
         match &self.overrides.device {
             Some(device) if origin.directory.is_empty() => {
                 Ok(device.list()?.contains(&checkpoint_name(origin.number)))
@@ -177,7 +179,7 @@ impl StoreLocation {
     }
 
     /// Opens the store and makes it of `basis`. In a group it retains what a job needs.
-    pub(crate) fn open(&self, basis: Basis, in_group: bool) -> Result<Store> {
+    pub(crate) fn open(&self, basis: StoreBasis, in_group: bool) -> Result<Store> {
         let Self { node, overrides, index, peers, home } = self;
         let mut config = node.config.store.clone();
         let owned = owned_groups(*index, config.key_groups, *peers);
@@ -196,9 +198,9 @@ impl StoreLocation {
             builder = builder.device(device.clone());
         }
         builder = match basis {
-            Basis::Itself => builder,
-            Basis::Own(number) => builder.restore(number),
-            Basis::Others(sources) => builder.restore_from(sources),
+            StoreBasis::Itself => builder,
+            StoreBasis::Own(number) => builder.restore(number),
+            StoreBasis::Others(sources) => builder.restore_from(sources),
         };
         builder.open().map_err(|error| error.with("worker", index))
     }

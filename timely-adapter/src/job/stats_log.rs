@@ -84,9 +84,9 @@ impl WorkerState {
 
 /// Where a worker logs its statistics, and when the next time.
 #[derive(Default)]
-pub(crate) struct StatsLog(RefCell<Option<Running>>);
+pub(crate) struct StatsLog(RefCell<Option<StatsLogger>>);
 
-struct Running {
+struct StatsLogger {
     logger: Logger<StoreEventBuilder>,
     interval: Duration,
     next: Instant,
@@ -95,7 +95,7 @@ struct Running {
 impl StatsLog {
     fn start(&self, logger: Option<Logger<StoreEventBuilder>>, interval: Duration) {
         let next = Instant::now() + interval;
-        self.0.replace(logger.map(|logger| Running { logger, interval, next }));
+        self.0.replace(logger.map(|logger| StatsLogger { logger, interval, next }));
     }
 
     fn is_due(&self) -> bool {

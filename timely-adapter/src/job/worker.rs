@@ -15,12 +15,12 @@ use timely::worker::Worker;
 
 use crate::intake::fault::Fault;
 use crate::job::checkpoints::{COMMITTED, JobCheckpoint, WorkerCheckpoint, restore};
-use crate::job::group::Group;
+use crate::job::group::WorkerGroup;
 use crate::job::node::Node;
 use crate::job::place::StoreLocation;
 use crate::job::sink::Sealed;
 use crate::job::stats_log::StatsLog;
-use crate::migration::Barrier;
+use crate::migration::MoveBarrier;
 use crate::operators::shared_table::SharedTable;
 
 /// Settings of one worker that differ from its node's.
@@ -56,7 +56,7 @@ pub struct WorkerOverrides {
 /// # Ok::<(), alluvium::Error>(())
 /// ```
 #[derive(Clone, Debug)]
-pub struct WorkerState(Rc<Inner>);
+pub struct WorkerState(Rc<WorkerCore>);
 
 /// Records and timers of one operator that wait for reads.
 ///
@@ -86,7 +86,7 @@ impl std::fmt::Debug for Sinks {
 }
 
 #[derive(Debug)]
-struct Inner {
+struct WorkerCore {
     store: Store,
     key_groups: u16,
     index: usize,
@@ -107,7 +107,7 @@ struct Inner {
     moved: RefCell<BTreeMap<String, Rc<Cell<u64>>>>,
     /// Where key groups were left by operators that are gone.
     homes: RefCell<BTreeMap<String, Vec<u32>>>,
-    barrier: Barrier,
+    barrier: MoveBarrier,
     /// The store's checkpoints that the job's record names, by their numbers there.
     recorded: RefCell<BTreeMap<u64, u64>>,
     /// Of operators that are there.
@@ -118,7 +118,7 @@ struct Inner {
     stats_log: StatsLog,
 }
 
-impl Drop for Inner {
+impl Drop for WorkerCore {
     fn drop(&mut self) {
         self.stats_log.end(&self.store, self.index);
     }
@@ -138,7 +138,7 @@ impl WorkerState {
         if worker.index() == 0 {
             restore::refuse_job(&place.record()?)?;
         }
-        let store = place.open(restore::Basis::Itself, false)?;
+        let store = place.open(restore::StoreBasis::Itself, false)?;
         Ok(Self::of(place, store, None, 0))
     }
 
@@ -146,7 +146,7 @@ impl WorkerState {
     /// what the job has committed last.
     pub(crate) fn in_group(worker: &Worker, overrides: WorkerOverrides) -> Result<Self> {
         let mut place = StoreLocation::new(worker, overrides)?;
-        let restore::Begin { checkpoint, recorded, home, basis } = restore::agree(&place, 0)?;
+        let restore::WorkerStart { checkpoint, recorded, home, basis } = restore::agree(&place, 0)?;
         place.home = home;
         let store = place.open(basis, true)?;
         let state = Self::of(place, store, checkpoint, 2);
@@ -175,7 +175,7 @@ impl WorkerState {
     }
 
     /// When key groups may begin to move.
-    pub(crate) fn barrier(&self) -> &Barrier {
+    pub(crate) fn barrier(&self) -> &MoveBarrier {
         &self.0.barrier
     }
 
@@ -188,7 +188,7 @@ impl WorkerState {
     ) -> Self {
         let config = &place.node.config;
         let is_unrecorded = restored.is_none() && store.restored_position().is_some();
-        Self(Rc::new(Inner {
+        Self(Rc::new(WorkerCore {
             is_unrecorded,
             store,
             key_groups: config.store.key_groups,
@@ -204,7 +204,7 @@ impl WorkerState {
             parked: RefCell::default(),
             moved: RefCell::default(),
             homes: RefCell::default(),
-            barrier: Barrier::default(),
+            barrier: MoveBarrier::default(),
             recorded: RefCell::default(),
             ids: RefCell::default(),
             known: RefCell::default(),
@@ -247,7 +247,7 @@ impl WorkerState {
         self.0.key_groups
     }
 
-    pub(crate) fn group(&self) -> &Group {
+    pub(crate) fn group(&self) -> &WorkerGroup {
         &self.0.node.group
     }
 

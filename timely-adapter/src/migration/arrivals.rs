@@ -13,11 +13,11 @@ use alluvium::{ErrorKind, Key, Result, Time};
 use timely::dataflow::operators::Capability;
 use timely::scheduling::Activator;
 
-use super::progress::Progress;
-use super::{Chunk, Routed};
+use super::progress::MigrationProgress;
+use super::{GroupChunk, Routed};
 use crate::event_time::EventTime;
 use crate::intake::staged::Times;
-use crate::intake::{BATCH, Intake, Right, Work};
+use crate::intake::{BATCH, EmitRight, Intake, IntakeWork};
 
 /// Chunks installed per schedule.
 const INSTALLED: usize = 4;
@@ -25,12 +25,12 @@ const INSTALLED: usize = 4;
 const NEVER: u32 = u32::MAX;
 
 /// The operator that groups arrive at.
-pub(super) trait Host<T: EventTime, K, D> {
+pub(super) trait ArrivalHost<T: EventTime, K, D> {
     /// A group is here in full, at the time of this right.
     fn has_come(&mut self, right: &Capability<T>);
 
     /// Applies rows of groups that are here.
-    fn apply(&mut self, right: &Right<'_, T>, work: Work<'_, K, D>) -> Result<()>;
+    fn apply(&mut self, right: &EmitRight<'_, T>, work: IntakeWork<'_, K, D>) -> Result<()>;
 }
 
 /// Groups on their way here, and what waits for them.
@@ -38,16 +38,16 @@ pub(super) struct Arrivals<T: EventTime, K, D> {
     mover: Mover,
     /// How often each group had moved when it came here last.
     moves: Vec<u32>,
-    chunks: VecDeque<(Capability<T>, Chunk)>,
-    progress: Rc<Progress<T>>,
-    waiting: BTreeMap<Stay, Vec<RowsOfStay<T, K, D>>>,
+    chunks: VecDeque<(Capability<T>, GroupChunk)>,
+    progress: Rc<MigrationProgress<T>>,
+    waiting: BTreeMap<GroupStay, Vec<RowsOfStay<T, K, D>>>,
     /// Of the chunks, and of the rows.
     times: Times<T>,
     activator: Activator,
 }
 
 /// A stay of a group: how often it will have moved.
-type Stay = (u16, u32);
+type GroupStay = (u16, u32);
 
 /// Rows of one stay.
 struct RowsOfStay<T: EventTime, K, D> {
@@ -60,7 +60,7 @@ impl<T: EventTime, K: Key, D> Arrivals<T, K, D> {
     pub(super) fn new(
         mover: Mover,
         groups: u16,
-        progress: Rc<Progress<T>>,
+        progress: Rc<MigrationProgress<T>>,
         activator: Activator,
     ) -> Self {
         let moves = (0..groups).map(|group| {
@@ -73,7 +73,7 @@ impl<T: EventTime, K: Key, D> Arrivals<T, K, D> {
     }
 
     /// Takes a chunk in, to be installed.
-    pub(super) fn take(&mut self, right: Capability<T>, chunk: Chunk) {
+    pub(super) fn take(&mut self, right: Capability<T>, chunk: GroupChunk) {
         self.times.add(right.time());
         self.chunks.push_back((right, chunk));
     }
@@ -127,7 +127,11 @@ impl<T: EventTime, K: Key, D> Arrivals<T, K, D> {
     }
 
     /// Installs some chunks, and gives the rows on that waited for a group that is here then.
-    pub(super) fn install(&mut self, intake: &mut Intake<T, K, D>, host: &mut impl Host<T, K, D>) {
+    pub(super) fn install(
+        &mut self,
+        intake: &mut Intake<T, K, D>,
+        host: &mut impl ArrivalHost<T, K, D>,
+    ) {
         for _ in 0..INSTALLED {
             if intake.is_closed() {
                 return;
@@ -169,7 +173,12 @@ impl<T: EventTime, K: Key, D> Arrivals<T, K, D> {
     }
 
     /// Gives the rows on that waited for a group that is here now, in batches.
-    fn release(&mut self, group: u16, intake: &mut Intake<T, K, D>, host: &mut impl Host<T, K, D>) {
+    fn release(
+        &mut self,
+        group: u16,
+        intake: &mut Intake<T, K, D>,
+        host: &mut impl ArrivalHost<T, K, D>,
+    ) {
         let now = self.moves[usize::from(group)];
         let mut batch = Vec::new();
         for RowsOfStay { right, rows } in self.waiting.remove(&(group, now)).into_iter().flatten() {
@@ -290,7 +299,7 @@ mod tests {
                         let mut arrivals = Arrivals::<Counted, u64, u64>::new(
                             mover,
                             2,
-                            Progress::new(),
+                            MigrationProgress::new(),
                             activator,
                         );
                         let mut least = i64::MAX;

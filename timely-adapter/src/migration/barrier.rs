@@ -16,7 +16,7 @@ use timely::scheduling::Activator;
 
 /// When moves may begin on a worker.
 #[derive(Debug, Default)]
-pub(crate) struct Barrier {
+pub(crate) struct MoveBarrier {
     /// Moves at this time or later do not begin.
     stops_at: Cell<Option<Time>>,
     /// The latest move that has begun here.
@@ -25,7 +25,7 @@ pub(crate) struct Barrier {
     routers: RefCell<Vec<Activator>>,
 }
 
-impl Barrier {
+impl MoveBarrier {
     /// Adds a router, to be woken when moves may begin again.
     pub(super) fn attach(&self, router: Activator) {
         self.routers.borrow_mut().push(router);

@@ -20,11 +20,13 @@ use timely::dataflow::channels::pact::Exchange;
 use timely::dataflow::operators::Capability;
 use timely::dataflow::operators::generic::operator::{Operator, empty};
 
-use super::progress::{Progress, observe};
-use super::{Chunk, Migratable, Routed, router};
+use super::progress::{MigrationProgress, observe};
+use super::{GroupChunk, Migratable, Routed, router};
 use crate::Changes;
 use crate::event_time::EventTime;
-use crate::external::asking::{Give, Join, Out, Prepared, Stays, is_passing};
+use crate::external::asking::{
+    ExternalJoin, GiveRow, GroupStays, JoinedRows, PreparedJoin, is_passing,
+};
 use crate::external::{External, ExternalTable, LookupExternal, Told};
 use crate::intake::fault;
 use crate::operators::key_by::{Builder, Keyed};
@@ -78,14 +80,14 @@ where
         let opener = OperatorState::moving(&state, Spec::new(&name).layout(Heap::new()))?;
         let groups = opener.map::<u64, u64>("groups")?;
         let mover = opener.mover().expect("a moving operator has one").clone();
-        let prepared = Prepared::new::<T, K, D, V>(&state, external, opener.registered())?;
+        let prepared = PreparedJoin::new::<T, K, D, V>(&state, external, opener.registered())?;
         let Keyed { stream, key, .. } = merged(keyed, changes, &name);
-        let (scope, progress) = (stream.scope(), Progress::new());
+        let (scope, progress) = (stream.scope(), MigrationProgress::new());
         let unit = (&*name, mover.clone());
         let (routed, chunks) =
             router::route(stream, control, key.clone(), &state, unit, &progress, false)?;
         let rows_pact = Exchange::new(|row: &Routed<Arrival<D, U>>| u64::from(row.0));
-        let chunks_pact = Exchange::new(|chunk: &Chunk| u64::from(chunk.to));
+        let chunks_pact = Exchange::new(|chunk: &GroupChunk| u64::from(chunk.to));
         let seen = progress.clone();
         let out = routed.binary::<_, Builder<(R, T, i64)>, _, _, _, _>(
             chunks,
@@ -94,11 +96,11 @@ where
             &name,
             |first, info| {
                 let join = prepared.start::<T, K, D, V>(scope, &info, Box::new(table));
-                let mut at = At::new((mover, groups), progress, join, told);
+                let mut at = LookUpPart::new((mover, groups), progress, join, told);
                 let mut given = Vec::new();
                 let mut first = Some(first);
                 move |rows, chunks, output| {
-                    let mut out = Out::new(&pair, output, &mut given);
+                    let mut out = JoinedRows::new(&pair, output, &mut given);
                     at.join.rearm();
                     if let Some(first) = first.take() {
                         at.begin(&first, &mut out);
@@ -134,28 +136,28 @@ struct Following<T: EventTime> {
 }
 
 /// Rows and changes of one time, with their keys.
-type Batch<T, K, D, U> = (Capability<T>, Vec<(K, Arrival<D, U>)>);
+type TimedBatch<T, K, D, U> = (Capability<T>, Vec<(K, Arrival<D, U>)>);
 
 /// What waits for a group, by how often that will have moved.
-type Waiting<T, K, D, U> = BTreeMap<(u16, u32), Vec<Batch<T, K, D, U>>>;
+type WaitingByGroup<T, K, D, U> = BTreeMap<(u16, u32), Vec<TimedBatch<T, K, D, U>>>;
 
 /// One worker's part of the operator.
-struct At<T: EventTime, K: Key, D, U, V, C> {
-    join: Join<T, K, D, V>,
+struct LookUpPart<T: EventTime, K: Key, D, U, V, C> {
+    join: ExternalJoin<T, K, D, V>,
     told: C,
     mover: Mover,
-    progress: Rc<Progress<T>>,
+    progress: Rc<MigrationProgress<T>>,
     /// Moves that are not noted in the state yet.
-    chunks: VecDeque<(Capability<T>, Chunk)>,
+    chunks: VecDeque<(Capability<T>, GroupChunk)>,
     following: BTreeMap<u16, Following<T>>,
-    waiting: Waiting<T, K, D, U>,
+    waiting: WaitingByGroup<T, K, D, U>,
     followed: Vec<(KeyGroup, Result<()>)>,
     taken: Vec<(K, D)>,
     /// Without entries: what the store's checkpoints say of it is where the groups are.
     _groups: Map<u64, u64, Heap>,
 }
 
-impl<T, K, D, U, V, C> At<T, K, D, U, V, C>
+impl<T, K, D, U, V, C> LookUpPart<T, K, D, U, V, C>
 where
     T: EventTime,
     K: Key,
@@ -165,11 +167,11 @@ where
 {
     fn new(
         (mover, groups): (Mover, Map<u64, u64, Heap>),
-        progress: Rc<Progress<T>>,
-        mut join: Join<T, K, D, V>,
+        progress: Rc<MigrationProgress<T>>,
+        mut join: ExternalJoin<T, K, D, V>,
         told: C,
     ) -> Self {
-        join.stays = Stays::none_of(join.worker.key_groups());
+        join.stays = GroupStays::none_of(join.worker.key_groups());
         Self {
             join,
             told,
@@ -185,7 +187,7 @@ where
     }
 
     /// Has the parts of all groups follow that the run begins with.
-    fn begin(&mut self, first: &Capability<T>, out: &mut impl Give<T, K, D, V>) {
+    fn begin(&mut self, first: &Capability<T>, out: &mut impl GiveRow<T, K, D, V>) {
         for group in (0..self.join.stays.groups()).map(KeyGroup) {
             if self.mover.standing(group).is_ok_and(|at| at == Standing::Here) {
                 self.follow(group, first.clone(), 0, out);
@@ -194,7 +196,7 @@ where
     }
 
     /// Takes in groups that come, and goes on with what waits for them.
-    fn go_on(&mut self, out: &mut impl Give<T, K, D, V>) {
+    fn go_on(&mut self, out: &mut impl GiveRow<T, K, D, V>) {
         while !self.join.has_failed {
             let Some((right, chunk)) = self.chunks.pop_front() else { break };
             match self.mover.install(&chunk.bytes) {
@@ -227,7 +229,7 @@ where
         group: KeyGroup,
         right: Capability<T>,
         moves: u32,
-        out: &mut impl Give<T, K, D, V>,
+        out: &mut impl GiveRow<T, K, D, V>,
     ) {
         if !self.join.table.follow(group, self.join.stays.groups()) {
             return self.has_come(group, moves, out);
@@ -241,7 +243,7 @@ where
     }
 
     /// The group and its part of the table are here: what has waited for that is applied.
-    fn has_come(&mut self, group: KeyGroup, moves: u32, out: &mut impl Give<T, K, D, V>) {
+    fn has_come(&mut self, group: KeyGroup, moves: u32, out: &mut impl GiveRow<T, K, D, V>) {
         self.join.stays.set(group, moves);
         for (right, mut rows) in self.waiting.remove(&(group.0, moves)).into_iter().flatten() {
             self.apply(&right, rows.drain(..), out);
@@ -254,7 +256,7 @@ where
     }
 
     /// Hears which parts have followed, and has those tried again that could not.
-    fn hear(&mut self, out: &mut impl Give<T, K, D, V>) {
+    fn hear(&mut self, out: &mut impl GiveRow<T, K, D, V>) {
         let mut followed = std::mem::take(&mut self.followed);
         self.join.table.followed(&mut followed);
         for (group, done) in followed.drain(..) {
@@ -284,7 +286,7 @@ where
         self.following.insert(group.0, of);
     }
 
-    fn look_at_the_clock(&mut self, out: &mut impl Give<T, K, D, V>) {
+    fn look_at_the_clock(&mut self, out: &mut impl GiveRow<T, K, D, V>) {
         let (now, patience) = (Instant::now(), self.patience());
         let is_late = |of: &Following<T>| patience.is_some_and(|most| now - of.since >= most);
         if let Some((group, of)) = self.following.iter().find(|(_, of)| is_late(of)) {
@@ -320,7 +322,7 @@ where
         right: &Capability<T>,
         routed: impl Iterator<Item = Routed<Arrival<D, U>>>,
         key: &impl Fn(&Arrival<D, U>) -> K,
-        out: &mut impl Give<T, K, D, V>,
+        out: &mut impl GiveRow<T, K, D, V>,
     ) {
         let mut here = Vec::new();
         for (_, moves, arrival) in routed {
@@ -344,7 +346,7 @@ where
         &mut self,
         right: &Capability<T>,
         arrivals: impl Iterator<Item = (K, Arrival<D, U>)>,
-        out: &mut impl Give<T, K, D, V>,
+        out: &mut impl GiveRow<T, K, D, V>,
     ) {
         for (key, arrival) in arrivals {
             match arrival {
@@ -358,7 +360,7 @@ where
         self.give(right, out);
     }
 
-    fn give(&mut self, right: &Capability<T>, out: &mut impl Give<T, K, D, V>) {
+    fn give(&mut self, right: &Capability<T>, out: &mut impl GiveRow<T, K, D, V>) {
         if !self.taken.is_empty() {
             self.join.offer(right.clone(), &mut self.taken, out);
         }

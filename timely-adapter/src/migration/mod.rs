@@ -34,7 +34,7 @@ use crate::operators::key_by::Keyed;
 use crate::operators::rolling::{PART, Rolling};
 use crate::operators::spec::Spec;
 use crate::operators::stateful::{Context, Stateful};
-pub(crate) use barrier::Barrier;
+pub(crate) use barrier::MoveBarrier;
 pub(crate) use operator::moving;
 
 /// Moves a key group to a worker, at the time of the record that contains it.
@@ -51,7 +51,7 @@ type Routed<D> = (u32, u32, D);
 
 /// A piece of a group.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-struct Chunk {
+struct GroupChunk {
     /// The worker that it goes to, and the one it comes from.
     to: u32,
     from: u32,

@@ -14,31 +14,33 @@ use timely::dataflow::channels::pact::Exchange;
 use timely::dataflow::operators::Capability;
 use timely::dataflow::operators::generic::operator::Operator;
 
-use super::arrivals::{Arrivals, Host};
-use super::progress::{Progress, observe};
-use super::{Chunk, Migratable, MoveGroup, Routed, router};
+use super::arrivals::{ArrivalHost, Arrivals};
+use super::progress::{MigrationProgress, observe};
+use super::{GroupChunk, Migratable, MoveGroup, Routed, router};
 use crate::Changes;
 use crate::event_time::{EventTime, watermark};
-use crate::intake::{Prepared, Right, Work};
+use crate::intake::{EmitRight, IntakeWork, PreparedIntake};
 use crate::operators::key_by::{Builder, Keyed};
 use crate::operators::placing::Moved;
-use crate::operators::shell::{Body, Now, Output, limit_of};
+use crate::operators::shell::{OperatorBody, RowOutput, StepBounds, limit_of};
 use crate::operators::spec::{OperatorState, Spec};
 use crate::operators::stateful::{Context, Stateful, begin};
 use crate::operators::windows::{Windowed, Windowing};
 
 /// The operator while a group arrives.
-struct At<'a, 'o, T: EventTime, B, R: 'static> {
+struct GroupArrival<'a, 'o, T: EventTime, B, R: 'static> {
     body: &'a mut B,
-    output: &'a mut Output<'o, T, R>,
+    output: &'a mut RowOutput<'o, T, R>,
 }
 
-impl<T: EventTime, K: Key, D, B: Body<T, K, D>> Host<T, K, D> for At<'_, '_, T, B, B::Row> {
+impl<T: EventTime, K: Key, D, B: OperatorBody<T, K, D>> ArrivalHost<T, K, D>
+    for GroupArrival<'_, '_, T, B, B::Row>
+{
     fn has_come(&mut self, right: &Capability<T>) {
         self.body.has_come(right);
     }
 
-    fn apply(&mut self, right: &Right<'_, T>, work: Work<'_, K, D>) -> Result<()> {
+    fn apply(&mut self, right: &EmitRight<'_, T>, work: IntakeWork<'_, K, D>) -> Result<()> {
         self.body.apply(right, work, self.output)
     }
 }
@@ -47,7 +49,7 @@ impl<T: EventTime, K: Key, D, B: Body<T, K, D>> Host<T, K, D> for At<'_, '_, T, 
 pub(crate) fn moving<'scope, T, K, D, F, B>(
     (keyed, control): (Keyed<'scope, T, D, F>, StreamVec<'scope, T, MoveGroup>),
     (name, mover): (&str, Mover),
-    prepared: Prepared<K>,
+    prepared: PreparedIntake<K>,
     mut body: B,
 ) -> Result<StreamVec<'scope, T, B::Row>>
 where
@@ -55,15 +57,15 @@ where
     K: Key,
     D: ExchangeData,
     F: Fn(&D) -> K + 'static,
-    B: Body<T, K, D>,
+    B: OperatorBody<T, K, D>,
 {
     let Keyed { stream, state, key } = keyed;
-    let (scope, progress, groups) = (stream.scope(), Progress::new(), state.key_groups());
+    let (scope, progress, groups) = (stream.scope(), MigrationProgress::new(), state.key_groups());
     let unit = (name, mover.clone());
     let (routed, chunks) =
         router::route(stream, control, key.clone(), &state, unit, &progress, B::LEAVES_AT_ONCE)?;
     let rows_pact = Exchange::<Routed<D>, _>::new(|row: &Routed<D>| u64::from(row.0));
-    let chunks_pact = Exchange::<Chunk, _>::new(|chunk: &Chunk| u64::from(chunk.to));
+    let chunks_pact = Exchange::<GroupChunk, _>::new(|chunk: &GroupChunk| u64::from(chunk.to));
     let mut ready = Vec::<(K, D)>::new();
     let out = routed.binary_frontier::<_, Builder<B::Row>, _, _, _, _>(
         chunks,
@@ -93,14 +95,14 @@ where
                         }
                     });
                     body.wait_for(arrivals.limit());
-                    let mut at = At { body: &mut body, output: &mut *output };
+                    let mut at = GroupArrival { body: &mut body, output: &mut *output };
                     arrivals.install(&mut intake, &mut at);
                     rows.for_each(|capability, batch| {
                         let right = || capability.retain(0);
                         arrivals.sort(batch.drain(..), &*key, right, &mut ready);
                         body.wait_for(arrivals.limit());
                         if !ready.is_empty() {
-                            let apply = |right: &Right<'_, T>, work: Work<'_, K, D>| {
+                            let apply = |right: &EmitRight<'_, T>, work: IntakeWork<'_, K, D>| {
                                 body.apply(right, work, output)
                             };
                             intake.offer(&capability, &mut ready, apply);
@@ -110,7 +112,7 @@ where
                 }
                 let limit = limit_of(watermark, &intake);
                 let has_ended = of_rows.is_empty() && of_chunks.is_empty();
-                let now = Now { watermark, limit, has_ended };
+                let now = StepBounds { watermark, limit, has_ended };
                 if body.advance(now, &mut intake, output) || owed.is_some() {
                     activator.activate();
                 }

@@ -23,7 +23,7 @@ use crate::operators::key_by::Builder;
 type Installed = (u32, u64);
 
 /// How far the whole operator is, on all workers, as its output shows on this one.
-pub(super) struct Progress<T> {
+pub(super) struct MigrationProgress<T> {
     /// The least time that may still come out; `None` if none can.
     least: RefCell<Option<T>>,
     /// Bytes of this worker's chunks that were sent and that nobody has said to be installed.
@@ -37,7 +37,7 @@ pub(super) struct Progress<T> {
     is_awaited: Cell<bool>,
 }
 
-impl<T: EventTime> Progress<T> {
+impl<T: EventTime> MigrationProgress<T> {
     pub fn new() -> Rc<Self> {
         Rc::new(Self {
             least: RefCell::new(Some(T::minimum())),
@@ -106,7 +106,7 @@ impl<T: EventTime> Progress<T> {
 pub(super) fn observe<'scope, T: EventTime, R: 'static>(
     changes: StreamVec<'scope, T, R>,
     operator: &str,
-    progress: Rc<Progress<T>>,
+    progress: Rc<MigrationProgress<T>>,
 ) -> StreamVec<'scope, T, R> {
     let scope = changes.scope();
     let mut builder = OperatorBuilder::new(format!("{operator}: progress"), scope);

@@ -31,9 +31,9 @@ use timely::dataflow::operators::vec::Broadcast;
 use timely::dataflow::operators::{Capability, CapabilityTrait};
 use timely::scheduling::Activator;
 
-use super::progress::Progress;
+use super::progress::MigrationProgress;
 use super::routes::Routes;
-use super::{Chunk, MoveGroup, Routed};
+use super::{GroupChunk, MoveGroup, Routed};
 use crate::event_time::EventTime;
 use crate::intake::fault::is_passing;
 use crate::job::worker::WorkerState;
@@ -61,9 +61,9 @@ struct TimedMoves<T: EventTime> {
 }
 
 /// The rows, and the groups.
-type Outputs<'scope, T, D> = (StreamVec<'scope, T, Routed<D>>, StreamVec<'scope, T, Chunk>);
-type Rows<D> = CapacityContainerBuilder<Vec<Routed<D>>>;
-type Chunks = CapacityContainerBuilder<Vec<Chunk>>;
+type Outputs<'scope, T, D> = (StreamVec<'scope, T, Routed<D>>, StreamVec<'scope, T, GroupChunk>);
+type RowBuilder<D> = CapacityContainerBuilder<Vec<Routed<D>>>;
+type ChunkBuilder = CapacityContainerBuilder<Vec<GroupChunk>>;
 
 /// What the router has to do with the worker's part of the state.
 struct Router<T: EventTime> {
@@ -75,7 +75,7 @@ struct Router<T: EventTime> {
     gauge: Rc<Cell<u64>>,
     /// For the chunks on their way, wherever they are.
     memory: Reservation,
-    progress: Rc<Progress<T>>,
+    progress: Rc<MigrationProgress<T>>,
     activator: Activator,
     routes: Routes<T>,
     told: BTreeMap<T, TimedMoves<T>>,
@@ -97,7 +97,7 @@ pub(super) fn route<'scope, T, K, D, F>(
     key: Rc<F>,
     worker: &WorkerState,
     (operator, mover): (&str, Mover),
-    progress: &Rc<Progress<T>>,
+    progress: &Rc<MigrationProgress<T>>,
     leaves_at_once: bool,
 ) -> Result<Outputs<'scope, T, D>>
 where
@@ -119,8 +119,8 @@ where
     let mut control = builder.new_input(control.broadcast(), Pipeline);
     let (out_rows, routed) = builder.new_output();
     let (out_chunks, chunks) = builder.new_output();
-    let mut out_rows = OutputBuilder::<_, Rows<D>>::from(out_rows);
-    let mut out_chunks = OutputBuilder::<_, Chunks>::from(out_chunks);
+    let mut out_rows = OutputBuilder::<_, RowBuilder<D>>::from(out_rows);
+    let mut out_chunks = OutputBuilder::<_, ChunkBuilder>::from(out_chunks);
     let activator = scope.activator_for(builder.operator_info().address.clone());
     progress.attach(scope.activator_for(builder.operator_info().address.clone()));
     worker.barrier().attach(scope.activator_for(builder.operator_info().address.clone()));
@@ -263,7 +263,7 @@ impl<T: EventTime> Router<T> {
         time: &T,
         rows: impl Iterator<Item = D>,
         key: &impl Fn(&D) -> K,
-        output: &mut OutputBuilderSession<'_, T, Rows<D>>,
+        output: &mut OutputBuilderSession<'_, T, RowBuilder<D>>,
     ) {
         let groups = self.routes.groups();
         output.session(right).give_iterator(rows.map(|row| {
@@ -275,7 +275,7 @@ impl<T: EventTime> Router<T> {
 
     /// Sends a chunk of the first group that is due, and removes some of those that have arrived. Says
     /// whether there is more to be done.
-    fn work(&mut self, output: &mut OutputBuilderSession<'_, T, Chunks>) -> bool {
+    fn work(&mut self, output: &mut OutputBuilderSession<'_, T, ChunkBuilder>) -> bool {
         if self.has_failed {
             return false;
         }
@@ -306,7 +306,7 @@ impl<T: EventTime> Router<T> {
     }
 
     /// Sends a chunk; says whether it did.
-    fn ship(&mut self, output: &mut OutputBuilderSession<'_, T, Chunks>) -> Result<bool> {
+    fn ship(&mut self, output: &mut OutputBuilderSession<'_, T, ChunkBuilder>) -> Result<bool> {
         let Some(first) = self.shipments.front_mut() else { return Ok(false) };
         if !self.progress.has_come_to(first.right.time()) {
             return Ok(false);
@@ -326,7 +326,7 @@ impl<T: EventTime> Router<T> {
             self.progress.send(bytes.len() as u64);
             self.gauge.set(self.gauge.get().max(self.progress.under_way()));
             let from = self.worker.index() as u32;
-            let chunk = Chunk { to: first.to, from, moves: first.moves, bytes };
+            let chunk = GroupChunk { to: first.to, from, moves: first.moves, bytes };
             output.session(&first.right).give(chunk);
         } else {
             if self.leaves_at_once {

@@ -8,12 +8,12 @@ use timely::dataflow::operators::Capability;
 
 use crate::Changes;
 use crate::event_time::EventTime;
-use crate::intake::{Intake, Right, Work};
+use crate::intake::{EmitRight, Intake, IntakeWork};
 use crate::migration::Migratable;
 use crate::operators::key_by::Keyed;
 use crate::operators::merged::{Row, both_sides};
 use crate::operators::placing::{Fixed, Moved, Placing};
-use crate::operators::shell::{Body, Now, Output, advance_under};
+use crate::operators::shell::{OperatorBody, RowOutput, StepBounds, advance_under};
 use crate::operators::spec::{OperatorState, Spec};
 
 /// Rows that are dropped each time the operator is scheduled, about.
@@ -145,7 +145,7 @@ where
         L: ListsLayout<K, (Time, (Time, A))> + ListsLayout<K, (Time, (Time, B))>,
     {
         let (both, times) = (both_sides(self, other), (at, other_at));
-        Fixed.start(both, spec, |states| Near::open(states, times, bounds, pair))
+        Fixed.start(both, spec, |states| IntervalSides::open(states, times, bounds, pair))
     }
 }
 
@@ -176,12 +176,12 @@ where
     {
         let Migratable { keyed, control } = self;
         let (both, times) = (both_sides(keyed, other), (at, other_at));
-        Moved(control).start(both, spec, |states| Near::open(states, times, bounds, pair))
+        Moved(control).start(both, spec, |states| IntervalSides::open(states, times, bounds, pair))
     }
 }
 
 /// Both sides, and what makes pairs of them.
-struct Near<T, K, A, B, R, L, P, Q, M>
+struct IntervalSides<T, K, A, B, R, L, P, Q, M>
 where
     T: EventTime,
     K: Key,
@@ -202,7 +202,7 @@ where
     found: Vec<R>,
 }
 
-impl<T, K, A, B, R, L, P, Q, M> Near<T, K, A, B, R, L, P, Q, M>
+impl<T, K, A, B, R, L, P, Q, M> IntervalSides<T, K, A, B, R, L, P, Q, M>
 where
     T: EventTime,
     K: Key,
@@ -262,7 +262,8 @@ where
     }
 }
 
-impl<T, K, A, B, R, L, P, Q, M> Body<T, K, Row<A, B>> for Near<T, K, A, B, R, L, P, Q, M>
+impl<T, K, A, B, R, L, P, Q, M> OperatorBody<T, K, Row<A, B>>
+    for IntervalSides<T, K, A, B, R, L, P, Q, M>
 where
     T: EventTime,
     K: Key,
@@ -281,11 +282,11 @@ where
 
     fn apply(
         &mut self,
-        right: &Right<'_, T>,
-        work: Work<'_, K, Row<A, B>>,
-        output: &mut Output<'_, T, Self::Row>,
+        right: &EmitRight<'_, T>,
+        work: IntakeWork<'_, K, Row<A, B>>,
+        output: &mut RowOutput<'_, T, Self::Row>,
     ) -> Result<()> {
-        let Work::Rows(rows) = work else { unreachable!("there are no timers") };
+        let IntakeWork::Rows(rows) = work else { unreachable!("there are no timers") };
         let mut session = output.session(right);
         let mut rest = std::mem::take(rows).into_iter();
         for (key, row) in rest.by_ref() {
@@ -301,11 +302,11 @@ where
 
     fn advance(
         &mut self,
-        now: Now,
+        now: StepBounds,
         intake: &mut Intake<T, K, Row<A, B>>,
-        _: &mut Output<'_, T, Self::Row>,
+        _: &mut RowOutput<'_, T, Self::Row>,
     ) -> bool {
-        let now = Now { limit: now.limit.min(self.arriving), ..now };
+        let now = StepBounds { limit: now.limit.min(self.arriving), ..now };
         let (left, right) = (&mut self.left, &mut self.right);
         advance_under(&mut self.held, now, intake, |_| {
             Ok(left.purge(now.limit)? & right.purge(now.limit)?)

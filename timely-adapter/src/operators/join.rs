@@ -6,13 +6,13 @@ use timely::progress::Timestamp;
 
 use crate::Changes;
 use crate::event_time::EventTime;
-use crate::intake::{Prepared, Right, Work};
+use crate::intake::{EmitRight, IntakeWork, PreparedIntake};
 use crate::migration::Migratable;
 use crate::operators::join_sides::JoinSides;
 use crate::operators::key_by::Keyed;
 use crate::operators::merged::{Row, both_sides};
 use crate::operators::placing::{Moved, Placing};
-use crate::operators::shell::{Body, Output, untimed_of_two};
+use crate::operators::shell::{OperatorBody, RowOutput, untimed_of_two};
 use crate::operators::spec::{OperatorState, Spec};
 
 /// Extension trait: incremental joins of two keyed streams.
@@ -86,10 +86,10 @@ where
         let name = spec.id().to_owned();
         let states = OperatorState::new(&self.state, spec)?;
         let mut body = Pairing::open(&states, pair)?;
-        let prepared = Prepared::<K>::new::<T, Row<A, B>>(&self.state, &states)?;
-        let apply = move |right: &Right<'_, T>,
-                          work: Work<'_, K, Row<A, B>>,
-                          output: &mut Output<'_, T, (R, T, i64)>| {
+        let prepared = PreparedIntake::<K>::new::<T, Row<A, B>>(&self.state, &states)?;
+        let apply = move |right: &EmitRight<'_, T>,
+                          work: IntakeWork<'_, K, Row<A, B>>,
+                          output: &mut RowOutput<'_, T, (R, T, i64)>| {
             body.apply(right, work, output)
         };
         Ok(untimed_of_two((self, Ok), (other, Err), &name, prepared, apply))
@@ -150,15 +150,15 @@ where
 
     fn apply<T: Timestamp>(
         &mut self,
-        at: &Right<'_, T>,
-        work: Work<'_, K, Row<A, B>>,
-        output: &mut Output<'_, T, (R, T, i64)>,
+        at: &EmitRight<'_, T>,
+        work: IntakeWork<'_, K, Row<A, B>>,
+        output: &mut RowOutput<'_, T, (R, T, i64)>,
     ) -> Result<()>
     where
         R: Clone + 'static,
     {
         let (JoinSides { left, right }, pair) = (&mut self.sides, &self.pair);
-        let Work::Rows(rows) = work else { unreachable!("there are no timers") };
+        let IntakeWork::Rows(rows) = work else { unreachable!("there are no timers") };
         let mut session = output.session(at);
         while let Some((_, first)) = rows.first() {
             let emit = |row| session.give((row, at.time().clone(), 1));
@@ -174,7 +174,7 @@ where
     }
 }
 
-impl<T, K, A, B, R, L, P> Body<T, K, Row<A, B>> for Pairing<K, A, B, R, L, P>
+impl<T, K, A, B, R, L, P> OperatorBody<T, K, Row<A, B>> for Pairing<K, A, B, R, L, P>
 where
     T: EventTime,
     K: Key,
@@ -188,14 +188,14 @@ where
 
     fn apply(
         &mut self,
-        right: &Right<'_, T>,
-        work: Work<'_, K, Row<A, B>>,
-        output: &mut Output<'_, T, Self::Row>,
+        right: &EmitRight<'_, T>,
+        work: IntakeWork<'_, K, Row<A, B>>,
+        output: &mut RowOutput<'_, T, Self::Row>,
     ) -> Result<()> {
-        let Work::Rows(rows) = work else { unreachable!("there are no timers") };
+        let IntakeWork::Rows(rows) = work else { unreachable!("there are no timers") };
         // Rows of both sides come by turns, and each change of sides moves all that are left. Those of a side keep
         // their order: the sort is stable.
         rows.sort_by_key(|(_, row)| row.is_err());
-        Pairing::apply(self, right, Work::Rows(rows), output)
+        Pairing::apply(self, right, IntakeWork::Rows(rows), output)
     }
 }

@@ -11,13 +11,13 @@ use timely::progress::Timestamp;
 
 use crate::Changes;
 use crate::event_time::EventTime;
-use crate::intake::{Prepared, Right, Work};
+use crate::intake::{EmitRight, IntakeWork, PreparedIntake};
 use crate::migration::Migratable;
 use crate::operators::key_by::{Builder, Keyed};
 use crate::operators::merged::{Arrival, merged};
 use crate::operators::placing::{Moved, Placing};
 use crate::operators::shared_table::SharedTable;
-use crate::operators::shell::{Body, Output, untimed_of_two};
+use crate::operators::shell::{OperatorBody, RowOutput, untimed_of_two};
 use crate::operators::spec::{OperatorState, Spec};
 
 /// Extension trait: enriches keyed rows from a table.
@@ -144,10 +144,10 @@ where
         let name = spec.id().to_owned();
         let states = OperatorState::new(&self.state, spec)?;
         let mut look_ups = LookUps { table: states.map("table")?, value, pair, of: PhantomData };
-        let prepared = Prepared::<K>::new::<T, Arrival<D, U>>(&self.state, &states)?;
-        let apply = move |right: &Right<'_, T>,
-                          work: Work<'_, K, Arrival<D, U>>,
-                          output: &mut Output<'_, T, (R, T, i64)>| {
+        let prepared = PreparedIntake::<K>::new::<T, Arrival<D, U>>(&self.state, &states)?;
+        let apply = move |right: &EmitRight<'_, T>,
+                          work: IntakeWork<'_, K, Arrival<D, U>>,
+                          output: &mut RowOutput<'_, T, (R, T, i64)>| {
             look_ups.apply(right, work, output)
         };
         let (updates, rows) = ((updates, Arrival::Change), (self, Arrival::Row));
@@ -211,9 +211,9 @@ struct LookUps<K: Key, V: State, L: Layout<K, V>, P, W, R> {
 impl<K: Key, V: State, L: Layout<K, V>, P, W, R> LookUps<K, V, L, P, W, R> {
     fn apply<T, D, U>(
         &mut self,
-        right: &Right<'_, T>,
-        work: Work<'_, K, Arrival<D, U>>,
-        output: &mut Output<'_, T, (R, T, i64)>,
+        right: &EmitRight<'_, T>,
+        work: IntakeWork<'_, K, Arrival<D, U>>,
+        output: &mut RowOutput<'_, T, (R, T, i64)>,
     ) -> Result<()>
     where
         T: Timestamp,
@@ -222,7 +222,7 @@ impl<K: Key, V: State, L: Layout<K, V>, P, W, R> LookUps<K, V, L, P, W, R> {
         R: Clone + 'static,
     {
         let Self { table, value, pair, .. } = self;
-        let Work::Rows(rows) = work else { unreachable!("there are no timers") };
+        let IntakeWork::Rows(rows) = work else { unreachable!("there are no timers") };
         let mut session = output.session(right);
         while let Some((_, first)) = rows.first() {
             let is_row = first.is_row();
@@ -247,7 +247,7 @@ impl<K: Key, V: State, L: Layout<K, V>, P, W, R> LookUps<K, V, L, P, W, R> {
     }
 }
 
-impl<T, K, V, L, D, U, P, W, R> Body<T, K, Arrival<D, U>> for LookUps<K, V, L, P, W, R>
+impl<T, K, V, L, D, U, P, W, R> OperatorBody<T, K, Arrival<D, U>> for LookUps<K, V, L, P, W, R>
 where
     T: EventTime,
     K: Key,
@@ -261,9 +261,9 @@ where
 
     fn apply(
         &mut self,
-        right: &Right<'_, T>,
-        work: Work<'_, K, Arrival<D, U>>,
-        output: &mut Output<'_, T, Self::Row>,
+        right: &EmitRight<'_, T>,
+        work: IntakeWork<'_, K, Arrival<D, U>>,
+        output: &mut RowOutput<'_, T, Self::Row>,
     ) -> Result<()> {
         LookUps::apply(self, right, work, output)
     }

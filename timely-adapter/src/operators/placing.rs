@@ -13,10 +13,10 @@ use timely::dataflow::StreamVec;
 use timely::dataflow::operators::core::Concat;
 
 use crate::event_time::EventTime;
-use crate::intake::Prepared;
+use crate::intake::PreparedIntake;
 use crate::migration::{MoveGroup, moving};
 use crate::operators::key_by::Keyed;
-use crate::operators::shell::{Body, timed};
+use crate::operators::shell::{OperatorBody, timed};
 use crate::operators::spec::{OperatorState, Spec};
 
 /// Whether the key groups of an operator move: [`Fixed`] or [`Moved`].
@@ -44,7 +44,7 @@ pub trait Placing<'scope, T: EventTime>: Sized {
         K: Key,
         D: ExchangeData,
         F: Fn(&D) -> K + 'static,
-        B: Body<T, K, D>,
+        B: OperatorBody<T, K, D>,
         L: Clone;
 }
 
@@ -82,13 +82,13 @@ impl<'scope, T: EventTime> Placing<'scope, T> for Fixed {
         K: Key,
         D: ExchangeData,
         F: Fn(&D) -> K + 'static,
-        B: Body<T, K, D>,
+        B: OperatorBody<T, K, D>,
         L: Clone,
     {
         let name = spec.id().to_owned();
         let opener = OperatorState::new(&keyed.state, spec)?;
         let body = open(&opener)?;
-        let prepared = Prepared::<K>::new::<T, D>(&keyed.state, &opener)?;
+        let prepared = PreparedIntake::<K>::new::<T, D>(&keyed.state, &opener)?;
         Ok(timed(keyed, &name, prepared, body))
     }
 }
@@ -117,7 +117,7 @@ impl<'scope, T: EventTime> Placing<'scope, T> for Moved<'scope, T> {
         K: Key,
         D: ExchangeData,
         F: Fn(&D) -> K + 'static,
-        B: Body<T, K, D>,
+        B: OperatorBody<T, K, D>,
         L: Clone,
     {
         let name = spec.id().to_owned();
@@ -125,7 +125,7 @@ impl<'scope, T: EventTime> Placing<'scope, T> for Moved<'scope, T> {
         let mut body = open(&opener)?;
         // All are at one watermark, also before the first schedule.
         body.go_to_first()?;
-        let prepared = Prepared::<K>::new::<T, D>(&keyed.state, &opener)?;
+        let prepared = PreparedIntake::<K>::new::<T, D>(&keyed.state, &opener)?;
         let mover = opener.mover().expect("a moving operator has one").clone();
         moving((keyed, self.0), (&name, mover), prepared, body)
     }

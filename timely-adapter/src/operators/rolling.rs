@@ -5,9 +5,9 @@ use timely::ExchangeData;
 use timely::progress::Timestamp;
 
 use crate::Changes;
-use crate::intake::{Prepared, Right, Work};
+use crate::intake::{EmitRight, IntakeWork, PreparedIntake};
 use crate::operators::key_by::Keyed;
-use crate::operators::shell::{Output, untimed};
+use crate::operators::shell::{RowOutput, untimed};
 use crate::operators::spec::{OperatorState, Spec};
 
 /// Rows after which changes are passed on: so many changes stay in the cache until then.
@@ -61,12 +61,12 @@ where
         let name = spec.id().to_owned();
         let states = OperatorState::new(&self.state, spec)?;
         let mut groups = states.map::<K, A::Acc>("groups")?;
-        let prepared = Prepared::<K>::new::<T, D>(&self.state, &states)?;
+        let prepared = PreparedIntake::<K>::new::<T, D>(&self.state, &states)?;
         let mut changes = Vec::new();
-        let apply = move |right: &Right<'_, T>,
-                          work: Work<'_, K, D>,
-                          output: &mut Output<'_, T, _>| {
-            let Work::Rows(rows) = work else { unreachable!("there are no timers") };
+        let apply = move |right: &EmitRight<'_, T>,
+                          work: IntakeWork<'_, K, D>,
+                          output: &mut RowOutput<'_, T, _>| {
+            let IntakeWork::Rows(rows) = work else { unreachable!("there are no timers") };
             let (mut session, time) = (output.session(right), right.time());
             let (mut applied, mut done) = (0, Ok(()));
             for part in rows.chunks(PART) {

@@ -46,9 +46,9 @@ const NO_ROW: u32 = u32::MAX;
 /// })?;
 /// # Ok::<(), alluvium::Error>(())
 /// ```
-pub struct SharedTable<K, V>(Arc<Rows<K, V>>);
+pub struct SharedTable<K, V>(Arc<TableRows<K, V>>);
 
-struct Rows<K, V> {
+struct TableRows<K, V> {
     chunks: Vec<Vec<(K, V)>>,
     /// Row numbers by hash, a power of two of them.
     places: Box<[u32]>,
@@ -81,7 +81,7 @@ impl<K: Key, V> SharedTable<K, V> {
     }
 }
 
-impl<K, V> Rows<K, V> {
+impl<K, V> TableRows<K, V> {
     const PER_CHUNK: usize = {
         let row = size_of::<(K, V)>();
         if row == 0 || row > CHUNK_BYTES { 1 } else { CHUNK_BYTES / row }
@@ -130,7 +130,7 @@ impl<K, V> fmt::Debug for SharedTable<K, V> {
 pub struct TableLoader<K, V> {
     name: String,
     limit: u64,
-    rows: Rows<K, V>,
+    rows: TableRows<K, V>,
 }
 
 impl<K, V> fmt::Debug for TableLoader<K, V> {
@@ -146,13 +146,13 @@ impl<K, V> fmt::Debug for TableLoader<K, V> {
 
 impl<K: Key, V: State> TableLoader<K, V> {
     fn new(name: &str, limit: u64) -> Self {
-        let rows = Rows { chunks: Vec::new(), places: Box::default(), rows: 0, bytes: 0 };
+        let rows = TableRows { chunks: Vec::new(), places: Box::default(), rows: 0, bytes: 0 };
         Self { name: name.to_owned(), limit, rows }
     }
 
     /// Memory of a table of so many rows, without the heap that keys and values own.
     pub fn bytes_for(rows: usize) -> u64 {
-        let chunks = rows.div_ceil(Rows::<K, V>::PER_CHUNK);
+        let chunks = rows.div_ceil(TableRows::<K, V>::PER_CHUNK);
         let table = rounded(grown(chunks) * size_of::<Vec<(K, V)>>());
         // While the table of chunks grows, there are two.
         let old = rounded(grown(chunks) / 2 * size_of::<Vec<(K, V)>>());
@@ -170,7 +170,7 @@ impl<K: Key, V: State> TableLoader<K, V> {
         if self.rows.rows == NO_ROW as usize {
             return Err(self.refused(ErrorKind::Unsupported, "is too long"));
         }
-        if self.rows.rows % Rows::<K, V>::PER_CHUNK == 0 {
+        if self.rows.rows % TableRows::<K, V>::PER_CHUNK == 0 {
             self.add_chunk()?;
         }
         if let Some(chunk) = self.rows.chunks.last_mut() {
@@ -198,7 +198,7 @@ impl<K: Key, V: State> TableLoader<K, V> {
             self.rows.bytes -= table(old) as u64;
         }
         self.book(chunk_bytes::<K, V>())?;
-        self.rows.chunks.push(Vec::with_capacity(Rows::<K, V>::PER_CHUNK));
+        self.rows.chunks.push(Vec::with_capacity(TableRows::<K, V>::PER_CHUNK));
         Ok(())
     }
 
@@ -240,7 +240,7 @@ impl<K: Key, V: State> TableLoader<K, V> {
 
 /// Bytes of a chunk as the allocator rounds them.
 fn chunk_bytes<K, V>() -> usize {
-    rounded(Rows::<K, V>::PER_CHUNK * size_of::<(K, V)>())
+    rounded(TableRows::<K, V>::PER_CHUNK * size_of::<(K, V)>())
 }
 
 /// Room for this many chunks in the table of chunks: the powers of two, from 4 on.
@@ -294,21 +294,24 @@ impl fmt::Debug for Declared {
 }
 
 /// The tables of a process, loaded or not.
-pub(crate) struct Tables(BTreeMap<String, Table>);
+pub(crate) struct SharedTables(BTreeMap<String, DeclaredTable>);
 
-struct Table {
+struct DeclaredTable {
     declared: Declared,
     /// Why it could not be loaded, else; errors cannot be cloned.
     loaded: OnceLock<std::result::Result<Loaded, (ErrorKind, String)>>,
 }
 
-impl Tables {
+impl SharedTables {
     pub(crate) fn new(declared: &[Declared]) -> Result<Self> {
         let mut tables = BTreeMap::new();
         for declared in declared {
             match tables.entry(declared.name.clone()) {
                 Entry::Vacant(place) => {
-                    place.insert(Table { declared: declared.clone(), loaded: OnceLock::new() });
+                    place.insert(DeclaredTable {
+                        declared: declared.clone(),
+                        loaded: OnceLock::new(),
+                    });
                 }
                 Entry::Occupied(_) => {
                     let message = format!("two shared tables are named {:?}", declared.name);

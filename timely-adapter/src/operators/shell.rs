@@ -13,14 +13,14 @@ use timely::dataflow::operators::generic::operator::Operator;
 use timely::progress::Timestamp;
 
 use crate::event_time::{EventTime, watermark};
-use crate::intake::{Intake, Prepared, Right, Work};
+use crate::intake::{EmitRight, Intake, IntakeWork, PreparedIntake};
 use crate::operators::key_by::{Builder, Keyed, owner_pact};
 
 /// Where rows come out.
-pub(crate) type Output<'a, T, R> = OutputBuilderSession<'a, T, Builder<R>>;
+pub(crate) type RowOutput<'a, T, R> = OutputBuilderSession<'a, T, Builder<R>>;
 
 /// What an operator does that has a time.
-pub(crate) trait Body<T: EventTime, K: Key, D>: 'static {
+pub(crate) trait OperatorBody<T: EventTime, K: Key, D>: 'static {
     /// What comes out.
     type Row: 'static;
 
@@ -30,17 +30,17 @@ pub(crate) trait Body<T: EventTime, K: Key, D>: 'static {
     /// Applies rows, or timers that are due. Leaves in `work` what an error has left undone.
     fn apply(
         &mut self,
-        right: &Right<'_, T>,
-        work: Work<'_, K, D>,
-        output: &mut Output<'_, T, Self::Row>,
+        right: &EmitRight<'_, T>,
+        work: IntakeWork<'_, K, D>,
+        output: &mut RowOutput<'_, T, Self::Row>,
     ) -> Result<()>;
 
     /// Does what is due by now; says whether some of it is left for the next step.
     fn advance(
         &mut self,
-        _now: Now,
+        _now: StepBounds,
         _intake: &mut Intake<T, K, D>,
-        _output: &mut Output<'_, T, Self::Row>,
+        _output: &mut RowOutput<'_, T, Self::Row>,
     ) -> bool {
         false
     }
@@ -73,7 +73,7 @@ pub(crate) trait Body<T: EventTime, K: Key, D>: 'static {
 
 /// How far an operator may go in a step.
 #[derive(Clone, Copy)]
-pub(crate) struct Now {
+pub(crate) struct StepBounds {
     pub(crate) watermark: Time,
     /// The watermark, but not past what was not applied yet.
     pub(crate) limit: Time,
@@ -90,8 +90,13 @@ pub(crate) fn limit_of<T: EventTime, K: Key, D>(watermark: Time, intake: &Intake
 pub(crate) fn untimed<'scope, T, K, D, F, R>(
     keyed: Keyed<'scope, T, D, F>,
     name: &str,
-    prepared: Prepared<K>,
-    mut apply: impl FnMut(&Right<'_, T>, Work<'_, K, D>, &mut Output<'_, T, R>) -> Result<()> + 'static,
+    prepared: PreparedIntake<K>,
+    mut apply: impl FnMut(
+        &EmitRight<'_, T>,
+        IntakeWork<'_, K, D>,
+        &mut RowOutput<'_, T, R>,
+    ) -> Result<()>
+    + 'static,
 ) -> StreamVec<'scope, T, R>
 where
     T: Timestamp,
@@ -117,8 +122,13 @@ pub(crate) fn untimed_of_two<'scope, T, K, A, B, D, F, G, R>(
     (first, of_first): (Keyed<'scope, T, A, F>, impl Fn(A) -> D + 'static),
     (second, of_second): (Keyed<'scope, T, B, G>, impl Fn(B) -> D + 'static),
     name: &str,
-    prepared: Prepared<K>,
-    mut apply: impl FnMut(&Right<'_, T>, Work<'_, K, D>, &mut Output<'_, T, R>) -> Result<()> + 'static,
+    prepared: PreparedIntake<K>,
+    mut apply: impl FnMut(
+        &EmitRight<'_, T>,
+        IntakeWork<'_, K, D>,
+        &mut RowOutput<'_, T, R>,
+    ) -> Result<()>
+    + 'static,
 ) -> StreamVec<'scope, T, R>
 where
     T: Timestamp,
@@ -150,7 +160,7 @@ where
 pub(crate) fn timed<'scope, T, K, D, F, B>(
     keyed: Keyed<'scope, T, D, F>,
     name: &str,
-    prepared: Prepared<K>,
+    prepared: PreparedIntake<K>,
     mut body: B,
 ) -> StreamVec<'scope, T, B::Row>
 where
@@ -158,7 +168,7 @@ where
     K: Key,
     D: ExchangeData,
     F: Fn(&D) -> K + 'static,
-    B: Body<T, K, D>,
+    B: OperatorBody<T, K, D>,
 {
     let Keyed { stream, state, key } = keyed;
     let (pact, scope) = (owner_pact(&state, &key), stream.scope());
@@ -177,7 +187,7 @@ where
                 intake.take_in(input, keyed, |right, work| body.apply(right, work, output));
             }
             let limit = limit_of(watermark, &intake);
-            let now = Now { watermark, limit, has_ended: frontier.is_empty() };
+            let now = StepBounds { watermark, limit, has_ended: frontier.is_empty() };
             if body.advance(now, &mut intake, output) || owed.is_some() {
                 activator.activate();
             }
@@ -189,7 +199,7 @@ where
 /// may. Says whether there is more to do.
 pub(crate) fn advance_under<T: EventTime, K: Key, D>(
     held: &mut Option<Capability<T>>,
-    now: Now,
+    now: StepBounds,
     intake: &mut Intake<T, K, D>,
     go_on: impl FnOnce(&Capability<T>) -> Result<bool>,
 ) -> bool {

@@ -11,10 +11,10 @@ use timely::dataflow::operators::Capability;
 
 use crate::Changes;
 use crate::event_time::EventTime;
-use crate::intake::{Intake, Prepared, Right, Work};
+use crate::intake::{EmitRight, Intake, IntakeWork, PreparedIntake};
 use crate::job::worker::WorkerState;
 use crate::operators::key_by::Keyed;
-use crate::operators::shell::{Body, Now, Output, timed};
+use crate::operators::shell::{OperatorBody, RowOutput, StepBounds, timed};
 use crate::operators::spec::{OperatorState, Spec};
 
 /// Most timers that are handed over in one call; a batch whose state accesses overlap.
@@ -184,7 +184,7 @@ where
     }
 }
 
-type Begun<S, T, K, R, A, B> = (Closures<S, T, K, R, A, B>, Prepared<K>);
+type Begun<S, T, K, R, A, B> = (Closures<S, T, K, R, A, B>, PreparedIntake<K>);
 
 /// Opens the operator's state and timers, and books what is parked.
 pub(crate) fn begin<T: EventTime, K: Key + Ord, D, L: Clone, S, R, A, B>(
@@ -196,7 +196,7 @@ pub(crate) fn begin<T: EventTime, K: Key + Ord, D, L: Clone, S, R, A, B>(
 ) -> Result<Begun<S, T, K, R, A, B>> {
     let state = open(opener)?;
     let timers = opener.timers()?;
-    let prepared = Prepared::<K>::new::<T, D>(worker, opener)?;
+    let prepared = PreparedIntake::<K>::new::<T, D>(worker, opener)?;
     let body = Closures {
         state,
         timers,
@@ -240,7 +240,7 @@ pub(crate) struct Closures<S, T: EventTime, K: Key + Ord, R, A, B> {
     due: B,
 }
 
-impl<S, T, K, D, R, A, B> Body<T, K, D> for Closures<S, T, K, R, A, B>
+impl<S, T, K, D, R, A, B> OperatorBody<T, K, D> for Closures<S, T, K, R, A, B>
 where
     S: 'static,
     T: EventTime,
@@ -255,17 +255,17 @@ where
     /// Hands rows or timers to their closure and emits what comes of it.
     fn apply(
         &mut self,
-        right: &Right<'_, T>,
-        work: Work<'_, K, D>,
-        output: &mut Output<'_, T, Self::Row>,
+        right: &EmitRight<'_, T>,
+        work: IntakeWork<'_, K, D>,
+        output: &mut RowOutput<'_, T, Self::Row>,
     ) -> Result<()> {
         let waiting = right.least_waiting().map_or(Time::MAX, T::time).min(self.arriving);
-        let are_timers = matches!(work, Work::Timers(_));
+        let are_timers = matches!(work, IntakeWork::Timers(_));
         match (&self.keys, &work) {
-            (Some(keys), Work::Rows(rows)) => {
+            (Some(keys), IntakeWork::Rows(rows)) => {
                 keys.begin(rows.iter().map(|(key, _)| key.key_hash()))
             }
-            (Some(keys), Work::Timers(due)) => {
+            (Some(keys), IntakeWork::Timers(due)) => {
                 keys.begin(due.iter().map(|(_, key)| key.key_hash()))
             }
             (None, _) => {}
@@ -278,11 +278,11 @@ where
             changes: &mut self.changes,
         };
         let done = match work {
-            Work::Rows(rows) => {
+            IntakeWork::Rows(rows) => {
                 context.watermark = context.watermark.min(context.time.time());
                 (self.rows)(&mut self.state, rows, &mut context)
             }
-            Work::Timers(timers) => {
+            IntakeWork::Timers(timers) => {
                 // A timer sees that its time is over, though rows of other keys wait that are before it.
                 let last = timers.iter().map(|(at, _)| *at).max().unwrap_or(Time::MIN);
                 context.watermark = self.seen.min(waiting.max(last.plus(1)));
@@ -304,9 +304,9 @@ where
 
     fn advance(
         &mut self,
-        now: Now,
+        now: StepBounds,
         intake: &mut Intake<T, K, D>,
-        output: &mut Output<'_, T, Self::Row>,
+        output: &mut RowOutput<'_, T, Self::Row>,
     ) -> bool {
         self.seen = now.limit;
         self.fire(intake, output);
@@ -350,7 +350,7 @@ where
     R: Clone + 'static,
 {
     /// Ends a step, whose timers before the limit were to fire. Says whether some are left.
-    fn owe(&mut self, now: Now) -> bool {
+    fn owe(&mut self, now: StepBounds) -> bool {
         let is_cut = std::mem::take(&mut self.in_step) >= STEP_MAX;
         let is_left = is_cut && self.timers.next_time().is_some_and(|at| at < now.limit);
         self.owed = is_left.then_some(now.watermark);
@@ -371,7 +371,7 @@ where
     fn fire<D: 'static>(
         &mut self,
         intake: &mut Intake<T, K, D>,
-        output: &mut Output<'_, T, (R, T, i64)>,
+        output: &mut RowOutput<'_, T, (R, T, i64)>,
     ) where
         A: FnMut(&mut S, &mut Vec<(K, D)>, &mut Context<'_, T, K, R>) -> Result<()> + 'static,
         B: FnMut(&mut S, &mut Vec<(Time, K)>, &mut Context<'_, T, K, R>) -> Result<()> + 'static,
@@ -409,17 +409,17 @@ where
             self.in_step += fired.len();
             match outcome {
                 Ok(()) => {
-                    let apply = |right: &Right<'_, T>, work: Work<'_, K, D>| {
+                    let apply = |right: &EmitRight<'_, T>, work: IntakeWork<'_, K, D>| {
                         self.apply(right, work, output)
                     };
                     intake.fire(&capability, &mut fired, apply);
                 }
-                Err(error) => intake.stop(&Right::held(&capability), error),
+                Err(error) => intake.stop(&EmitRight::held(&capability), error),
             }
             for (at, key) in fired.drain(..) {
                 // Their memory was given back when they were taken out.
                 if let Err(error) = self.timers.set(key, at) {
-                    intake.stop(&Right::held(&capability), error);
+                    intake.stop(&EmitRight::held(&capability), error);
                 }
             }
             if self.held.as_ref().is_none_or(|held| held.time() > capability.time()) {
@@ -434,7 +434,7 @@ where
         for (at, key) in self.waiting.drain(..) {
             // Their memory was given back when they were taken out.
             if let Err(error) = self.timers.set(key, at) {
-                intake.stop(&Right::held(&first), error);
+                intake.stop(&EmitRight::held(&first), error);
             }
         }
         if self.held.as_ref().is_none_or(|held| held.time() > first.time()) {

@@ -22,10 +22,10 @@ use timely::dataflow::operators::vec::Map;
 
 use crate::Changes;
 use crate::event_time::EventTime;
-use crate::intake::{Intake, Right, Work};
+use crate::intake::{EmitRight, Intake, IntakeWork};
 use crate::operators::key_by::{KeyBy, Keyed};
 use crate::operators::placing::{Fixed, Placing};
-use crate::operators::shell::{Body, Now, Output, advance_under};
+use crate::operators::shell::{OperatorBody, RowOutput, StepBounds, advance_under};
 use crate::operators::spec::{OperatorState, Spec};
 use crate::operators::split::split;
 
@@ -308,7 +308,7 @@ where
     {
         let Windowed { keyed, placing, windows, at } = self;
         let firing =
-            move |states: &OperatorState<'_, L>| Ok(Firing::new(open(states)?, windows, at));
+            move |states: &OperatorState<'_, L>| Ok(WindowedState::new(open(states)?, windows, at));
         let told = placing.start(keyed, spec, firing)?;
         let (results, late) = split(told);
         Ok(Fired { results, late })
@@ -377,7 +377,7 @@ fires! { Holistic<P: Process<K, D>> in HolisticLayout<K, D>, gives Row where Sta
 type FiredRow<T, K, R, D> = std::result::Result<((K, Window, R), T, i64), Late<K, D>>;
 
 /// Windowed state, and what its rows wait for.
-struct Firing<T: EventTime, G, K, R, D> {
+struct WindowedState<T: EventTime, G, K, R, D> {
     /// Called once a batch and once a schedule.
     state: Box<dyn Fires<K, D, R>>,
     windows: Windows,
@@ -394,7 +394,7 @@ struct Firing<T: EventTime, G, K, R, D> {
     out: Vec<FiredRow<T, K, R, D>>,
 }
 
-impl<T, G, K, R, D> Body<T, K, D> for Firing<T, G, K, R, D>
+impl<T, G, K, R, D> OperatorBody<T, K, D> for WindowedState<T, G, K, R, D>
 where
     T: EventTime,
     K: Key,
@@ -408,11 +408,11 @@ where
 
     fn apply(
         &mut self,
-        right: &Right<'_, T>,
-        work: Work<'_, K, D>,
-        output: &mut Output<'_, T, Self::Row>,
+        right: &EmitRight<'_, T>,
+        work: IntakeWork<'_, K, D>,
+        output: &mut RowOutput<'_, T, Self::Row>,
     ) -> Result<()> {
-        let Work::Rows(rows) = work else { unreachable!("there are no timers") };
+        let IntakeWork::Rows(rows) = work else { unreachable!("there are no timers") };
         self.put_early_aside(right.time(), rows);
         let done = self.add(right.time(), rows);
         output.session(right).give_iterator(self.out.drain(..));
@@ -421,11 +421,11 @@ where
 
     fn advance(
         &mut self,
-        now: Now,
+        now: StepBounds,
         intake: &mut Intake<T, K, D>,
-        output: &mut Output<'_, T, Self::Row>,
+        output: &mut RowOutput<'_, T, Self::Row>,
     ) -> bool {
-        let now = Now { limit: now.limit.min(self.arriving), ..now };
+        let now = StepBounds { limit: now.limit.min(self.arriving), ..now };
         let mut held = self.held.take();
         let is_left = advance_under(&mut held, now, intake, |held| {
             let advanced = self.fire(now.limit, held);
@@ -462,7 +462,7 @@ where
     }
 }
 
-impl<T, G, K, R, D> Firing<T, G, K, R, D>
+impl<T, G, K, R, D> WindowedState<T, G, K, R, D>
 where
     T: EventTime,
     K: Key,

@@ -10,12 +10,12 @@ pub const BLOCK_BYTES: usize = 4096;
 
 #[derive(Clone, Copy)]
 #[repr(C, align(4096))]
-struct Block([u8; BLOCK_BYTES]);
+struct AlignedBlock([u8; BLOCK_BYTES]);
 
 /// Owned memory, aligned to [`BLOCK_BYTES`]. Its length is in whole blocks, up to its capacity.
 /// Zeroed once, when it is created.
 pub struct IoBuffer {
-    blocks: Box<[Block]>,
+    blocks: Box<[AlignedBlock]>,
     len: usize,
 }
 
@@ -27,7 +27,8 @@ impl IoBuffer {
 
     /// Creates a zeroed buffer of `bytes`, rounded up to whole blocks. Cost: one allocation.
     pub fn zeroed(bytes: usize) -> Self {
-        let blocks = vec![Block([0; BLOCK_BYTES]); bytes.div_ceil(BLOCK_BYTES)].into_boxed_slice();
+        let blocks =
+            vec![AlignedBlock([0; BLOCK_BYTES]); bytes.div_ceil(BLOCK_BYTES)].into_boxed_slice();
         Self { len: blocks.len() * BLOCK_BYTES, blocks }
     }
 

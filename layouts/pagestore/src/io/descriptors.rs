@@ -39,7 +39,8 @@ const GIVEN_UP: usize = 4;
 static LIMIT: AtomicUsize = AtomicUsize::new(0);
 
 /// The files that are open.
-static OPEN: Mutex<Clock> = Mutex::new(Clock { places: Vec::new(), free: Vec::new(), hand: 0 });
+static OPEN: Mutex<EvictionClock> =
+    Mutex::new(EvictionClock { places: Vec::new(), free: Vec::new(), hand: 0 });
 
 /// The files that all stores of the process have open at once, but for those that must stay open.
 pub(super) fn limit() -> usize {
@@ -61,12 +62,12 @@ pub(super) fn set_limit(most: usize) {
 /// A file of a directory, open or not.
 #[derive(Debug)]
 pub(crate) struct Descriptor {
-    names: Arc<Names>,
+    names: Arc<OpenNames>,
     id: FileId,
     /// How it is opened again.
     flags: OFlags,
     direct: bool,
-    now: Mutex<Now>,
+    now: Mutex<DescriptorState>,
     /// Whether it was used since the clock's hand passed it last.
     used: AtomicBool,
     /// Writes that were accepted and that ended, and how many of them a sync covers.
@@ -75,7 +76,7 @@ pub(crate) struct Descriptor {
 }
 
 #[derive(Debug)]
-struct Now {
+struct DescriptorState {
     /// Its name, which may have changed since it was opened.
     name: String,
     /// The open file, and its place in the ring of those that are open.
@@ -87,7 +88,7 @@ struct Now {
 impl Descriptor {
     /// A file that was just opened by this name.
     pub(super) fn new(
-        names: &Arc<Names>,
+        names: &Arc<OpenNames>,
         name: &str,
         (file, direct): (File, bool),
         flags: OFlags,
@@ -98,7 +99,7 @@ impl Descriptor {
             id,
             flags: flags.difference(OFlags::CREATE | OFlags::EXCL),
             direct,
-            now: Mutex::new(Now { name: name.into(), file: None, stays: false }),
+            now: Mutex::new(DescriptorState { name: name.into(), file: None, stays: false }),
             used: AtomicBool::new(true),
             written: AtomicU64::new(0),
             synced: AtomicU64::new(0),
@@ -109,7 +110,7 @@ impl Descriptor {
         Ok(descriptor)
     }
 
-    fn now(&self) -> MutexGuard<'_, Now> {
+    fn now(&self) -> MutexGuard<'_, DescriptorState> {
         self.now.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -124,7 +125,7 @@ impl Descriptor {
         self.open(&mut now)
     }
 
-    fn open(self: &Arc<Self>, now: &mut Now) -> std::io::Result<Arc<File>> {
+    fn open(self: &Arc<Self>, now: &mut DescriptorState) -> std::io::Result<Arc<File>> {
         if let Some((file, _)) = &now.file {
             return Ok(file.clone());
         }
@@ -193,13 +194,13 @@ impl Drop for Descriptor {
 
 /// The files of a directory that handles are held of, by their names.
 #[derive(Debug)]
-pub(super) struct Names {
+pub(super) struct OpenNames {
     directory: Arc<File>,
     counters: Arc<Counters>,
     files: Mutex<HashMap<String, Vec<Weak<Descriptor>>>>,
 }
 
-impl Names {
+impl OpenNames {
     pub(super) fn new(directory: Arc<File>, counters: Arc<Counters>) -> Arc<Self> {
         Arc::new(Self { directory, counters, files: Mutex::default() })
     }
@@ -253,13 +254,13 @@ impl Names {
 }
 
 /// Open files in a ring, of which the hand closes those that were not used since it passed them.
-struct Clock {
+struct EvictionClock {
     places: Vec<Option<Weak<Descriptor>>>,
     free: Vec<usize>,
     hand: usize,
 }
 
-fn clock() -> MutexGuard<'static, Clock> {
+fn clock() -> MutexGuard<'static, EvictionClock> {
     OPEN.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -297,7 +298,7 @@ fn close_step() -> bool {
     were_any
 }
 
-impl Clock {
+impl EvictionClock {
     fn open(&self) -> usize {
         self.places.len() - self.free.len()
     }

@@ -14,10 +14,10 @@ use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use super::descriptors::{Descriptor, Names, of_another_device, with_descriptors};
+use super::descriptors::{Descriptor, OpenNames, of_another_device, with_descriptors};
 use super::stats::Counters;
 use super::{FileHandle, OpenFile};
-use crate::process::Process;
+use crate::process::ProcessId;
 use crate::{Error, ErrorKind, Result};
 
 /// Name of the lock file; never listed.
@@ -54,7 +54,7 @@ pub(super) struct Directory {
     /// What it was opened by, for messages.
     path: PathBuf,
     handle: Arc<File>,
-    process: Process,
+    process: ProcessId,
     /// The lock file whose lock is held.
     held: Mutex<Option<FileId>>,
     /// Whether files are opened for direct I/O.
@@ -63,7 +63,7 @@ pub(super) struct Directory {
     read_only: bool,
     pub(super) counters: Arc<Counters>,
     /// Of files that handles are held of.
-    names: Arc<Names>,
+    names: Arc<OpenNames>,
 }
 
 impl Directory {
@@ -95,15 +95,15 @@ impl Directory {
     }
 
     fn of(path: &Path, handle: File, direct: Direct, read_only: bool) -> Self {
-        let (path, handle, process) = (path.to_owned(), Arc::new(handle), Process::this());
+        let (path, handle, process) = (path.to_owned(), Arc::new(handle), ProcessId::this());
         let (direct, held) = (Mutex::new(direct), Mutex::default());
         let counters = Arc::<Counters>::default();
-        let names = Names::new(handle.clone(), counters.clone());
+        let names = OpenNames::new(handle.clone(), counters.clone());
         Self { path, handle, process, held, direct, read_only, counters, names }
     }
 
     /// The process that opened it.
-    pub(super) fn process(&self) -> Process {
+    pub(super) fn process(&self) -> ProcessId {
         self.process
     }
 
@@ -249,7 +249,7 @@ impl Directory {
             Err(e) => return Err(failed(e)),
         };
         match flock(&file, FlockOperation::NonBlockingLockShared) {
-            Ok(()) => Ok(Box::new(Held { file, process: Process::this() })),
+            Ok(()) => Ok(Box::new(LockedFile { file, process: ProcessId::this() })),
             Err(Errno::WOULDBLOCK) => Err(held_by_another(&self.path, file)),
             Err(e) => Err(failed(e)),
         }
@@ -332,7 +332,7 @@ fn take_lock(directory: Arc<File>, path: &Path) -> Result<DirectoryLock> {
         }
         file.set_len(0).map_err(failed)?;
         file.write_all(format!("{}\n", std::process::id()).as_bytes()).map_err(failed)?;
-        let (path, held) = (path.to_owned(), Held { file, process: Process::this() });
+        let (path, held) = (path.to_owned(), LockedFile { file, process: ProcessId::this() });
         return Ok(DirectoryLock { directory, path, id, _held: held });
     }
     Err(gone.unwrap_or_else(|| failed(Errno::AGAIN.into())))
@@ -376,7 +376,7 @@ pub struct DirectoryLock {
     directory: Arc<File>,
     path: PathBuf,
     id: FileId,
-    _held: Held,
+    _held: LockedFile,
 }
 
 impl DirectoryLock {
@@ -392,12 +392,12 @@ impl DirectoryLock {
 
 /// A locked file.
 #[derive(Debug)]
-struct Held {
+struct LockedFile {
     file: File,
-    process: Process,
+    process: ProcessId,
 }
 
-impl Drop for Held {
+impl Drop for LockedFile {
     /// Closing is not enough: a child process that another thread is just starting has a copy of
     /// the descriptor until it runs its own program, and the copy would keep the lock. A forked
     /// child only closes its copy: the lock is its parent's.

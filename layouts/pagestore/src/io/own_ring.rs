@@ -22,11 +22,11 @@ const DEPTH: usize = 64;
 #[derive(Debug, Default)]
 pub(super) struct OwnRing {
     owner: OnceLock<ThreadId>,
-    ring: Mutex<Made>,
+    ring: Mutex<LazyRing>,
 }
 
 #[derive(Default)]
-enum Made {
+enum LazyRing {
     #[default]
     NotYet,
     Ring(Box<Ring>),
@@ -34,12 +34,12 @@ enum Made {
     Refused,
 }
 
-impl std::fmt::Debug for Made {
+impl std::fmt::Debug for LazyRing {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(match self {
-            Made::NotYet => "not made",
-            Made::Ring(_) => "made",
-            Made::Refused => "refused",
+            LazyRing::NotYet => "not made",
+            LazyRing::Ring(_) => "made",
+            LazyRing::Refused => "refused",
         })
     }
 }
@@ -53,11 +53,12 @@ impl OwnRing {
             return Some(accepted);
         }
         let mut made = self.ring.lock().unwrap_or_else(PoisonError::into_inner);
-        if matches!(*made, Made::NotYet) {
-            *made = Ring::own(DEPTH).map_or(Made::Refused, |ring| Made::Ring(Box::new(ring)));
+        if matches!(*made, LazyRing::NotYet) {
+            *made =
+                Ring::own(DEPTH).map_or(LazyRing::Refused, |ring| LazyRing::Ring(Box::new(ring)));
         }
         match &mut *made {
-            Made::Ring(ring) if ring.has_room() => {
+            LazyRing::Ring(ring) if ring.has_room() => {
                 ring.launch(Transfer::new(accepted));
                 None
             }
@@ -72,12 +73,12 @@ impl OwnRing {
             return false;
         }
         let mut made = self.ring.lock().unwrap_or_else(PoisonError::into_inner);
-        let Made::Ring(ring) = &mut *made else { return false };
+        let LazyRing::Ring(ring) = &mut *made else { return false };
         if ring.is_idle() {
             return false;
         }
         if ring.enter_within(most).is_err() {
-            *made = Made::Refused;
+            *made = LazyRing::Refused;
             return false;
         }
         let mut ended = Vec::new();

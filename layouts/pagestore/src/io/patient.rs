@@ -30,12 +30,12 @@ pub struct Patient {
     owner: ThreadId,
     /// Not only for reads.
     in_all: bool,
-    left: Mutex<Vec<Left>>,
+    left: Mutex<Vec<AbandonedRead>>,
 }
 
 /// A read that nobody waits for.
 #[derive(Debug)]
-struct Left {
+struct AbandonedRead {
     completions: Receiver<Completion>,
     bytes: u64,
 }
@@ -66,7 +66,7 @@ impl Patient {
     }
 
     /// What was left and has not ended.
-    fn still_left(&self) -> MutexGuard<'_, Vec<Left>> {
+    fn still_left(&self) -> MutexGuard<'_, Vec<AbandonedRead>> {
         let mut left = self.left.lock().unwrap_or_else(PoisonError::into_inner);
         if !left.is_empty() {
             self.device.drive();
@@ -119,7 +119,7 @@ impl Patient {
                 break;
             }
         }
-        self.still_left().push(Left { completions, bytes });
+        self.still_left().push(AbandonedRead { completions, bytes });
         let what = match operation {
             Operation::Read { .. } => "a read has not ended",
             Operation::Write { .. } => "a write has not ended",

@@ -24,7 +24,7 @@ pub const ASIDE: &str = "aside.new";
 #[derive(Debug)]
 pub struct SureNames {
     device: Arc<dyn Device>,
-    names: Mutex<Names>,
+    names: Mutex<UnsyncedNames>,
     /// Held to write while a sync begins or names are made again, to read while a name changes.
     changing: RwLock<()>,
     /// One sync at a time.
@@ -32,7 +32,7 @@ pub struct SureNames {
 }
 
 #[derive(Debug, Default)]
-struct Names {
+struct UnsyncedNames {
     /// Files created that no good sync covers yet, and how many syncs had begun before.
     created: BTreeMap<String, u64>,
     begun: u64,
@@ -53,7 +53,7 @@ impl SureNames {
         }
     }
 
-    fn names(&self) -> MutexGuard<'_, Names> {
+    fn names(&self) -> MutexGuard<'_, UnsyncedNames> {
         // A panic of the device leaves names that are there or not, like an error of it.
         self.names.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -70,7 +70,7 @@ impl SureNames {
     fn make_again(&self) -> Result<()> {
         let _nothing_changes = self.changing.write().unwrap_or_else(PoisonError::into_inner);
         self.come_back()?;
-        let doubtful = |names: &Names| {
+        let doubtful = |names: &UnsyncedNames| {
             let first = names.created.iter().find(|(_, begun)| **begun < names.failed);
             first.map(|(name, _)| name.clone())
         };

@@ -56,7 +56,7 @@ impl Default for UringOptions {
 pub struct Uring {
     directory: Directory,
     requests: Sender<Accepted>,
-    bell: Arc<Bell>,
+    bell: Arc<RingBell>,
     own: OwnRing,
     /// `None` only while dropping.
     thread: Option<JoinHandle<()>>,
@@ -66,13 +66,13 @@ pub struct Uring {
 
 /// What submitters and the ring's thread share.
 #[derive(Debug)]
-struct Bell {
+struct RingBell {
     event: Arc<OwnedFd>,
     asleep: AtomicBool,
     closing: AtomicBool,
 }
 
-impl Bell {
+impl RingBell {
     /// Wakes the ring's thread if it sleeps; called after sending. Cost: a fence, and for the
     /// first of several calls a write to the event.
     fn ring(&self) {
@@ -225,10 +225,10 @@ impl Drop for Uring {
 
 /// Starts the thread, which makes its ring itself, and waits for how that went.
 #[expect(clippy::type_complexity, reason = "the parts of a `Uring`, taken apart at once")]
-fn start(depth: usize) -> io::Result<(JoinHandle<()>, Arc<Bell>, Sender<Accepted>, bool)> {
+fn start(depth: usize) -> io::Result<(JoinHandle<()>, Arc<RingBell>, Sender<Accepted>, bool)> {
     let event = Arc::new(new_event()?);
     let (asleep, closing) = (AtomicBool::new(false), AtomicBool::new(false));
-    let bell = Arc::new(Bell { event, asleep, closing });
+    let bell = Arc::new(RingBell { event, asleep, closing });
     let (sender, requests) = crossbeam_channel::unbounded();
     let (report, made) = crossbeam_channel::bounded(1);
     let own_bell = Arc::clone(&bell);
@@ -254,7 +254,7 @@ fn start(depth: usize) -> io::Result<(JoinHandle<()>, Arc<Bell>, Sender<Accepted
 
 /// The life of the ring's thread. If the kernel refuses the ring, the thread ends; what it held
 /// and what comes later ends with errors.
-fn serve(mut ring: Ring, requests: &Receiver<Accepted>, bell: &Bell) {
+fn serve(mut ring: Ring, requests: &Receiver<Accepted>, bell: &RingBell) {
     let mut ended = Vec::new();
     loop {
         let closing = bell.closing.load(Ordering::SeqCst);

@@ -25,10 +25,10 @@ const BUFFERS: usize = 4;
 
 /// The verified footer of an image, or the records that replace it.
 #[derive(Clone, Copy, Debug)]
-pub struct Footer<'b>(Told<'b>);
+pub struct Footer<'b>(FooterForm<'b>);
 
 #[derive(Clone, Copy, Debug)]
-enum Told<'b> {
+enum FooterForm<'b> {
     Entries(&'b [u8]),
     /// Records without a footer, the first of which begins at an offset, and the bytes of each
     /// payload.
@@ -44,8 +44,8 @@ impl<'b> Footer<'b> {
         let told = image.told();
         let bytes = &bytes[..(told.end - told.start) as usize];
         match image.bare_len {
-            0 => Self(Told::Entries(bytes)),
-            len => Self(Told::Records(bytes, told.start, len)),
+            0 => Self(FooterForm::Entries(bytes)),
+            len => Self(FooterForm::Records(bytes, told.start, len)),
         }
     }
 
@@ -53,29 +53,29 @@ impl<'b> Footer<'b> {
     pub(super) fn verify(info: &SegmentInfo, image: &ImageInfo, bytes: &'b [u8]) -> Result<Self> {
         let footer = Self::of(image, bytes);
         match footer.0 {
-            Told::Entries(bytes) => {
+            FooterForm::Entries(bytes) => {
                 if checksum(info.id, image.footer_offset, bytes) != image.footer_crc {
                     let what = "an image's footer is damaged";
                     return Err(damaged(&info.file, image.footer_offset, what));
                 }
             }
-            Told::Records(bytes, ..) => check_headers(info, image, headers_digest(0, bytes))?,
-            Told::Listed(_) => {}
+            FooterForm::Records(bytes, ..) => check_headers(info, image, headers_digest(0, bytes))?,
+            FooterForm::Listed(_) => {}
         }
         Ok(footer)
     }
 
     /// What was read of an image, and verified.
     pub(super) fn listed(entries: &'b [FooterEntry]) -> Self {
-        Self(Told::Listed(entries))
+        Self(FooterForm::Listed(entries))
     }
 
     /// Returns the number of records.
     pub fn len(&self) -> usize {
         match self.0 {
-            Told::Entries(bytes) => bytes.len() / FOOTER_ENTRY_BYTES,
-            Told::Records(bytes, ..) => bytes.len() / BARE_RECORD_BYTES,
-            Told::Listed(entries) => entries.len(),
+            FooterForm::Entries(bytes) => bytes.len() / FOOTER_ENTRY_BYTES,
+            FooterForm::Records(bytes, ..) => bytes.len() / BARE_RECORD_BYTES,
+            FooterForm::Listed(entries) => entries.len(),
         }
     }
 
@@ -88,12 +88,14 @@ impl<'b> Footer<'b> {
     #[inline]
     pub(super) fn entry(&self, record: usize) -> FooterEntry {
         match self.0 {
-            Told::Entries(bytes) => FooterEntry::read_from(&bytes[record * FOOTER_ENTRY_BYTES..]),
-            Told::Records(bytes, first, len) => {
+            FooterForm::Entries(bytes) => {
+                FooterEntry::read_from(&bytes[record * FOOTER_ENTRY_BYTES..])
+            }
+            FooterForm::Records(bytes, first, len) => {
                 let at = record * BARE_RECORD_BYTES;
                 FooterEntry::of_header(&bytes[at..], first + at as u64, len)
             }
-            Told::Listed(entries) => entries[record],
+            FooterForm::Listed(entries) => entries[record],
         }
     }
 

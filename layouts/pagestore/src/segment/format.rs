@@ -146,7 +146,7 @@ pub struct RecordBytes<'a> {
 
 /// The result of [`verify_record`].
 #[derive(Debug)]
-pub enum Verified<'a> {
+pub enum VerifiedRecord<'a> {
     /// The record.
     Record(RecordBytes<'a>),
     /// The record is longer than the given bytes: this many are needed from its offset on.
@@ -159,23 +159,23 @@ pub fn verify_record<'a>(
     id: SegmentId,
     offset: u64,
     bytes: &'a [u8],
-) -> Result<Verified<'a>> {
+) -> Result<VerifiedRecord<'a>> {
     if bytes.len() < RECORD_HEADER_BYTES {
-        return Ok(Verified::Longer(RECORD_HEADER_BYTES));
+        return Ok(VerifiedRecord::Longer(RECORD_HEADER_BYTES));
     }
     let total = RECORD_HEADER_BYTES + u32_at(bytes, 4) as usize;
     if offset + total as u64 > SEGMENT_BYTES_MAX {
         return Err(damaged(file, offset, "a record's length runs past its segment"));
     }
     if bytes.len() < total {
-        return Ok(Verified::Longer(total));
+        return Ok(VerifiedRecord::Longer(total));
     }
     let (found, expected) = (u32_at(bytes, 0), checksum(id, offset, &bytes[4..total]));
     if found != expected {
         let what = format!("a record's checksum is {found:#x}, its bytes give {expected:#x}");
         return Err(damaged(file, offset, &what));
     }
-    Ok(Verified::Record(RecordBytes {
+    Ok(VerifiedRecord::Record(RecordBytes {
         hash: u64_at(bytes, 8),
         payload: &bytes[RECORD_HEADER_BYTES..total],
     }))
@@ -315,7 +315,7 @@ pub fn verify_header(file: &FileHandle, id: SegmentId, state: u64, bytes: &[u8])
 
 /// The end of a sealed segment: where its directory is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Tail {
+pub struct SegmentTail {
     /// First byte of the directory; a multiple of the block size.
     pub directory_offset: u64,
     /// Images in the segment.
@@ -327,7 +327,7 @@ pub struct Tail {
     pub digest: u32,
 }
 
-impl Tail {
+impl SegmentTail {
     /// The segment's last 64 bytes.
     pub fn to_bytes(self, id: SegmentId) -> [u8; TRAILER_BYTES] {
         let mut out = [0; TRAILER_BYTES];
@@ -347,8 +347,8 @@ impl Tail {
         id: SegmentId,
         file_bytes: u64,
         bytes: &[u8],
-    ) -> Result<Tail> {
-        let tail = Tail {
+    ) -> Result<SegmentTail> {
+        let tail = SegmentTail {
             directory_offset: u64_at(bytes, 8),
             records: u64_at(bytes, 16),
             images: u32_at(bytes, 24),

@@ -3,7 +3,8 @@
 use super::SegmentInfo;
 use super::footers::Footer;
 use super::format::{
-    FooterEntry, ImageInfo, RecordBytes, SegmentId, TRAILER_BYTES, Verified, damaged, verify_record,
+    FooterEntry, ImageInfo, RecordBytes, SegmentId, TRAILER_BYTES, VerifiedRecord, damaged,
+    verify_record,
 };
 use crate::Result;
 use crate::io::{FileHandle, IoBuffer};
@@ -88,7 +89,7 @@ impl Image {
             return Err(damaged(&self.file, entry.offset(), what));
         };
         match verify_record(&self.file, self.id, entry.offset(), bytes)? {
-            Verified::Record(record) if record.hash == entry.hash => Ok(record),
+            VerifiedRecord::Record(record) if record.hash == entry.hash => Ok(record),
             _ => Err(damaged(&self.file, entry.offset(), what)),
         }
     }

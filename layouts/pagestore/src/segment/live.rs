@@ -138,14 +138,14 @@ const LIST_HEAD_BYTES: usize = 12;
 const PACKED: u32 = 1 << 31;
 
 /// What a list says of its first segment, and what follows it.
-struct Listed<'a> {
+struct ListedSegment<'a> {
     segment: SegmentId,
     count: u32,
     grains: &'a [u8],
     rest: &'a [u8],
 }
 
-impl<'a> Listed<'a> {
+impl<'a> ListedSegment<'a> {
     /// `None` if there is no whole one.
     fn first_of(list: &'a [u8]) -> Option<Self> {
         let word = |bytes: &[u8]| u32::from_le_bytes(bytes.try_into().expect("four"));
@@ -196,7 +196,7 @@ impl Liveness {
         for blob in &part.deaths {
             let bytes = blobs.ok_or_else(lost)?.read(blob)?;
             let mut rest = &bytes[..];
-            while let Some(listed) = Listed::first_of(rest) {
+            while let Some(listed) = ListedSegment::first_of(rest) {
                 let id = listed.segment;
                 if named.contains(&id) && !listed.add_to(dead.entry(id).or_default()) {
                     break;

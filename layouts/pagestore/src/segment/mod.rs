@@ -18,13 +18,14 @@ mod writer;
 pub use footers::{Footer, FooterPass};
 pub use format::{
     FORMAT_VERSION, FooterEntry, GRAIN_BYTES, ImageInfo, RECORD_BYTES_MAX, RECORD_HEADER_BYTES,
-    RecordBytes, SEGMENT_BYTES_MAX, SegmentId, UNSPLIT_BYTES, Verified, damaged, verify_record,
+    RecordBytes, SEGMENT_BYTES_MAX, SegmentId, UNSPLIT_BYTES, VerifiedRecord, damaged,
+    verify_record,
 };
 pub use image::Image;
 pub use live::{Death, LiveSet, Liveness};
 pub use parts::{ImagePart, PartRange, RECORDS, RUNS, StateImage, TouchedKeys};
 pub use pass::{PassVisitor, PassedRecord, SegmentPass};
-pub use placing::{PlacedAt, Placing};
+pub use placing::{PlacedAt, RecordPlacing};
 pub use reader::{SegmentDirectory, SegmentReader};
 pub use runs::{RunId, RunInfo};
 pub use whole::WholeSegment;
@@ -37,7 +38,7 @@ use std::time::Duration;
 
 use crate::io::{BLOCK_BYTES, Device, FileHandle, IoBuffer, Operation, Patient, run_blocking};
 use crate::{ErrorKind, Helper, Result, Time};
-use format::{TRAILER_BYTES, Tail};
+use format::{SegmentTail, TRAILER_BYTES};
 use pins::Pins;
 use removals::Removals;
 
@@ -282,7 +283,7 @@ impl SegmentImage {
         let (buffer, done) = run_blocking(store.device(), file, operation, buffer);
         done?;
         let tail = &buffer.as_slice()[BLOCK_BYTES - TRAILER_BYTES..];
-        let tail = Tail::from_bytes(file, self.id, self.bytes, tail)?;
+        let tail = SegmentTail::from_bytes(file, self.id, self.bytes, tail)?;
         if (tail.records, tail.digest) != (self.records, digest) {
             let what = "the segment is another one than the checkpoint names";
             return Err(damaged(file, self.bytes - TRAILER_BYTES as u64, what));

@@ -23,7 +23,7 @@ pub const RUNS: &str = "runs";
 
 /// The image of one state: where a checkpoint's records of it are.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(from = "Written")]
+#[serde(from = "StoredParts")]
 pub struct StateImage {
     /// Number of keys.
     pub entries: u64,
@@ -104,7 +104,7 @@ pub enum PartRange {
 
 /// The form on storage. Builds up to format 4 wrote one part, without its layout.
 #[derive(Deserialize)]
-struct Written {
+struct StoredParts {
     entries: u64,
     #[serde(default)]
     parts: Vec<ImagePart>,
@@ -114,9 +114,9 @@ struct Written {
     deaths: Vec<BlobRef>,
 }
 
-impl From<Written> for StateImage {
-    fn from(written: Written) -> Self {
-        let Written { entries, mut parts, segments, deaths } = written;
+impl From<StoredParts> for StateImage {
+    fn from(written: StoredParts) -> Self {
+        let StoredParts { entries, mut parts, segments, deaths } = written;
         let (layout, range) = (String::new(), PartRange::All);
         let part = ImagePart { layout, range, ..ImagePart::new("", segments, deaths) };
         parts.extend(part.if_any());

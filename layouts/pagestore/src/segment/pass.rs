@@ -13,7 +13,7 @@ use std::ops::Range;
 use std::rc::Rc;
 
 use super::footers::Footer;
-use super::format::{FooterEntry, ImageInfo, Verified, damaged, verify_record};
+use super::format::{FooterEntry, ImageInfo, VerifiedRecord, damaged, verify_record};
 use super::reader::{SegmentDirectory, SegmentReader};
 use super::{SegmentInfo, SegmentStore};
 use crate::Result;
@@ -59,7 +59,7 @@ pub struct SegmentPass {
     buffer_bytes: usize,
     free: Vec<IoBuffer>,
     /// What is read, or comes next, in order.
-    ahead: VecDeque<Stretch>,
+    ahead: VecDeque<ImageStretch>,
     /// The segment whose images are planned.
     planned: Option<Planned>,
     /// The footer of an image that is read through the window.
@@ -75,7 +75,7 @@ struct Planned {
 }
 
 #[derive(Debug)]
-struct Stretch {
+struct ImageStretch {
     nth: usize,
     directory: Rc<SegmentDirectory>,
     images: Range<usize>,
@@ -85,10 +85,10 @@ struct Stretch {
 
 /// A record during a pass over its segment.
 #[derive(Debug)]
-pub struct PassedRecord<'p>(At<'p>);
+pub struct PassedRecord<'p>(ImageSource<'p>);
 
 #[derive(Debug)]
-enum At<'p> {
+enum ImageSource<'p> {
     Window(&'p mut SegmentReader, &'p SegmentInfo),
     /// The bytes that stand at an offset of the segment.
     Buffer(&'p SegmentInfo, &'p [u8], u64),
@@ -103,14 +103,14 @@ impl PassedRecord<'_> {
     #[inline]
     pub fn payload(&mut self, entry: &FooterEntry) -> Result<&[u8]> {
         let (info, bytes, start) = match &mut self.0 {
-            At::Window(reader, info) => return Ok(reader.record(info, entry)?.payload),
-            At::Buffer(info, bytes, start) => (*info, *bytes, *start),
+            ImageSource::Window(reader, info) => return Ok(reader.record(info, entry)?.payload),
+            ImageSource::Buffer(info, bytes, start) => (*info, *bytes, *start),
         };
         let (file, offset) = (&info.file, entry.offset());
         let here = usize::try_from(offset.wrapping_sub(start)).ok().and_then(|at| bytes.get(at..));
         let verified = verify_record(file, info.id, offset, here.unwrap_or_default())?;
         match verified {
-            Verified::Record(record) if record.hash == entry.hash => Ok(record.payload),
+            VerifiedRecord::Record(record) if record.hash == entry.hash => Ok(record.payload),
             _ => Err(damaged(file, offset, "a record is not the one its footer tells of")),
         }
     }
@@ -176,7 +176,7 @@ impl SegmentPass {
         next: &mut usize,
         open: &mut dyn FnMut(usize) -> Result<SegmentInfo>,
         visitor: &mut dyn PassVisitor,
-    ) -> Result<Option<Stretch>> {
+    ) -> Result<Option<ImageStretch>> {
         while self.planned.as_ref().is_none_or(|p| p.image == p.directory.images().len()) {
             if *next == count {
                 self.planned = None;
@@ -214,11 +214,11 @@ impl SegmentPass {
                 None
             }
         };
-        Ok(Some(Stretch { nth, directory, images: first..last, read }))
+        Ok(Some(ImageStretch { nth, directory, images: first..last, read }))
     }
 
-    fn show(&mut self, stretch: Stretch, visitor: &mut dyn PassVisitor) -> Result<()> {
-        let Stretch { directory, images, read, .. } = stretch;
+    fn show(&mut self, stretch: ImageStretch, visitor: &mut dyn PassVisitor) -> Result<()> {
+        let ImageStretch { directory, images, read, .. } = stretch;
         let images = &directory.images()[images];
         let Some(read) = read else {
             return images
@@ -243,7 +243,7 @@ impl SegmentPass {
     ) -> Result<()> {
         self.reader.footer(directory, image, &mut self.entries)?;
         for entry in &self.entries {
-            let record = At::Window(&mut self.reader, &directory.info);
+            let record = ImageSource::Window(&mut self.reader, &directory.info);
             visitor.record(entry, &mut PassedRecord(record))?;
         }
         Ok(())
@@ -297,7 +297,7 @@ fn show_image(
         if let Some(soon) = soon.next() {
             visitor.soon(&soon);
         }
-        visitor.record(&entry, &mut PassedRecord(At::Buffer(info, records, start)))?;
+        visitor.record(&entry, &mut PassedRecord(ImageSource::Buffer(info, records, start)))?;
     }
     Ok(())
 }

@@ -8,17 +8,17 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// How many checkpoints name each file.
 #[derive(Debug, Default)]
-pub(super) struct Pins(Mutex<Named>);
+pub(super) struct Pins(Mutex<PinnedNames>);
 
 #[derive(Debug, Default)]
-struct Named {
+struct PinnedNames {
     by: HashMap<String, u32>,
     /// Of no use but for the checkpoints that name them.
     doomed: HashSet<String>,
 }
 
 impl Pins {
-    fn named(&self) -> MutexGuard<'_, Named> {
+    fn named(&self) -> MutexGuard<'_, PinnedNames> {
         // Every change is whole: what panicked elsewhere left nothing half done here.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }

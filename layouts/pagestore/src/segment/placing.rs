@@ -80,7 +80,7 @@ pub struct PlacedAt {
 
 /// Computes the places of records.
 #[derive(Clone, Debug)]
-pub struct Placing {
+pub struct RecordPlacing {
     segment_bytes: u64,
     page_bytes: u64,
     page_records: u32,
@@ -93,7 +93,7 @@ pub struct Placing {
     lengths: Lengths,
 }
 
-impl Placing {
+impl RecordPlacing {
     /// Starts without records. A page ends with the record that brings it to `page_bytes` or
     /// `page_records`.
     pub fn new(segment_bytes: u64, page_bytes: u64, page_records: u32) -> Self {
@@ -172,7 +172,7 @@ mod tests {
             let store = SegmentStore::new(Arc::new(Simulated::new(seed, Faults::none())), 1);
             let segment_bytes = 200 << 10;
             let mut writer = SegmentWriter::new(store, 0, 16 << 10, segment_bytes);
-            let mut placing = Placing::new(segment_bytes, page_bytes, page_records);
+            let mut placing = RecordPlacing::new(segment_bytes, page_bytes, page_records);
             let mut ids = Vec::new();
             for nth in 0..3_000u64 {
                 let chance = hash_word(seed << 32 | nth);
@@ -217,7 +217,7 @@ mod tests {
         let store = SegmentStore::new(Arc::new(Simulated::new(9, Faults::none())), 1);
         let (segment_bytes, page_bytes) = (8 << 20, 1 << 20);
         let mut writer = SegmentWriter::new(store, 0, 64 << 10, segment_bytes);
-        let mut placing = Placing::new(segment_bytes, page_bytes, 512);
+        let mut placing = RecordPlacing::new(segment_bytes, page_bytes, 512);
         let (mut ids, longest) = (Vec::new(), RECORD_BYTES_MAX as usize);
         for bytes in [100, longest, longest, 7 << 20, longest - (8 << 20), 50, 20 << 20, longest] {
             if writer.page_records() > 0 && !writer.has_room(bytes) {

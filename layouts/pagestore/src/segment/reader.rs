@@ -6,8 +6,8 @@ use std::ops::Range;
 
 use super::footers::{Footer, check_headers, headers_digest};
 use super::format::{
-    BARE_RECORD_BYTES, FooterEntry, ImageInfo, RECORD_HEADER_BYTES, RecordBytes, TRAILER_BYTES,
-    Tail, Verified, damaged, verify_header, verify_record,
+    BARE_RECORD_BYTES, FooterEntry, ImageInfo, RECORD_HEADER_BYTES, RecordBytes, SegmentTail,
+    TRAILER_BYTES, VerifiedRecord, damaged, verify_header, verify_record,
 };
 use super::{LiveSet, SegmentId, SegmentInfo, SegmentStore};
 use crate::Result;
@@ -18,7 +18,7 @@ use crate::io::{BLOCK_BYTES, FileHandle, IoBuffer, Operation, run_blocking};
 pub struct SegmentReader {
     store: SegmentStore,
     state: u64,
-    window: Window,
+    window: ReadWindow,
     /// Whether it reads no more than it is asked for.
     is_narrow: bool,
 }
@@ -43,7 +43,7 @@ impl SegmentReader {
     /// footer larger than the window makes it grow.
     pub fn new(store: SegmentStore, state: u64, window_bytes: usize) -> Self {
         let window =
-            Window { of: None, buffer: IoBuffer::zeroed(window_bytes), offset: 0, filled: 0 };
+            ReadWindow { of: None, buffer: IoBuffer::zeroed(window_bytes), offset: 0, filled: 0 };
         Self { store, state, window, is_narrow: false }
     }
 
@@ -69,7 +69,7 @@ impl SegmentReader {
         }
         let tail_offset = info.bytes - TRAILER_BYTES as u64;
         let tail = self.bytes(info, tail_offset, TRAILER_BYTES)?;
-        let tail = Tail::from_bytes(file, id, info.bytes, tail)?;
+        let tail = SegmentTail::from_bytes(file, id, info.bytes, tail)?;
         let length = tail.images as usize * TRAILER_BYTES;
         let directory = self.bytes(info, tail.directory_offset, length)?;
         let images = directory
@@ -186,7 +186,7 @@ impl SegmentReader {
         let (file, id, offset) = (&info.file, info.id, entry.offset());
         let length = RECORD_HEADER_BYTES + entry.len as usize;
         match verify_record(file, id, offset, self.bytes(info, offset, length)?)? {
-            Verified::Record(record) if record.hash == entry.hash => Ok(record),
+            VerifiedRecord::Record(record) if record.hash == entry.hash => Ok(record),
             _ => Err(damaged(file, offset, "a record is not the one its footer tells of")),
         }
     }
@@ -227,14 +227,14 @@ impl SegmentReader {
 
 /// A part of one segment in memory.
 #[derive(Debug)]
-struct Window {
+struct ReadWindow {
     of: Option<SegmentId>,
     buffer: IoBuffer,
     offset: u64,
     filled: usize,
 }
 
-impl Window {
+impl ReadWindow {
     fn forget(&mut self) {
         self.of = None;
     }

@@ -10,8 +10,8 @@ use std::ops::Range;
 use super::SegmentInfo;
 use super::footers::Footer;
 use super::format::{
-    FooterEntry, ImageInfo, RECORD_HEADER_BYTES, RecordBytes, TRAILER_BYTES, Tail, Verified,
-    damaged, verify_header, verify_record,
+    FooterEntry, ImageInfo, RECORD_HEADER_BYTES, RecordBytes, SegmentTail, TRAILER_BYTES,
+    VerifiedRecord, damaged, verify_header, verify_record,
 };
 use crate::io::BLOCK_BYTES;
 use crate::{Error, Result};
@@ -82,7 +82,7 @@ impl<'a> WholeSegment<'a> {
         }
         let bytes = self.slice(offset, image.footer_offset - offset).ok_or_else(other)?;
         match verify_record(&self.info.file, self.info.id, offset, bytes)? {
-            Verified::Record(record)
+            VerifiedRecord::Record(record)
                 if record.hash == entry.hash && record.payload.len() == entry.len as usize =>
             {
                 Ok(record)
@@ -167,7 +167,7 @@ impl<'a> WholeSegment<'a> {
             self.tell(place, "the segment has no tail");
             return false;
         };
-        let tail = Tail::from_bytes(&self.info.file, self.info.id, self.info.bytes, tail);
+        let tail = SegmentTail::from_bytes(&self.info.file, self.info.id, self.info.bytes, tail);
         let tail = match tail {
             Ok(tail) => tail,
             Err(error) => {

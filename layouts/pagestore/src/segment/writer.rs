@@ -11,7 +11,8 @@ use rkyv::util::AlignedVec;
 use super::footers::headers_checksum;
 use super::format::{
     FOOTER_ENTRY_BYTES, FooterEntry, GRAIN_BYTES, ImageInfo, RECORD_BYTES_MAX, RECORD_HEADER_BYTES,
-    SEGMENT_BYTES_MAX, SegmentId, TRAILER_BYTES, Tail, checksum, record_header, segment_header,
+    SEGMENT_BYTES_MAX, SegmentId, SegmentTail, TRAILER_BYTES, checksum, record_header,
+    segment_header,
 };
 use super::placing::{Lengths, footer_and_end, has_room, is_full, record_offset};
 use super::{SegmentInfo, SegmentStore};
@@ -32,17 +33,17 @@ pub struct SegmentWriter {
     segment_bytes: u64,
     images_max: usize,
     chunk: IoBuffer,
-    other: Other,
+    other: OtherHalf,
     scratch: AlignedVec,
     open: Option<OpenSegment>,
     sealed: Vec<SegmentInfo>,
-    page: Page,
+    page: OpenImage,
     trials: Trials,
 }
 
 /// The other half of the chunk.
 #[derive(Debug)]
-enum Other {
+enum OtherHalf {
     /// There is one half.
     None,
     Free(IoBuffer),
@@ -66,7 +67,7 @@ struct OpenSegment {
 
 /// The image being written.
 #[derive(Debug, Default)]
-struct Page {
+struct OpenImage {
     /// Segment offset of the chunk's first byte.
     chunk_offset: u64,
     /// Bytes used in the chunk.
@@ -97,9 +98,9 @@ impl SegmentWriter {
     pub fn new(store: SegmentStore, state: u64, chunk_bytes: usize, segment_bytes: u64) -> Self {
         let (chunk, other) = if chunk_bytes >= HALVES_MIN_BYTES {
             let half = chunk_bytes / 2 / BLOCK_BYTES * BLOCK_BYTES;
-            (IoBuffer::zeroed(half), Other::Free(IoBuffer::zeroed(half)))
+            (IoBuffer::zeroed(half), OtherHalf::Free(IoBuffer::zeroed(half)))
         } else {
-            (IoBuffer::zeroed(chunk_bytes.max(2 * BLOCK_BYTES)), Other::None)
+            (IoBuffer::zeroed(chunk_bytes.max(2 * BLOCK_BYTES)), OtherHalf::None)
         };
         Self {
             store,
@@ -111,7 +112,7 @@ impl SegmentWriter {
             scratch: AlignedVec::new(),
             open: None,
             sealed: Vec::new(),
-            page: Page::default(),
+            page: OpenImage::default(),
             trials: Trials::default(),
         }
     }
@@ -159,9 +160,9 @@ impl SegmentWriter {
             self.open = Some(self.create()?);
         }
         let open = self.open.as_ref().expect("opened above");
-        let Page { footer, .. } = std::mem::take(&mut self.page);
+        let OpenImage { footer, .. } = std::mem::take(&mut self.page);
         let (chunk_offset, crc) = (open.written.end(), open.written.crc());
-        self.page = Page { chunk_offset, crc, footer, ..Page::default() };
+        self.page = OpenImage { chunk_offset, crc, footer, ..OpenImage::default() };
         self.page.footer.clear();
         self.chunk.set_len(self.chunk.capacity());
         Ok(open.id)
@@ -301,7 +302,7 @@ impl SegmentWriter {
         open.written.write_doubtful(self.store.device(), &mut self.chunk)?;
         let (id, start) = (open.id, open.written.end());
         let directory: Vec<u8> = open.images.iter().flat_map(|i| i.to_bytes(id)).collect();
-        let tail = Tail {
+        let tail = SegmentTail {
             directory_offset: start,
             images: open.images.len() as u32,
             records: open.records,
@@ -310,7 +311,7 @@ impl SegmentWriter {
         let end =
             (start + (directory.len() + TRAILER_BYTES) as u64).next_multiple_of(BLOCK_BYTES as u64);
         let crc = open.written.crc();
-        self.page = Page { chunk_offset: start, crc, ..Page::default() };
+        self.page = OpenImage { chunk_offset: start, crc, ..OpenImage::default() };
         self.chunk.set_len(self.chunk.capacity());
         self.put(&directory)?;
         self.pad_to(end - TRAILER_BYTES as u64)?;
@@ -415,13 +416,13 @@ impl SegmentWriter {
 
     /// Waits for the half of the chunk that is being written, if one is.
     fn settle(&mut self) -> Result<()> {
-        let Other::UnderWay(file, completions) = &self.other else { return Ok(()) };
+        let OtherHalf::UnderWay(file, completions) = &self.other else { return Ok(()) };
         let (mut half, done) = wait_for(self.store.device(), file, completions);
         if half.capacity() == 0 {
             half = IoBuffer::zeroed(self.chunk.capacity());
         }
         half.set_len(half.capacity());
-        self.other = Other::Free(half);
+        self.other = OtherHalf::Free(half);
         done
     }
 
@@ -436,12 +437,12 @@ impl SegmentWriter {
         let operation = Operation::Write { offset: self.page.chunk_offset };
         self.settle()?;
         let crc = crc32c::crc32c_append(self.page.crc, &self.chunk.as_slice()[..self.page.filled]);
-        match std::mem::replace(&mut self.other, Other::None) {
-            Other::Free(free) => {
+        match std::mem::replace(&mut self.other, OtherHalf::None) {
+            OtherHalf::Free(free) => {
                 let mut full = std::mem::replace(&mut self.chunk, free);
                 full.set_len(self.page.filled);
                 let completions = submit_one(self.store.device(), &file, operation, full);
-                self.other = Other::UnderWay(file, completions);
+                self.other = OtherHalf::UnderWay(file, completions);
             }
             _ => {
                 let (device, filled) = (self.store.device(), self.page.filled);

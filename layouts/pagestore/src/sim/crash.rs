@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use super::disk::{Bytes, Change, Content, Disk, SECTOR_BYTES, new_number, put};
+use super::disk::{Bytes, Content, Disk, DiskChange, SECTOR_BYTES, new_number, put};
 use super::faults::Dice;
 use super::lies::Lie;
 
@@ -47,7 +47,7 @@ pub(super) struct Surviving {
 
 impl Disk {
     /// The disk a crash leaves. `in_flight` are changes that had not ended, in order of submission.
-    pub(super) fn crash(&self, policy: CrashPolicy, in_flight: &[Change]) -> Self {
+    pub(super) fn crash(&self, policy: CrashPolicy, in_flight: &[DiskChange]) -> Self {
         Self::of(&self.surviving(policy, in_flight))
     }
 
@@ -57,7 +57,7 @@ impl Disk {
     pub(super) fn crash_lying(
         &self,
         policy: CrashPolicy,
-        in_flight: &[Change],
+        in_flight: &[DiskChange],
         lie: Lie,
         dice: &mut Dice,
     ) -> Option<Self> {
@@ -66,7 +66,7 @@ impl Disk {
     }
 
     /// What survives a crash, by name.
-    fn surviving(&self, policy: CrashPolicy, in_flight: &[Change]) -> Vec<Surviving> {
+    fn surviving(&self, policy: CrashPolicy, in_flight: &[DiskChange]) -> Vec<Surviving> {
         // While the machine lives, names are there also if a sync has given them up.
         let keeps_names = policy == CrashPolicy::Everything;
         let names = if keeps_names { &self.names } else { &self.durable_names };
@@ -75,7 +75,7 @@ impl Disk {
             if !keeps_names {
                 change.apply_to_names(&mut names);
             }
-            if let Change::Write { file, offset, bytes } = change {
+            if let DiskChange::Write { file, offset, bytes } = change {
                 writes.entry(file).or_default().push((offset, bytes));
             }
         }
@@ -89,7 +89,7 @@ impl Disk {
     }
 
     /// The changes that a crash does not take.
-    fn choose(&self, policy: CrashPolicy, in_flight: &[Change]) -> Vec<Change> {
+    fn choose(&self, policy: CrashPolicy, in_flight: &[DiskChange]) -> Vec<DiskChange> {
         let ended = || self.unsynced.iter().map(|d| &d.change);
         let all = || ended().chain(in_flight);
         match policy {
@@ -123,7 +123,7 @@ impl Disk {
     }
 }
 
-impl Change {
+impl DiskChange {
     /// The parts of a change that a crash leaves.
     fn tear(&self, dice: &mut Dice) -> Vec<Self> {
         let Self::Write { file, offset, bytes } = self else {

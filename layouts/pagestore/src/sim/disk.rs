@@ -18,7 +18,7 @@ pub(super) const SECTOR_BYTES: usize = 512;
 
 /// A change that a crash may lose.
 #[derive(Clone, Debug)]
-pub(super) enum Change {
+pub(super) enum DiskChange {
     /// Bytes written to a file.
     Write { file: u64, offset: u64, bytes: Bytes },
     /// `name` now means `file`; its former name, if any, nothing.
@@ -27,11 +27,11 @@ pub(super) enum Change {
     Unname { name: String },
 }
 
-/// A [`Change`] and its place in time.
+/// A [`DiskChange`] and its place in time.
 #[derive(Clone, Debug)]
-pub(super) struct Dated {
+pub(super) struct DatedChange {
     sequence: u64,
-    pub(super) change: Change,
+    pub(super) change: DiskChange,
 }
 
 /// Bytes that are shared until someone changes them.
@@ -64,7 +64,7 @@ pub(super) struct Disk {
     pub(super) names: BTreeMap<String, u64>,
     pub(super) durable_names: BTreeMap<String, u64>,
     /// Changes since the syncs that would cover them, oldest first.
-    pub(super) unsynced: Vec<Dated>,
+    pub(super) unsynced: Vec<DatedChange>,
     sequence: u64,
 }
 
@@ -77,14 +77,14 @@ impl Disk {
         }
         let file = new_number();
         self.files.insert(file, Content::default());
-        self.change_name(Change::Name { name: name.into(), file });
+        self.change_name(DiskChange::Name { name: name.into(), file });
         self.open(name)
     }
 
     /// What a crash within [`create`](Self::create) may leave.
-    pub(super) fn attempt_create(&self, name: &str) -> Option<Change> {
+    pub(super) fn attempt_create(&self, name: &str) -> Option<DiskChange> {
         let free = !self.names.contains_key(name);
-        free.then(|| Change::Name { name: name.into(), file: new_number() })
+        free.then(|| DiskChange::Name { name: name.into(), file: new_number() })
     }
 
     /// A handle of an existing file.
@@ -139,7 +139,7 @@ impl Disk {
     pub(super) fn write(&mut self, file: u64, offset: u64, bytes: &[u8]) -> Result<()> {
         let content = self.files.get_mut(&file).ok_or_else(of_another_device)?;
         put(Arc::make_mut(&mut content.live), offset, bytes);
-        self.note(Change::Write { file, offset, bytes: Arc::new(bytes.to_vec()) });
+        self.note(DiskChange::Write { file, offset, bytes: Arc::new(bytes.to_vec()) });
         Ok(())
     }
 
@@ -154,8 +154,8 @@ impl Disk {
 
     /// Makes the writes to `file` up to `until` durable.
     pub(super) fn sync(&mut self, file: u64, until: u64) {
-        for Dated { change, .. } in self.take_writes(file, until) {
-            if let (Change::Write { offset, bytes, .. }, Some(content)) =
+        for DatedChange { change, .. } in self.take_writes(file, until) {
+            if let (DiskChange::Write { offset, bytes, .. }, Some(content)) =
                 (change, self.files.get_mut(&file))
             {
                 put(Arc::make_mut(&mut content.durable), offset, &bytes);
@@ -171,9 +171,10 @@ impl Disk {
         drop(self.take_writes(file, until));
     }
 
-    fn take_writes(&mut self, file: u64, until: u64) -> Vec<Dated> {
-        let covered = |d: &mut Dated| {
-            d.sequence <= until && matches!(d.change, Change::Write { file: f, .. } if f == file)
+    fn take_writes(&mut self, file: u64, until: u64) -> Vec<DatedChange> {
+        let covered = |d: &mut DatedChange| {
+            d.sequence <= until
+                && matches!(d.change, DiskChange::Write { file: f, .. } if f == file)
         };
         self.unsynced.extract_if(.., covered).collect()
     }
@@ -181,20 +182,20 @@ impl Disk {
     /// Renames a file, replacing `target`.
     pub(super) fn rename(&mut self, source: &str, target: &str) -> Result<()> {
         let file = self.number_of(source, "rename")?;
-        self.change_name(Change::Name { name: target.into(), file });
+        self.change_name(DiskChange::Name { name: target.into(), file });
         Ok(())
     }
 
     /// Removes a name.
     pub(super) fn remove(&mut self, name: &str) -> Result<()> {
         self.number_of(name, "remove")?;
-        self.change_name(Change::Unname { name: name.into() });
+        self.change_name(DiskChange::Unname { name: name.into() });
         Ok(())
     }
 
     /// Makes all changes of names durable since the last sync of names.
     pub(super) fn sync_names(&mut self) {
-        for Dated { change, .. } in self.take_changes_of_names() {
+        for DatedChange { change, .. } in self.take_changes_of_names() {
             change.apply_to_names(&mut self.durable_names);
         }
         self.forget_unreachable();
@@ -207,26 +208,26 @@ impl Disk {
         self.forget_unreachable();
     }
 
-    fn take_changes_of_names(&mut self) -> Vec<Dated> {
-        let of_names = |d: &mut Dated| !matches!(d.change, Change::Write { .. });
+    fn take_changes_of_names(&mut self) -> Vec<DatedChange> {
+        let of_names = |d: &mut DatedChange| !matches!(d.change, DiskChange::Write { .. });
         self.unsynced.extract_if(.., of_names).collect()
     }
 
-    fn change_name(&mut self, change: Change) {
+    fn change_name(&mut self, change: DiskChange) {
         change.apply_to_names(&mut self.names);
         self.note(change);
         self.forget_unreachable();
     }
 
-    fn note(&mut self, change: Change) {
+    fn note(&mut self, change: DiskChange) {
         self.sequence += 1;
-        self.unsynced.push(Dated { sequence: self.sequence, change });
+        self.unsynced.push(DatedChange { sequence: self.sequence, change });
     }
 
     /// Frees files that no name, no crash and no handle can bring back.
     fn forget_unreachable(&mut self) {
-        let named_by_change = |d: &Dated| match d.change {
-            Change::Name { file, .. } => Some(file),
+        let named_by_change = |d: &DatedChange| match d.change {
+            DiskChange::Name { file, .. } => Some(file),
             _ => None,
         };
         let mut kept: Vec<u64> = self.unsynced.iter().filter_map(named_by_change).collect();
@@ -241,7 +242,7 @@ impl Disk {
         let files = &self.files;
         if files.len() < before {
             self.unsynced.retain(
-                |d| !matches!(d.change, Change::Write { file, .. } if !files.contains_key(&file)),
+                |d| !matches!(d.change, DiskChange::Write { file, .. } if !files.contains_key(&file)),
             );
         }
     }
@@ -259,7 +260,7 @@ impl Disk {
             *byte ^= mask;
         }
         for dated in &mut self.unsynced {
-            if let Change::Write { file: f, offset: from, bytes } = &mut dated.change
+            if let DiskChange::Write { file: f, offset: from, bytes } = &mut dated.change
                 && *f == file
                 && let Some(byte) =
                     offset.checked_sub(*from).and_then(|i| Arc::make_mut(bytes).get_mut(i as usize))
@@ -276,7 +277,7 @@ impl Disk {
         Arc::make_mut(&mut content.live).truncate(len as usize);
         Arc::make_mut(&mut content.durable).truncate(len as usize);
         for dated in &mut self.unsynced {
-            if let Change::Write { file: f, offset, bytes } = &mut dated.change
+            if let DiskChange::Write { file: f, offset, bytes } = &mut dated.change
                 && *f == file
             {
                 Arc::make_mut(bytes).truncate(len.saturating_sub(*offset) as usize);
@@ -289,7 +290,7 @@ impl Disk {
     pub(super) fn place(&mut self, name: &str, bytes: Bytes) {
         let file = new_number();
         self.files.insert(file, Content::settled(bytes));
-        let change = Change::Name { name: name.into(), file };
+        let change = DiskChange::Name { name: name.into(), file };
         change.apply_to_names(&mut self.names);
         change.apply_to_names(&mut self.durable_names);
         self.forget_unreachable();
@@ -304,7 +305,7 @@ impl Disk {
     }
 }
 
-impl Change {
+impl DiskChange {
     /// Applies a change of names; a file keeps one name.
     pub(super) fn apply_to_names(&self, names: &mut BTreeMap<String, u64>) {
         match self {

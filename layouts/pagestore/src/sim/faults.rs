@@ -37,14 +37,14 @@ pub enum Fault {
 
 /// The kinds of operation a script can aim at.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Aim {
+pub(super) enum FaultAim {
     Read,
     Write,
     Sync,
     Directory,
 }
 
-impl From<Operation> for Aim {
+impl From<Operation> for FaultAim {
     fn from(operation: Operation) -> Self {
         match operation {
             Operation::Read { .. } => Self::Read,
@@ -99,30 +99,30 @@ impl Faults {
     /// Rolls the dice for one request of `len` bytes on a file of `file_blocks` blocks.
     pub(super) fn roll(
         &self,
-        aim: Aim,
+        aim: FaultAim,
         len: usize,
         file_blocks: u64,
         dice: &mut Dice,
     ) -> Option<Fault> {
         match aim {
-            Aim::Read if dice.hits(self.read_errors) => Some(Fault::Error),
-            Aim::Read if dice.hits(self.flipped_reads) => {
+            FaultAim::Read if dice.hits(self.read_errors) => Some(Fault::Error),
+            FaultAim::Read if dice.hits(self.flipped_reads) => {
                 Some(Fault::FlippedBit { bit: dice.next() })
             }
-            Aim::Write if dice.hits(self.write_errors) => Some(Fault::Error),
-            Aim::Write if dice.hits(self.torn_writes) => {
+            FaultAim::Write if dice.hits(self.write_errors) => Some(Fault::Error),
+            FaultAim::Write if dice.hits(self.torn_writes) => {
                 Some(Fault::Torn { bytes: dice.below(len as u64) as usize })
             }
-            Aim::Write if dice.hits(self.lost_writes) => Some(Fault::Lost),
-            Aim::Write if dice.hits(self.misdirected_writes) => {
+            FaultAim::Write if dice.hits(self.lost_writes) => Some(Fault::Lost),
+            FaultAim::Write if dice.hits(self.misdirected_writes) => {
                 let block = dice.below(file_blocks + 1);
                 Some(Fault::Misdirected { offset: block * crate::io::BLOCK_BYTES as u64 })
             }
-            Aim::Write if dice.hits(self.flipped_bits) => {
+            FaultAim::Write if dice.hits(self.flipped_bits) => {
                 Some(Fault::FlippedBit { bit: dice.next() })
             }
-            Aim::Sync if dice.hits(self.sync_errors) => Some(Fault::Error),
-            Aim::Directory if dice.hits(self.directory_errors) => Some(Fault::Error),
+            FaultAim::Sync if dice.hits(self.sync_errors) => Some(Fault::Error),
+            FaultAim::Directory if dice.hits(self.directory_errors) => Some(Fault::Error),
             _ => None,
         }
     }

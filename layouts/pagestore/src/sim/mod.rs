@@ -23,8 +23,8 @@ mod world;
 use std::fmt;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
-use self::disk::{Change, Disk};
-use self::faults::Aim;
+use self::disk::{Disk, DiskChange};
+use self::faults::FaultAim;
 use self::world::{World, disk_full, finish, simulated_error};
 use crate::io::accepted::Accepted;
 use crate::io::directory::check_name;
@@ -71,23 +71,23 @@ impl Simulated {
 
     /// Gives the `n`-th write submitted from now on (1: the next) a fault.
     pub fn on_nth_write(&self, n: u64, fault: Fault) {
-        self.world().script(Aim::Write, n, fault);
+        self.world().script(FaultAim::Write, n, fault);
     }
 
     /// Gives the `n`-th read submitted from now on (1: the next) a fault.
     pub fn on_nth_read(&self, n: u64, fault: Fault) {
-        self.world().script(Aim::Read, n, fault);
+        self.world().script(FaultAim::Read, n, fault);
     }
 
     /// Gives the `n`-th sync submitted from now on (1: the next) a fault.
     pub fn on_nth_sync(&self, n: u64, fault: Fault) {
-        self.world().script(Aim::Sync, n, fault);
+        self.world().script(FaultAim::Sync, n, fault);
     }
 
     /// Gives the `n`-th create, open, rename, remove or directory sync from now on (1: the next) a
     /// fault.
     pub fn on_nth_directory_operation(&self, n: u64, fault: Fault) {
-        self.world().script(Aim::Directory, n, fault);
+        self.world().script(FaultAim::Directory, n, fault);
     }
 
     /// Removes the scripted faults that are still to come.
@@ -256,7 +256,7 @@ impl Simulated {
     /// else up.
     fn fault_of_call(&self) -> Option<Fault> {
         let mut world = self.world();
-        let fault = world.choose_fault(Aim::Directory, 0, 0);
+        let fault = world.choose_fault(FaultAim::Directory, 0, 0);
         if fault == Some(Fault::Stuck) {
             world.stuck_calls += 1;
             let stuck = self.released.wait_while(world, |world| world.stuck_calls > 0);
@@ -273,7 +273,7 @@ impl Simulated {
         words: Option<String>,
         is_sync: bool,
         change: impl FnOnce(&mut Disk, bool) -> Result<T>,
-        attempted: impl Fn(&Disk) -> Option<Change>,
+        attempted: impl Fn(&Disk) -> Option<DiskChange>,
     ) -> Result<T> {
         self.turn();
         self.counters.count_directory_operation();
@@ -369,7 +369,7 @@ impl Device for Simulated {
             |disk, _| disk.rename(source, target),
             |disk| {
                 let file = disk.number_of(source, "rename").ok()?;
-                Some(Change::Name { name: target.into(), file })
+                Some(DiskChange::Name { name: target.into(), file })
             },
         )
     }
@@ -382,7 +382,7 @@ impl Device for Simulated {
             |disk, _| disk.remove(name),
             |disk| {
                 disk.number_of(name, "remove").ok()?;
-                Some(Change::Unname { name: name.into() })
+                Some(DiskChange::Unname { name: name.into() })
             },
         )
     }

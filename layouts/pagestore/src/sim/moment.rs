@@ -5,7 +5,7 @@
 
 use super::Simulated;
 use super::crash::CrashPolicy;
-use super::disk::{Change, Disk};
+use super::disk::{Disk, DiskChange};
 use super::faults::{Dice, Faults};
 use super::lies::Lie;
 
@@ -16,7 +16,7 @@ pub(super) type Watcher = Box<dyn FnMut(&Moment<'_>) + Send>;
 pub struct Moment<'a> {
     pub(super) disk: &'a Disk,
     /// The step and what else had not ended: what may or may not have happened.
-    pub(super) in_flight: &'a [Change],
+    pub(super) in_flight: &'a [DiskChange],
     pub(super) step: u64,
     pub(super) words: &'a str,
     pub(super) seed: u64,

@@ -6,8 +6,8 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 
-use super::disk::{Change, Disk, SECTOR_BYTES};
-use super::faults::{Aim, Dice, Fault, Faults};
+use super::disk::{Disk, DiskChange, SECTOR_BYTES};
+use super::faults::{Dice, Fault, FaultAim, Faults};
 use super::moment::{Moment, Watcher};
 use crate::io::Operation;
 use crate::io::accepted::{Accepted, past_end};
@@ -20,10 +20,10 @@ pub(super) struct World {
     pub(super) dice: Dice,
     pub(super) faults: Faults,
     /// Faults by kind of operation and its number.
-    pub(super) scripts: BTreeMap<(Aim, u64), Fault>,
+    pub(super) scripts: BTreeMap<(FaultAim, u64), Fault>,
     /// Operations submitted so far, by kind.
-    submitted: BTreeMap<Aim, u64>,
-    pub(super) held: Vec<Held>,
+    submitted: BTreeMap<FaultAim, u64>,
+    pub(super) held: Vec<PendingRequest>,
     /// Calls on the directory that are stuck.
     pub(super) stuck_calls: usize,
     /// Submits and drives so far: the clock of the held.
@@ -32,7 +32,7 @@ pub(super) struct World {
     pub(super) steps_max: Option<u64>,
     pub(super) crashed: bool,
     /// What was in flight when the device crashed.
-    pub(super) in_flight_at_crash: Vec<Change>,
+    pub(super) in_flight_at_crash: Vec<DiskChange>,
     pub(super) capacity_bytes: Option<u64>,
     pub(super) locked: bool,
     /// Guards that keep the lock from being taken.
@@ -46,7 +46,7 @@ pub(super) struct World {
 }
 
 /// A request that has not ended.
-pub(super) struct Held {
+pub(super) struct PendingRequest {
     pub(super) accepted: Accepted,
     pub(super) fault: Option<Fault>,
     /// When it ends: tick, then chance. `None`: it is stuck.
@@ -56,7 +56,7 @@ pub(super) struct Held {
 }
 
 /// An end to be told once the world is unlocked.
-pub(super) type End = (Accepted, Result<()>);
+pub(super) type RequestEnd = (Accepted, Result<()>);
 
 impl World {
     /// Nothing has happened yet.
@@ -91,13 +91,18 @@ impl World {
         }
     }
 
-    pub(super) fn script(&mut self, aim: Aim, n: u64, fault: Fault) {
+    pub(super) fn script(&mut self, aim: FaultAim, n: u64, fault: Fault) {
         let before = self.submitted.get(&aim).copied().unwrap_or(0);
         self.scripts.insert((aim, before + n), fault);
     }
 
     /// What goes wrong with the next operation of this kind; scripts go before chance.
-    pub(super) fn choose_fault(&mut self, aim: Aim, len: usize, file_blocks: u64) -> Option<Fault> {
+    pub(super) fn choose_fault(
+        &mut self,
+        aim: FaultAim,
+        len: usize,
+        file_blocks: u64,
+    ) -> Option<Fault> {
         let number = self.submitted.entry(aim).or_insert(0);
         *number += 1;
         let scripted = self.scripts.remove(&(aim, *number));
@@ -105,7 +110,7 @@ impl World {
     }
 
     /// Holds a request, and ends those that are due.
-    pub(super) fn submit(&mut self, accepted: Accepted) -> Vec<End> {
+    pub(super) fn submit(&mut self, accepted: Accepted) -> Vec<RequestEnd> {
         if let Err(crash) = self.refuse_if_crashed() {
             return vec![(accepted, Err(crash))];
         }
@@ -120,12 +125,12 @@ impl World {
         let due = (self.tick + latency, if latency == 0 { 0 } else { self.dice.next() });
         let due = (fault != Some(Fault::Stuck)).then_some(due);
         let covers = self.disk.now();
-        self.held.push(Held { accepted, fault, due, covers });
+        self.held.push(PendingRequest { accepted, fault, due, covers });
         self.advance(false)
     }
 
     /// Ends what is due; if `at_least_one`, time goes on until something is.
-    pub(super) fn advance(&mut self, at_least_one: bool) -> Vec<End> {
+    pub(super) fn advance(&mut self, at_least_one: bool) -> Vec<RequestEnd> {
         let mut ends = Vec::new();
         if at_least_one && let Some((earliest, _)) = self.held.iter().filter_map(|h| h.due).min() {
             self.tick = self.tick.max(earliest);
@@ -140,13 +145,13 @@ impl World {
 
     /// Where the earliest request is that is due by now.
     fn next_due(&self) -> Option<usize> {
-        let due = |(at, held): (usize, &Held)| held.due.map(|due| (due, at));
+        let due = |(at, held): (usize, &PendingRequest)| held.due.map(|due| (due, at));
         let ((tick, _), at) = self.held.iter().enumerate().filter_map(due).min()?;
         (tick <= self.tick).then_some(at)
     }
 
     /// Lets one request take effect. If that is the step the device crashes at, all others end too.
-    fn end(&mut self, mut held: Held) -> Vec<End> {
+    fn end(&mut self, mut held: PendingRequest) -> Vec<RequestEnd> {
         let step = match held.is_step() {
             true => self.step(|| held.words(), &|_| held.change()),
             false => self.refuse_if_crashed(),
@@ -165,7 +170,7 @@ impl World {
         vec![(held.accepted, result)]
     }
 
-    fn read(&mut self, held: &mut Held, offset: u64) -> Result<()> {
+    fn read(&mut self, held: &mut PendingRequest, offset: u64) -> Result<()> {
         let (mut from, mut len) = (offset, held.accepted.buffer().len());
         match held.fault {
             Some(Fault::Error) => return Err(simulated_error("simulated read error")),
@@ -186,7 +191,7 @@ impl World {
         Ok(())
     }
 
-    fn write(&mut self, held: &Held, offset: u64) -> Result<()> {
+    fn write(&mut self, held: &PendingRequest, offset: u64) -> Result<()> {
         let file = held.accepted.file().0.number;
         let bytes = held.accepted.buffer().as_slice();
         self.check_space(file, offset + bytes.len() as u64)?;
@@ -219,7 +224,7 @@ impl World {
         }
     }
 
-    fn sync(&mut self, held: &Held) -> Result<()> {
+    fn sync(&mut self, held: &PendingRequest) -> Result<()> {
         let file = held.accepted.file().0.number;
         self.disk.live(file)?;
         match held.fault {
@@ -253,7 +258,7 @@ impl World {
     pub(super) fn step(
         &mut self,
         words: impl FnOnce() -> String,
-        attempted: &dyn Fn(&Disk) -> Option<Change>,
+        attempted: &dyn Fn(&Disk) -> Option<DiskChange>,
     ) -> Result<()> {
         self.refuse_if_crashed()?;
         if self.steps_max.is_some_and(|most| self.steps >= most) {
@@ -266,7 +271,8 @@ impl World {
         let words = words();
         if let Some(watcher) = &mut self.watcher {
             let held = self.held.iter().filter_map(|held| held.change());
-            let in_flight: Vec<Change> = attempted(&self.disk).into_iter().chain(held).collect();
+            let in_flight: Vec<DiskChange> =
+                attempted(&self.disk).into_iter().chain(held).collect();
             let (disk, step, seed) = (&self.disk, self.steps - 1, self.dice.clone().next());
             watcher(&Moment { disk, in_flight: &in_flight, step, words: &words, seed });
         }
@@ -281,7 +287,7 @@ impl World {
     }
 
     /// Stops the device: all that is held fails, and may or may not have happened.
-    pub(super) fn crash_now(&mut self, attempted: Option<Change>) -> Vec<End> {
+    pub(super) fn crash_now(&mut self, attempted: Option<DiskChange>) -> Vec<RequestEnd> {
         if !self.crashed {
             self.crashed = true;
             let held = self.held.iter().filter_map(|held| held.change());
@@ -291,16 +297,16 @@ impl World {
     }
 }
 
-impl Held {
+impl PendingRequest {
     fn is_step(&self) -> bool {
         !matches!(self.accepted.operation(), Operation::Read { .. })
     }
 
     /// What the request would change.
-    pub(super) fn change(&self) -> Option<Change> {
+    pub(super) fn change(&self) -> Option<DiskChange> {
         let Operation::Write { offset } = self.accepted.operation() else { return None };
         let bytes = Arc::new(self.accepted.buffer().as_slice().to_vec());
-        Some(Change::Write { file: self.accepted.file().0.number, offset, bytes })
+        Some(DiskChange::Write { file: self.accepted.file().0.number, offset, bytes })
     }
 
     fn words(&self) -> String {
@@ -314,7 +320,7 @@ impl Held {
 }
 
 /// Tells the callers; not while the world is locked, since a channel may be full.
-pub(super) fn finish(ends: Vec<End>) {
+pub(super) fn finish(ends: Vec<RequestEnd>) {
     for (accepted, result) in ends {
         accepted.finish(result);
     }

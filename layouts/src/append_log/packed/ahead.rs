@@ -9,7 +9,7 @@ use std::rc::Rc;
 
 use alluvium_pagestore::{Account, Time};
 
-use super::loading::{Known, Records};
+use super::loading::{KnownSlice, SliceRecords};
 use super::{PackedSlice, SliceDirectory};
 use crate::support::booked::Booked;
 
@@ -21,13 +21,13 @@ const SLICES_MAX: usize = 64;
 
 /// Slices that were read ahead.
 #[derive(Debug, Default)]
-pub(super) struct Ahead {
-    slices: BTreeMap<Time, (PackedSlice, Records, Booked)>,
+pub(super) struct SlicesAhead {
+    slices: BTreeMap<Time, (PackedSlice, SliceRecords, Booked)>,
     /// The last slice that was loaded.
     last: Option<Time>,
 }
 
-impl Ahead {
+impl SlicesAhead {
     /// Forgets what was read ahead.
     pub fn give_up(&mut self) {
         self.slices.clear();
@@ -39,7 +39,7 @@ impl Ahead {
     }
 
     /// Takes out what was read of a slice, if that is what is known of it, and what is booked for that.
-    pub fn take(&mut self, (time, slice): Known) -> Option<(Records, Booked)> {
+    pub fn take(&mut self, (time, slice): KnownSlice) -> Option<(SliceRecords, Booked)> {
         let (known, records, booked) = self.slices.remove(&time)?;
         (known == slice).then_some((records, booked))
     }
@@ -53,10 +53,10 @@ impl Ahead {
     /// after those that were loaded last.
     pub fn followers(
         &mut self,
-        loaded: &[Known],
+        loaded: &[KnownSlice],
         directory: &SliceDirectory,
         account: &Account,
-    ) -> Vec<Known> {
+    ) -> Vec<KnownSlice> {
         let (first, last) = (loaded[0].0, loaded[loaded.len() - 1].0);
         let before = self.last.replace(last).and_then(|last| last.0.checked_add(1));
         let follows = before.is_some_and(|after| directory.next(Time(after)) == Some(first));
@@ -72,7 +72,7 @@ impl Ahead {
     }
 
     /// Keeps what was read of a slice. Its memory is free.
-    pub fn put(&mut self, (time, slice): Known, records: Records, account: &Rc<Account>) {
+    pub fn put(&mut self, (time, slice): KnownSlice, records: SliceRecords, account: &Rc<Account>) {
         let booked = Booked::buffers(account.clone(), records.bytes);
         self.slices.insert(time, (slice, records, booked));
     }

@@ -3,8 +3,8 @@
 
 use alluvium_pagestore::Account;
 
-use super::{BUCKETS_SHARE, Packed, is_plain};
-use crate::append_log::bucket::{BUCKET_BYTES, Bucket};
+use super::{BUCKETS_SHARE, PackedState, is_plain};
+use crate::append_log::bucket::{AppendBucket, BUCKET_BYTES};
 use crate::append_log::core::ListsCore;
 use crate::append_log::run::RUN_BYTES;
 
@@ -129,7 +129,7 @@ impl ListsCore {
 
 /// Whether a bucket that has runs of its own would be small without them. In memory its lists take about twice as much as on
 /// storage, and its elements at least what they are. Cost: O(runs), and as many blocks as a small bucket may have.
-fn is_small_with_runs(bucket: &Bucket, (small_bytes, element): (u64, u64)) -> bool {
+fn is_small_with_runs(bucket: &AppendBucket, (small_bytes, element): (u64, u64)) -> bool {
     let stored = bucket.runs.iter().filter_map(|run| run.stored.as_ref());
     let mut blocks =
         stored.flat_map(|stored| &stored.blocks).map(|block| u64::from(block.record.len));
@@ -154,7 +154,7 @@ impl ListsCore {
     }
 }
 
-impl Packed {
+impl PackedState {
     /// Up to how many bytes in memory a bucket is packed where there are many.
     pub(in crate::append_log) fn packable_bytes_of_many(&self) -> u64 {
         self.small_bytes.max(self.account.limit() / LARGE_SHARE)

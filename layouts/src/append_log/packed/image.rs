@@ -5,7 +5,9 @@ use alluvium_pagestore::{
     Error, ErrorKind, ImagePart, KIB, RUNS, Result, RunId, RunInfo, SegmentStore, StateImage, Time,
 };
 
-use super::{ORDER_BYTES, Packed, PackedSlice, SliceDirectory, number_in, time_of, whole_bytes};
+use super::{
+    ORDER_BYTES, PackedSlice, PackedState, SliceDirectory, number_in, time_of, whole_bytes,
+};
 use crate::append_log::LAYOUT;
 use crate::append_log::checkpoint::{RunKey, RunValue};
 use crate::append_log::core::ListsCore;
@@ -30,7 +32,7 @@ impl PackedAtBarrier {
     /// A level that has something of the checkpoint was written after the barrier.
     pub(super) fn add_level(
         &mut self,
-        packed: &mut Packed,
+        packed: &mut PackedState,
         level: Vec<RunInfo>,
         unsynced: Vec<UnsyncedRun>,
     ) {
@@ -133,7 +135,7 @@ fn names_of(levels: &[Vec<RunInfo>]) -> Vec<String> {
     levels.iter().flatten().map(|run| run.id.file_name()).collect()
 }
 
-impl Packed {
+impl PackedState {
     /// What a checkpoint has of it. Its files stay from now on.
     pub fn at_barrier(&mut self) -> PackedAtBarrier {
         let levels = self.levels.infos();

@@ -11,10 +11,12 @@ use alluvium_pagestore::{Result, Time};
 
 use super::packing::{PackOrder, PackedRuns};
 use super::slices::PackedSlice;
-use super::{Coming, GOING_BYTES, Going, PACKED, PACKED_RUNS_MAX, PackedRoom, REST, is_plain};
-use crate::append_log::bucket::{BUCKET_BYTES, Bucket};
+use super::{
+    GOING_BYTES, LoadingMemory, PACKED, PACKED_RUNS_MAX, PackedRoom, PackingBatch, REST, is_plain,
+};
+use crate::append_log::bucket::{AppendBucket, BUCKET_BYTES};
 use crate::append_log::core::ListsCore;
-use crate::append_log::frozen::Frozen;
+use crate::append_log::frozen::FrozenBucket;
 use crate::append_log::jobs::RunName;
 use crate::append_log::run::RUN_BYTES;
 use crate::support::booked::Booked;
@@ -29,8 +31,8 @@ impl ListsCore {
     /// Of frozen lists those that are to be packed, in the order of their slices, and the others. Takes the memory for it.
     pub(in crate::append_log) fn split_packable(
         &mut self,
-        batch: Vec<Arc<Frozen>>,
-    ) -> (Vec<Arc<Frozen>>, Vec<Arc<Frozen>>) {
+        batch: Vec<Arc<FrozenBucket>>,
+    ) -> (Vec<Arc<FrozenBucket>>, Vec<Arc<FrozenBucket>>) {
         let Some(packed) = self.packed.as_mut() else { return (Vec::new(), batch) };
         if packed.rest > 0 && !packed.levels.is_behind() {
             packed.rest -= 1;
@@ -43,7 +45,7 @@ impl ListsCore {
         batch.sort_by_key(|frozen| (frozen.bucket, frozen.number));
         let packed = self.packed.as_ref().expect("looked at above");
         let (imported, mut room) = (self.imported(), PackedRoom::of(packed));
-        let mut taken = Coming::default();
+        let mut taken = LoadingMemory::default();
         let (small, mut others): (Vec<_>, Vec<_>) = batch.into_iter().partition(|frozen| {
             let (time, loaded) = (frozen.bucket, packed.loaded_most(frozen.booked.total()));
             let together = self.together_with(time);
@@ -70,16 +72,16 @@ impl ListsCore {
             return (Vec::new(), others);
         }
         let memory = Booked::buffers(packed.account.clone(), small.len() as u64 * GOING_BYTES);
-        packed.going.push_back(Going { coming: taken, _memory: memory });
+        packed.going.push_back(PackingBatch { coming: taken, _memory: memory });
         (small, others)
     }
 
     /// Leaves small buckets to be packed when some levels are merged. Returns the others.
     fn leave_small(
         &mut self,
-        small: Vec<Arc<Frozen>>,
-        mut others: Vec<Arc<Frozen>>,
-    ) -> Vec<Arc<Frozen>> {
+        small: Vec<Arc<FrozenBucket>>,
+        mut others: Vec<Arc<FrozenBucket>>,
+    ) -> Vec<Arc<FrozenBucket>> {
         let most = self.packed.as_ref().map_or(0, |packed| packed.small_bytes);
         for frozen in small {
             if frozen.booked.total() > most {
@@ -171,7 +173,10 @@ impl ListsCore {
 
     /// What a bucket takes beside its elements, which is free once it is packed, and what it takes once it is loaded. None,
     /// if not all of it is small, or something is noted of it.
-    pub(in crate::append_log) fn freed_by_packing(&self, bucket: &Bucket) -> Option<(u64, u64)> {
+    pub(in crate::append_log) fn freed_by_packing(
+        &self,
+        bucket: &AppendBucket,
+    ) -> Option<(u64, u64)> {
         let packed = self.packed.as_ref().filter(|packed| packed.rest == 0 && is_plain(bucket))?;
         let (index, bytes) = match &bucket.runs[..] {
             [] => (0, 0),
@@ -226,7 +231,7 @@ impl ListsCore {
         Time(time.0.saturating_sub(span))..=Time(time.0.saturating_add(span))
     }
 
-    fn is_packable(&self, frozen: &Frozen, imported: &BTreeSet<Time>) -> bool {
+    fn is_packable(&self, frozen: &FrozenBucket, imported: &BTreeSet<Time>) -> bool {
         let (Some(packed), time) = (&self.packed, frozen.bucket) else { return false };
         let Some(bucket) = self.buckets.get(&time) else { return false };
         let own = bucket.runs.iter().find(|run| run.number != PACKED);
@@ -238,7 +243,7 @@ impl ListsCore {
     }
 
     /// Has small buckets packed.
-    pub(in crate::append_log) fn pack(&mut self, batch: Vec<Arc<Frozen>>) {
+    pub(in crate::append_log) fn pack(&mut self, batch: Vec<Arc<FrozenBucket>>) {
         let packed = self.packed.as_ref().expect("what is packable was looked at");
         let order = PackOrder {
             list_type: self.list_type,
@@ -299,9 +304,9 @@ impl ListsCore {
         let packed = self.packed.as_mut().expect("who packs has it");
         let PackedRuns { sealed, unsynced, slices } = level;
         let is_named = self
-            .capture
+            .checkpoint
             .as_ref()
-            .is_some_and(|capture| slices.iter().any(|(name, _)| capture.waits_for(name)));
+            .is_some_and(|checkpoint| slices.iter().any(|(name, _)| checkpoint.waits_for(name)));
         if !sealed.is_empty()
             && let Err(error) = packed.levels.add_unsynced(&sealed, &unsynced)
         {
@@ -311,7 +316,8 @@ impl ListsCore {
         packed.has_chunks_of(&sealed);
         self.stats.flushed_bytes += sealed.iter().map(|run| run.bytes).sum::<u64>();
         self.stats.pages_flushed += slices.len() as u64;
-        if is_named && let Some(at_barrier) = self.capture.as_mut().and_then(|c| c.packed.as_mut())
+        if is_named
+            && let Some(at_barrier) = self.checkpoint.as_mut().and_then(|c| c.packed.as_mut())
         {
             at_barrier.add_level(packed, sealed, unsynced);
         }

@@ -13,7 +13,7 @@ use alluvium_pagestore::{Error, ErrorKind, FooterEntry, MemoryKind, Result, Time
 use super::packing::loaded_bytes;
 use super::{LOADED_BYTES, PACKED, PackedSlice, hash_of, is_loaded, number_in, place_in, time_of};
 use crate::append_log::core::ListsCore;
-use crate::append_log::run::{BlockAt, Cached, RUN_BYTES, Run, StoredRun};
+use crate::append_log::run::{BlockAt, CachedBlocks, ListRun, RUN_BYTES, StoredRun};
 use crate::contract::lists::span;
 use crate::runs::{scan, scan_bytes};
 use crate::support::booked::Booked;
@@ -26,11 +26,11 @@ const STEP_BYTES_MAX: u64 = 512 << 10;
 const STEP_SLICES: usize = 256;
 
 /// A packed slice, and what is known of it.
-pub(super) type Known = (Time, PackedSlice);
+pub(super) type KnownSlice = (Time, PackedSlice);
 
 /// The records of a slice, in the order of places and ranks.
 #[derive(Debug, Default)]
-pub(super) struct Records {
+pub(super) struct SliceRecords {
     pub blocks: Vec<BlockAt>,
     pub payloads: Vec<AlignedVec>,
     pub bytes: u64,
@@ -57,14 +57,14 @@ struct LoadingFold {
 
 /// Folds that have slices to load, now or once they begin anew.
 #[derive(Debug, Default)]
-pub(super) struct Loading {
+pub(super) struct LoadingFolds {
     /// The last of them last.
     folds: [Option<LoadingFold>; FOLDS],
     /// Whether the last call was one of the last of them, and goes on to load.
     goes_on: bool,
 }
 
-impl Loading {
+impl LoadingFolds {
     /// Steps of the next call of this fold, which is not remembered any more: as many as in the last one if what that has
     /// loaded is there, or if they were enough, or else twice as many. And whether that call goes on.
     fn steps_of(&mut self, buckets: &Range<Time>, is_there: bool) -> (usize, bool) {
@@ -162,8 +162,8 @@ impl ListsCore {
             bytes += slice.bytes + LOADED_BYTES;
             is_first || bytes <= most
         });
-        let mut some: Vec<Known> = some.collect();
-        let is_whole = |(_, slice): &Known| self.is_loaded_whole(*slice);
+        let mut some: Vec<KnownSlice> = some.collect();
+        let is_whole = |(_, slice): &KnownSlice| self.is_loaded_whole(*slice);
         match some.iter().position(|known| !is_whole(known)) {
             Some(0) => {
                 self.make_room_to_read(LOADED_BYTES, "reading packed slices")?;
@@ -202,7 +202,7 @@ impl ListsCore {
     }
 
     /// The slices that are read ahead with these.
-    fn followers(&mut self, loaded: &[Known], of_place: Option<u64>) -> Vec<Known> {
+    fn followers(&mut self, loaded: &[KnownSlice], of_place: Option<u64>) -> Vec<KnownSlice> {
         let Some(packed) = self.packed.as_mut().filter(|_| of_place.is_none()) else {
             return Vec::new();
         };
@@ -213,7 +213,7 @@ impl ListsCore {
     }
 
     /// Loads the first of these slices that were read ahead. Says whether there were any.
-    fn load_ahead(&mut self, slices: &[Known]) -> Result<bool> {
+    fn load_ahead(&mut self, slices: &[KnownSlice]) -> Result<bool> {
         let mut any = false;
         for known in slices {
             let packed = self.packed.as_mut().expect("a slice is packed");
@@ -231,19 +231,24 @@ impl ListsCore {
     }
 
     /// A slice becomes a run of its bucket, with its records in memory, or none if it is read part by part.
-    fn install_loaded(&mut self, (time, slice): Known, records: Option<Records>) -> Result<()> {
+    fn install_loaded(
+        &mut self,
+        (time, slice): KnownSlice,
+        records: Option<SliceRecords>,
+    ) -> Result<()> {
         if !self.buckets.contains_key(&time) {
             let bucket = self.new_bucket((time, slice.since))?;
             self.add_bucket(bucket);
         }
         let is_whole = records.is_some();
-        let Records { mut blocks, payloads, bytes, .. } = records.unwrap_or_default();
+        let SliceRecords { mut blocks, payloads, bytes, .. } = records.unwrap_or_default();
         blocks.shrink_to_fit();
         let stored = StoredRun { files: Vec::new(), blocks };
         self.account.charge(MemoryKind::Tables, stored.memory_bytes() + RUN_BYTES);
         self.account.charge(MemoryKind::Buffers, bytes);
-        let cached = is_whole.then(|| Cached { blocks: Arc::new(payloads), bytes, used: true });
-        let run = Run {
+        let cached =
+            is_whole.then(|| CachedBlocks { blocks: Arc::new(payloads), bytes, used: true });
+        let run = ListRun {
             number: PACKED,
             elements: 0,
             keys: 0,
@@ -265,10 +270,10 @@ impl ListsCore {
     /// changed meanwhile.
     pub(super) fn read_packed(
         &mut self,
-        slices: &[Known],
+        slices: &[KnownSlice],
         more: u64,
         of_place: Option<u64>,
-    ) -> Result<Option<Vec<(Known, Records)>>> {
+    ) -> Result<Option<Vec<(KnownSlice, SliceRecords)>>> {
         let packed = self.packed.as_ref().expect("a slice is packed");
         let hashes = hash_of(slices[0].0)..=hash_of(slices[slices.len() - 1].0);
         let scan = scan_bytes(&packed.levels.infos_within(&hashes), packed.read_bytes);
@@ -282,9 +287,9 @@ impl ListsCore {
 
     fn scan_packed(
         &mut self,
-        slices: &[Known],
+        slices: &[KnownSlice],
         of_place: Option<u64>,
-    ) -> Result<Vec<(Known, Records)>> {
+    ) -> Result<Vec<(KnownSlice, SliceRecords)>> {
         if let Some(reads) = &self.reads {
             let waited = reads.wait();
             self.book_left();
@@ -296,8 +301,8 @@ impl ListsCore {
         let levels = packed.levels.infos_within(&hashes);
         let all: u64 = slices.iter().map(|(_, slice)| slice.bytes).sum();
         let booked = Booked::buffers(self.account.clone(), scan_bytes(&levels, read_bytes) + all);
-        let mut found: Vec<(Known, Records)> =
-            slices.iter().map(|known| (*known, Records::default())).collect();
+        let mut found: Vec<(KnownSlice, SliceRecords)> =
+            slices.iter().map(|known| (*known, SliceRecords::default())).collect();
         let (mut at, mut passed) = (0, 0);
         let levels = (&packed.store, &levels[..]);
         let scanned = scan(levels, &hashes, read_bytes, &mut |group| {

@@ -12,7 +12,8 @@ use std::time::Duration;
 use alluvium_pagestore::Result;
 
 use super::{
-    LEVELS_MAX, OWED_MAX, Packed, REST, STEP_BYTES, STEPS_MAX, SliceDirectory, number_in, time_of,
+    LEVELS_MAX, OWED_MAX, PackedState, REST, STEP_BYTES, STEPS_MAX, SliceDirectory, number_in,
+    time_of,
 };
 use crate::runs::{Judge, RecordView};
 
@@ -20,13 +21,13 @@ use crate::runs::{Judge, RecordView};
 const DROP_MOST: Duration = Duration::from_secs(2);
 
 /// Keeps the records that count.
-struct Counting<D> {
+struct CountedRecords<D> {
     directory: D,
     /// The slice that was asked for last, and since when it counts.
     last: Option<(u64, Option<u64>)>,
 }
 
-impl<D: Borrow<SliceDirectory>> Judge for Counting<D> {
+impl<D: Borrow<SliceDirectory>> Judge for CountedRecords<D> {
     fn judge(&mut self, group: &[RecordView<'_>], stays: &mut [bool]) -> Result<()> {
         let hash = group[0].hash;
         let since = match self.last {
@@ -41,13 +42,13 @@ impl<D: Borrow<SliceDirectory>> Judge for Counting<D> {
     }
 }
 
-impl Packed {
+impl PackedState {
     /// Bytes that are saved up or used for merges, which are given up where memory is short.
     pub fn merging_bytes(&self) -> u64 {
         self.purse.bytes() + self.judging.bytes() + self.levels.merging_bytes()
     }
 
-    /// Gives up what merges and slices that were read ahead have of the memory, until it is [back](Packed::end_lending).
+    /// Gives up what merges and slices that were read ahead have of the memory, until it is [back](PackedState::end_lending).
     /// Says whether more is free now. Waits for a merge that a helper has.
     pub fn lend(&mut self) -> bool {
         let free = self.account.available();
@@ -118,7 +119,7 @@ impl Packed {
         let fuel = if self.are_merges_held { 0 } else { fuel };
         let Self { levels, directory, runs, merged_bytes, .. } = self;
         let directory = &*directory;
-        let judge = |_| Counting { directory, last: None };
+        let judge = |_| CountedRecords { directory, last: None };
         levels.step(fuel, *runs, *merged_bytes, judge).map(drop)
     }
 
@@ -134,7 +135,7 @@ impl Packed {
         }
         let Self { levels, directory, runs, merged_bytes, .. } = self;
         let judge = &mut |_| {
-            let counting = Counting { directory: directory.clone(), last: None };
+            let counting = CountedRecords { directory: directory.clone(), last: None };
             Box::new(counting) as Box<dyn Judge + Send>
         };
         levels.step_away((*runs, *merged_bytes), is_patient, judge).map(drop)
@@ -217,7 +218,7 @@ impl Packed {
     }
 }
 
-impl Drop for Packed {
+impl Drop for PackedState {
     fn drop(&mut self) {
         self.levels.give_up();
         self.levels.wait_to_leave(DROP_MOST);

@@ -37,24 +37,24 @@ use std::time::Duration;
 use alluvium_pagestore::{Account, KIB, MIB, MemoryKind, RunInfo, SegmentStore, Time, fingerprint};
 
 use super::block::ListType;
-use super::bucket::{BUCKET_BYTES, Bucket};
-use super::config::Sizes;
+use super::bucket::{AppendBucket, BUCKET_BYTES};
+use super::config::ListSizes;
 use super::frozen::LIVE;
 use super::jobs::RunName;
-use super::run::{RUN_BYTES, Run};
+use super::run::{ListRun, RUN_BYTES};
 use crate::checkpoint::PinnedRuns;
 use crate::contract::table::{StateContext, TableStats};
 use crate::runs::{Levels, MERGED_MAX, MergeSizes, RunSizes};
 use crate::support::booked::Booked;
 
-use ahead::Ahead;
-use loading::Loading;
-use room::{Coming, PageSums};
+use ahead::SlicesAhead;
+use loading::LoadingFolds;
+use room::{LoadingMemory, PageSums};
 
 pub use image::{PackedAtBarrier, page_of, slice_and_run_of, slices_of_page, sync_all};
 pub use packing::{PackOrder, PackedRuns};
-pub use paged::{Begin, End, PagedSlice, Part, is_paged};
-pub(super) use room::{Greatest, PackedRoom};
+pub use paged::{PagedPart, PagedSlice, PartEnd, PartStart, is_paged};
+pub(super) use room::{PackedRoom, SlidingMax};
 pub use slices::{PackedSlice, SliceDirectory};
 
 /// The number of the run that a bucket has while what it has packed is loaded.
@@ -94,8 +94,8 @@ const REST: u32 = 16;
 
 /// A batch that is being packed.
 #[derive(Debug)]
-struct Going {
-    coming: Coming,
+struct PackingBatch {
+    coming: LoadingMemory,
     /// What lists of its runs take, here and on the helper.
     _memory: Booked,
 }
@@ -105,7 +105,7 @@ const GOING_BYTES: u64 = 160;
 
 /// What is packed of a state, if it can be.
 #[derive(Debug)]
-pub struct Packed {
+pub struct PackedState {
     account: Rc<Account>,
     store: SegmentStore,
     state: u64,
@@ -151,12 +151,12 @@ pub struct Packed {
     /// Slices that are loaded.
     loaded: BTreeSet<Time>,
     /// What the fold that was begun last has yet to load.
-    loading: Loading,
-    ahead: Ahead,
+    loading: LoadingFolds,
+    ahead: SlicesAhead,
     /// Runs that are in levels, where they do not count: they are in memory still, and are not packed again.
     refused: BTreeSet<RunName>,
     /// What is being packed, in the order of its batches.
-    going: VecDeque<Going>,
+    going: VecDeque<PackingBatch>,
     /// Bytes of the longest chunk of any level.
     longest_chunk: u64,
     list_type: &'static ListType,
@@ -206,13 +206,13 @@ fn number_in(order: &[u8]) -> u64 {
     u64::from_be_bytes(order[16..24].try_into().expect("eight bytes"))
 }
 
-impl Packed {
+impl PackedState {
     /// What is packed of a state: nothing yet. None: the state has too little memory, and was not restored from a
     /// checkpoint that has something packed.
     pub fn new(
         (context, store): (&StateContext, &SegmentStore),
         list_type: &'static ListType,
-        sizes: &Sizes,
+        sizes: &ListSizes,
         is_restored: bool,
     ) -> Option<Self> {
         let (account, memory) = (context.account.clone(), context.account.limit());
@@ -273,8 +273,8 @@ impl Packed {
             tried_to_end: 0,
             rest: 0,
             loaded: BTreeSet::new(),
-            loading: Loading::default(),
-            ahead: Ahead::default(),
+            loading: LoadingFolds::default(),
+            ahead: SlicesAhead::default(),
             refused: BTreeSet::new(),
             going: VecDeque::new(),
             longest_chunk: 4 * KIB,
@@ -448,7 +448,7 @@ impl Packed {
 }
 
 /// Whether nothing is noted of a bucket's keys.
-pub(super) fn is_plain(bucket: &Bucket) -> bool {
+pub(super) fn is_plain(bucket: &AppendBucket) -> bool {
     bucket.notes() == 0
         && bucket.gaps.is_empty()
         && bucket.sources.is_empty()
@@ -456,6 +456,6 @@ pub(super) fn is_plain(bucket: &Bucket) -> bool {
 }
 
 /// Whether a run is what is loaded of a bucket.
-fn is_loaded(run: &Run) -> bool {
+fn is_loaded(run: &ListRun) -> bool {
     run.number == PACKED
 }

@@ -11,7 +11,7 @@ use super::PackedSlice;
 use crate::append_log::bucket::BUCKET_BYTES;
 use crate::append_log::core::ListsCore;
 use crate::append_log::jobs::MergedRun;
-use crate::append_log::run::{Prepaid, RUN_BYTES, Run, RunCursor};
+use crate::append_log::run::{ListRun, Prepaid, RUN_BYTES, RunCursor};
 use crate::checkpoint::files_of;
 use crate::support::booked::Booked;
 
@@ -69,7 +69,7 @@ impl ListsCore {
         self.stats.flushed_bytes += stored.bytes();
         self.files.add(files_of(&stored.files));
         self.account.charge(MemoryKind::Tables, stored.memory_bytes() + RUN_BYTES);
-        let run = Run {
+        let run = ListRun {
             number: slice.since,
             elements,
             keys,

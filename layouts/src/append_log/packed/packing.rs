@@ -7,8 +7,8 @@ use alluvium_pagestore::block::AlignedVec;
 use alluvium_pagestore::{Error, ErrorKind, Result, RunInfo, SegmentStore, Trials, rounded};
 
 use super::{PackedSlice, hash_of, order_of};
-use crate::append_log::block::{ListType, NewEntry, Stretch};
-use crate::append_log::frozen::{Frozen, Piece};
+use crate::append_log::block::{ElementStretch, ListType, NewEntry};
+use crate::append_log::frozen::{FrozenBucket, FrozenElements};
 use crate::append_log::jobs::RunName;
 use crate::append_log::run::BlockAt;
 use crate::runs::{RecordView, RunSizes, RunWriter, UnsyncedRun};
@@ -16,7 +16,7 @@ use crate::runs::{RecordView, RunSizes, RunWriter, UnsyncedRun};
 /// What is to be packed, in the order of slices.
 pub struct PackOrder {
     pub list_type: &'static ListType,
-    pub runs: Vec<Arc<Frozen>>,
+    pub runs: Vec<Arc<FrozenBucket>>,
     pub sizes: RunSizes,
     /// A record has no more bytes in memory, if its keys or elements own heap, but for one that has one element.
     pub cut_bytes: u64,
@@ -71,7 +71,8 @@ impl PackOrder {
         let mut slices = Vec::with_capacity(self.runs.len());
         let (mut trials, mut scratch) = (Trials::default(), AlignedVec::new());
         for run in &self.runs {
-            let mut records = Records { order: self, run, writer: &mut *writer, nth: 0, bytes: 0 };
+            let mut records =
+                RunRecords { order: self, run, writer: &mut *writer, nth: 0, bytes: 0 };
             run.for_each(|piece| records.push_piece(&mut trials, &mut scratch, &piece))?;
             let slice = PackedSlice { elements: 0, bytes: records.bytes, since: run.number };
             slices.push(((run.bucket, run.number), slice));
@@ -82,24 +83,24 @@ impl PackOrder {
 }
 
 /// The records of one run.
-struct Records<'w> {
+struct RunRecords<'w> {
     order: &'w PackOrder,
-    run: &'w Frozen,
+    run: &'w FrozenBucket,
     writer: &'w mut RunWriter,
     /// Records so far, and bytes that they take once they are loaded.
     nth: u32,
     bytes: u64,
 }
 
-impl Records<'_> {
+impl RunRecords<'_> {
     fn push_piece(
         &mut self,
         trials: &mut Trials,
         scratch: &mut AlignedVec,
-        piece: &Piece<'_>,
+        piece: &FrozenElements<'_>,
     ) -> Result<()> {
         let chunks = piece.chain.expect("a frozen piece has elements").chunks();
-        let elements = Stretch::Chain(chunks.clone(), chunks.len());
+        let elements = ElementStretch::Chain(chunks.clone(), chunks.len());
         let entry = NewEntry { key: piece.key, rank: piece.rank, elements };
         self.push(trials, scratch, (piece.place, &entry))
     }

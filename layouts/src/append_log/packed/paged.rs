@@ -13,10 +13,10 @@ use alluvium_pagestore::block::AlignedVec;
 use alluvium_pagestore::{Error, ErrorKind, KIB, Result, RunInfo, SegmentStore, Time};
 
 use super::packing::loaded_bytes;
-use super::{PACKED, Packed, PackedSlice, hash_of, number_in, place_in};
+use super::{PACKED, PackedSlice, PackedState, hash_of, number_in, place_in};
 use crate::append_log::core::ListsCore;
-use crate::append_log::run::Run;
-use crate::runs::{Places, scan_bytes, scan_from};
+use crate::append_log::run::ListRun;
+use crate::runs::{ScanPositions, scan_bytes, scan_from};
 
 /// Parts of all slices that are read at once take one part in so many of what is free, if that is more.
 const FREE_SHARE: u64 = 8;
@@ -25,7 +25,7 @@ pub(super) const KNOWN_BYTES: u64 = 3 * KIB;
 
 /// Where a part begins.
 #[derive(Clone, Copy, Debug)]
-pub enum Begin {
+pub enum PartStart {
     /// With the record of this number.
     Nth(usize),
     /// With the first record at or after this place.
@@ -34,21 +34,21 @@ pub enum Begin {
 
 /// Where a part ended.
 #[derive(Debug)]
-pub struct End {
+pub struct PartEnd {
     /// The number of the record that follows, and the place of the one before.
     nth: usize,
     last_place: u64,
     /// Elements of all records before.
     elements: u64,
-    places: Places,
+    places: ScanPositions,
 }
 
-impl End {
+impl PartEnd {
     /// Whether what begins there is not before the end.
-    fn leads_to(&self, begin: Begin) -> bool {
+    fn leads_to(&self, begin: PartStart) -> bool {
         match begin {
-            Begin::Nth(first) => self.nth <= first,
-            Begin::Place(first) => self.last_place < first,
+            PartStart::Nth(first) => self.nth <= first,
+            PartStart::Place(first) => self.last_place < first,
         }
     }
 }
@@ -67,7 +67,7 @@ pub struct PagedSlice {
 
 /// Some records of a slice.
 #[derive(Debug, Default)]
-pub struct Part {
+pub struct PagedPart {
     /// The number of the first.
     first: usize,
     /// The place of each, and what it has.
@@ -76,12 +76,12 @@ pub struct Part {
     /// Whether no more follow.
     is_last: bool,
     /// Where it ended, if more may follow.
-    end: Option<End>,
+    end: Option<PartEnd>,
 }
 
-impl Part {
+impl PagedPart {
     /// Where it ended.
-    pub fn into_end(self) -> Option<End> {
+    pub fn into_end(self) -> Option<PartEnd> {
         self.end
     }
 
@@ -145,12 +145,12 @@ impl PagedSlice {
     ///
     /// # Errors
     /// Those of the device; [`ErrorKind::Corrupt`] if the slice has not as many elements as are told.
-    pub fn read(&self, begin: Begin, before: Option<&End>) -> Result<Part> {
+    pub fn read(&self, begin: PartStart, before: Option<&PartEnd>) -> Result<PagedPart> {
         let (time, slice) = self.slice;
         let hash = hash_of(time);
         let before = before.filter(|end| end.leads_to(begin));
         let (mut nth, mut elements) = before.map_or((0, 0), |end| (end.nth, end.elements));
-        let mut part = Part { is_last: true, first: nth, ..Part::default() };
+        let mut part = PagedPart { is_last: true, first: nth, ..PagedPart::default() };
         let (from, levels) = (before.map(|end| &end.places), (&self.store, &self.levels[..]));
         scan_from(levels, from, &(hash..=hash), self.read_bytes, &mut |group, places| {
             let mut last_place = None;
@@ -161,8 +161,8 @@ impl PagedSlice {
                 }
                 let place = place_in(record.order);
                 let is_before = match begin {
-                    Begin::Nth(first) => nth < first,
-                    Begin::Place(first) => place < first,
+                    PartStart::Nth(first) => nth < first,
+                    PartStart::Place(first) => place < first,
                 };
                 elements += u64::from(record.mark);
                 nth += 1;
@@ -173,7 +173,7 @@ impl PagedSlice {
                 }
             }
             if let Some(last_place) = last_place.filter(|_| part.bytes >= self.part_bytes) {
-                part.end = Some(End { nth, last_place, elements, places: places() });
+                part.end = Some(PartEnd { nth, last_place, elements, places: places() });
             }
             Ok(true)
         })?;
@@ -187,7 +187,7 @@ impl PagedSlice {
 }
 
 /// Whether a run is what is packed of a slice that is read part by part.
-pub fn is_paged(run: &Run) -> bool {
+pub fn is_paged(run: &ListRun) -> bool {
     run.number == PACKED && run.cached.is_none()
 }
 
@@ -198,7 +198,7 @@ impl ListsCore {
     }
 }
 
-impl Packed {
+impl PackedState {
     /// What a slice takes while it is read part by part, beside what reading a part takes for a moment.
     pub fn paged_bytes(&self) -> u64 {
         self.part_bytes.0 + self.longest_chunk + self.decoded_bytes() + KNOWN_BYTES

@@ -10,7 +10,7 @@ use std::ops::RangeInclusive;
 use alluvium_pagestore::Time;
 
 use super::slices::PAGE_SLICES;
-use super::{LOADED_BYTES, LOADED_SHARE, Packed, SLICE_MOST_SHARE, SliceDirectory};
+use super::{LOADED_BYTES, LOADED_SHARE, PackedState, SLICE_MOST_SHARE, SliceDirectory};
 
 /// What slices take once they are loaded, summed up to each page of the directory. Its memory is booked with the pages.
 #[derive(Debug, Default)]
@@ -42,7 +42,7 @@ impl PageSums {
 }
 
 /// Sums up to a time.
-struct Upto<'p> {
+struct SumsUpTo<'p> {
     sums: &'p PageSums,
     directory: &'p SliceDirectory,
     /// The page that was looked at last, and what the slices up to each of its slices take, that one among them.
@@ -50,7 +50,7 @@ struct Upto<'p> {
     slices: Vec<(Time, u64)>,
 }
 
-impl<'p> Upto<'p> {
+impl<'p> SumsUpTo<'p> {
     fn of(sums: &'p PageSums, directory: &'p SliceDirectory) -> Self {
         Self { sums, directory, page: None, slices: Vec::new() }
     }
@@ -80,9 +80,9 @@ impl<'p> Upto<'p> {
 
 /// What slices of a batch take once they are loaded, at most: summed up to each, in the order of their times.
 #[derive(Debug, Default)]
-pub(super) struct Coming(Vec<(Time, u64)>);
+pub(super) struct LoadingMemory(Vec<(Time, u64)>);
 
-impl Coming {
+impl LoadingMemory {
     /// More comes of the last slice or of a later one.
     pub fn push(&mut self, time: Time, bytes: u64) {
         let sum = self.0.last().map_or(0, |(_, sum)| *sum);
@@ -100,16 +100,16 @@ impl Coming {
 
 /// Looks whether slices have room beside what is packed, for times that rise.
 pub(in crate::append_log) struct PackedRoom<'p> {
-    packed: &'p Packed,
+    packed: &'p PackedState,
     limit: u64,
-    before: Upto<'p>,
-    own: Upto<'p>,
-    upto: Upto<'p>,
+    before: SumsUpTo<'p>,
+    own: SumsUpTo<'p>,
+    upto: SumsUpTo<'p>,
 }
 
 impl<'p> PackedRoom<'p> {
-    pub fn of(packed: &'p Packed) -> Self {
-        let upto = || Upto::of(&packed.sums, &packed.directory);
+    pub fn of(packed: &'p PackedState) -> Self {
+        let upto = || SumsUpTo::of(&packed.sums, &packed.directory);
         let limit = packed.account.limit();
         Self { packed, limit, before: upto(), own: upto(), upto: upto() }
     }
@@ -141,11 +141,11 @@ impl<'p> PackedRoom<'p> {
 }
 
 /// What slices before a time take.
-fn earlier(upto: &mut Upto<'_>, time: Time) -> u64 {
+fn earlier(upto: &mut SumsUpTo<'_>, time: Time) -> u64 {
     time.0.checked_sub(1).map_or(0, |last| upto.sum(Time(last)))
 }
 
-impl Packed {
+impl PackedState {
     /// Slices that are less than this apart are read together: counts what they take then.
     pub fn count_loaded(&mut self, span: i128) {
         self.sums.count(&self.directory);
@@ -166,9 +166,9 @@ impl Packed {
 
 /// The greatest of the last numbers, some of which leave at the front. Cost of all calls: O(numbers).
 #[derive(Debug, Default)]
-pub(in crate::append_log) struct Greatest(VecDeque<(usize, u64)>);
+pub(in crate::append_log) struct SlidingMax(VecDeque<(usize, u64)>);
 
-impl Greatest {
+impl SlidingMax {
     /// The `nth` number has come.
     pub fn push(&mut self, nth: usize, number: u64) {
         while self.0.back().is_some_and(|(_, last)| *last <= number) {
@@ -217,10 +217,10 @@ mod tests {
                 (0..300).map(|n| Time((hash_word(!n) % spread) as i64)).collect();
             times.extend(all.iter().map(|(time, _)| *time).take(100));
             times.extend([Time::MIN, Time::MAX]);
-            let (mut rises, mut jumps) = (times.clone(), Upto::of(&sums, &directory));
+            let (mut rises, mut jumps) = (times.clone(), SumsUpTo::of(&sums, &directory));
             assert!(times.iter().all(|time| jumps.sum(*time) == slow(*time)));
             rises.sort_unstable();
-            let (before, mut rising) = (sums.looked_at(), Upto::of(&sums, &directory));
+            let (before, mut rising) = (sums.looked_at(), SumsUpTo::of(&sums, &directory));
             assert!(rises.iter().all(|time| rising.sum(*time) == slow(*time)));
             assert!(sums.looked_at() - before <= all.len() as u64, "each page once");
         }
@@ -230,7 +230,7 @@ mod tests {
     fn what_comes_is_summed_by_times() {
         let all: Vec<(Time, u64)> =
             (0..200).map(|nth| (Time(nth / 2 * 3), hash_word(nth as u64) % 99)).collect();
-        let mut coming = Coming::default();
+        let mut coming = LoadingMemory::default();
         all.iter().for_each(|(time, bytes)| coming.push(*time, *bytes));
         for from in (-5..310).step_by(4) {
             for to in from - 3..from + 20 {
@@ -244,7 +244,7 @@ mod tests {
     #[test]
     fn the_greatest_of_the_last_is_told() {
         let numbers: Vec<u64> = (0..500).map(|nth| hash_word(nth) % 40).collect();
-        let (mut greatest, mut from) = (Greatest::default(), 0);
+        let (mut greatest, mut from) = (SlidingMax::default(), 0);
         for (nth, number) in numbers.iter().enumerate() {
             greatest.push(nth, *number);
             from = (from + hash_word(nth as u64) as usize % 3).min(nth);

@@ -29,7 +29,7 @@ pub struct PackedSlice {
 }
 
 #[derive(Clone, Debug)]
-struct Page {
+struct SlicesPage {
     coded: Arc<[u8]>,
     slices: u32,
     last: Time,
@@ -43,7 +43,7 @@ pub struct SliceDirectory {
     /// No slice takes more than this once it is loaded.
     most: Option<u64>,
     /// By the time of the first slice.
-    pages: BTreeMap<Time, Page>,
+    pages: BTreeMap<Time, SlicesPage>,
     elements: u64,
     slices: u64,
     coded_bytes: u64,
@@ -219,7 +219,7 @@ impl SliceDirectory {
     /// [`ErrorKind::Corrupt`] if it is none.
     pub fn put_page(&mut self, first: Time, coded: &[u8]) -> Result<()> {
         let all: Vec<_> = Slices::of(first, coded).collect();
-        let is_whole = Coded::of(&all).is_some_and(|again| again.bytes == coded);
+        let is_whole = SliceEncoder::of(&all).is_some_and(|again| again.bytes == coded);
         let is_after = self.pages.last_key_value().is_none_or(|(_, last)| last.last < first);
         if !is_whole || !is_after {
             return Err(Error::new(ErrorKind::Corrupt, "a page of packed slices is damaged"));
@@ -248,7 +248,7 @@ impl SliceDirectory {
     }
 
     /// What a page has that was taken out.
-    fn forget(&mut self, first: Time, page: Page) -> Vec<(Time, PackedSlice)> {
+    fn forget(&mut self, first: Time, page: SlicesPage) -> Vec<(Time, PackedSlice)> {
         let all: Vec<_> = Slices::of(first, &page.coded).collect();
         self.coded_bytes -= page.coded.len() as u64;
         self.slices -= u64::from(page.slices);
@@ -257,23 +257,25 @@ impl SliceDirectory {
     }
 
     fn put(&mut self, slices: &[(Time, PackedSlice)]) {
-        let (Some((first, _)), Some(coded)) = (slices.first(), Coded::of(slices)) else { return };
+        let (Some((first, _)), Some(coded)) = (slices.first(), SliceEncoder::of(slices)) else {
+            return;
+        };
         self.coded_bytes += coded.bytes.len() as u64;
         self.slices += slices.len() as u64;
         self.elements += slices.iter().map(|(_, slice)| slice.elements).sum::<u64>();
         let loaded = |slice: &PackedSlice| self.loaded(slice.bytes.next_multiple_of(UNIT_BYTES));
         let bytes = slices.iter().map(|(_, slice)| loaded(slice)).sum();
         let (last, slices) = (slices[slices.len() - 1].0, slices.len() as u32);
-        self.pages.insert(*first, Page { coded: coded.bytes.into(), slices, last, bytes });
+        self.pages.insert(*first, SlicesPage { coded: coded.bytes.into(), slices, last, bytes });
     }
 }
 
 /// Codes slices: of each the difference to the one before.
-struct Coded {
+struct SliceEncoder {
     bytes: Vec<u8>,
 }
 
-impl Coded {
+impl SliceEncoder {
     /// None of no slices.
     fn of(slices: &[(Time, PackedSlice)]) -> Option<Self> {
         let mut coded = Self { bytes: Vec::new() };

@@ -4,9 +4,9 @@
 use alluvium_pagestore::{ErrorKind, MemoryKind, Result, Time};
 
 use super::PackedSlice;
-use super::loading::Records;
-use crate::append_log::block::Block;
-use crate::append_log::bucket::Bucket;
+use super::loading::SliceRecords;
+use crate::append_log::block::ListBlock;
+use crate::append_log::bucket::AppendBucket;
 use crate::append_log::core::ListsCore;
 use crate::append_log::key_unsafe::{KeyRef, OwnedKey};
 
@@ -75,7 +75,11 @@ impl ListsCore {
     }
 
     /// Has all lists of some records come to their bucket, or none of them.
-    fn pour_all(&mut self, (time, slice): (Time, PackedSlice), records: Records) -> Result<()> {
+    fn pour_all(
+        &mut self,
+        (time, slice): (Time, PackedSlice),
+        records: SliceRecords,
+    ) -> Result<()> {
         let mut blocks = Vec::with_capacity(records.payloads.len());
         for payload in records.payloads {
             blocks.push(self.list_type.decode(&payload)?);
@@ -106,11 +110,11 @@ impl ListsCore {
 }
 
 /// Puts the elements of an entry before what the bucket has of its list.
-fn pour(bucket: &mut Bucket, block: &mut dyn Block, at: usize, is_alone: bool) {
+fn pour(bucket: &mut AppendBucket, block: &mut dyn ListBlock, at: usize, is_alone: bool) {
     let (key, rank): (OwnedKey, i64) = (block.key(at).to_owned(), block.rank(at));
-    let Bucket { arena, account, .. } = &mut *bucket;
+    let AppendBucket { arena, account, .. } = &mut *bucket;
     let element = arena.elements().layout();
-    let chain = block.pour(at, &mut |chain| Bucket::grow(element, arena, account, chain));
+    let chain = block.pour(at, &mut |chain| AppendBucket::grow(element, arena, account, chain));
     let values = chain.heap_bytes();
     bucket.account.charge(MemoryKind::Values, values);
     bucket.values += values;
@@ -119,8 +123,9 @@ fn pour(bucket: &mut Bucket, block: &mut dyn Block, at: usize, is_alone: bool) {
     if is_alone {
         bucket.live.chain_mut(hash, key).expect("a head was made").prepend(chain);
     } else {
-        let is_it =
-            |early: &crate::append_log::frozen::Early| early.rank == rank && early.key.get() == key;
+        let is_it = |early: &crate::append_log::frozen::EarlyElements| {
+            early.rank == rank && early.key.get() == key
+        };
         bucket.early.find_mut(hash, is_it).expect("an early part was made").chain.prepend(chain);
     }
 }

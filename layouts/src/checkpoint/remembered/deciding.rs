@@ -6,19 +6,19 @@
 use alluvium_pagestore::StateImage;
 
 use super::super::dead::DeadPlaces;
-use super::super::ledger::Named;
+use super::super::ledger::NamedSegments;
 use super::super::live_sets::LiveSets;
-use super::{Remembered, Taking};
+use super::{ActiveCheckpoint, Remembered};
 use crate::contract::table::CheckpointOutcome;
 use crate::support::booked::Booked;
 
 /// A checkpoint that was taken and is not decided yet.
 #[derive(Debug)]
-pub(super) struct Undecided {
-    named: Named,
+pub(super) struct UndecidedCheckpoint {
+    named: NamedSegments,
     dead: DeadPlaces,
     is_first: bool,
-    again: Again,
+    again: UndoCounts,
 }
 
 /// Sets of live records of a checkpoint that was given up. They go one at a time.
@@ -37,19 +37,19 @@ impl LeftSets {
 
 /// What counts again once a checkpoint is given up.
 #[derive(Clone, Copy, Debug)]
-struct Again {
+struct UndoCounts {
     /// Entries that it has written, of a state that does not count changes.
     written: u64,
     /// Entries that had changed, of one that does.
     changed: u64,
 }
 
-impl Taking {
+impl ActiveCheckpoint {
     /// What counts again if it is given up.
-    fn again(&self) -> Again {
+    fn again(&self) -> UndoCounts {
         // A state that counts changes counts those that were written, too.
         let written = self.entries.map_or(0, |_| self.naming.encoded);
-        Again { written, changed: self.changed }
+        UndoCounts { written, changed: self.changed }
     }
 }
 
@@ -65,7 +65,7 @@ impl Remembered {
         self.images.taken(&image);
         let is_first = naming.is_first;
         let dead = naming.take_dead(&self.context.account);
-        self.undecided = Some(Box::new(Undecided { named, dead, is_first, again }));
+        self.undecided = Some(Box::new(UndecidedCheckpoint { named, dead, is_first, again }));
         image
     }
 
@@ -88,7 +88,7 @@ impl Remembered {
     }
 
     /// What a checkpoint has written is of no use.
-    fn go_back(&mut self, is_first: bool, dead: DeadPlaces, again: Again) {
+    fn go_back(&mut self, is_first: bool, dead: DeadPlaces, again: UndoCounts) {
         if is_first || self.files.is_broken() {
             self.forget();
         } else {
@@ -102,7 +102,7 @@ impl Remembered {
         drop(self.give_up());
         self.images.decide(outcome, self.context.segments.as_ref());
         let Some(undecided) = self.undecided.take() else { return };
-        let Undecided { named, dead, is_first, again } = *undecided;
+        let UndecidedCheckpoint { named, dead, is_first, again } = *undecided;
         match outcome {
             CheckpointOutcome::Committed if !self.files.is_broken() => self.files.confirmed(named),
             CheckpointOutcome::Abandoned => self.go_back(is_first, dead, again),

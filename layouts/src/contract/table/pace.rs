@@ -33,21 +33,21 @@ impl Pace {
 
     /// What the stream has earned the checkpoint since the last share, when so much was `gone`;
     /// `None` if the checkpoint does not follow the stream now.
-    pub(crate) fn earned(self, gone: &mut u64) -> Option<Earned> {
+    pub(crate) fn earned(self, gone: &mut u64) -> Option<EarnedShare> {
         let since = self.gone - std::mem::replace(gone, self.gone).min(self.gone);
         let follows = self.calls > 0 && self.gone < Self::WHOLE;
-        follows.then(|| Earned { calls: self.calls.max(CALLS_MIN), gone: since })
+        follows.then(|| EarnedShare { calls: self.calls.max(CALLS_MIN), gone: since })
     }
 }
 
 /// What a share of a checkpoint is worth.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Earned {
+pub(crate) struct EarnedShare {
     calls: u64,
     gone: u64,
 }
 
-impl Earned {
+impl EarnedShare {
     /// What there is of a `credit` with this, `most` at most: so much for `each` call, or as large
     /// a part of `all` as is over of the time, whichever says more.
     pub(crate) fn add(self, credit: Option<u64>, each: u64, all: u64, most: u64) -> Option<u64> {

@@ -4,37 +4,37 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use alluvium_pagestore::{Account, HeapSize, Key, MemoryKind, State};
 
-use super::reading::Captured;
-use super::records::{Record, Records};
-use crate::heap::entry_table_unsafe::{EntryTable, Keyed};
-use crate::heap::place::Place;
+use super::reading::UnreadBucket;
+use super::records::{ListRecord, ListRecords};
+use crate::heap::entry_table_unsafe::{EntryTable, KeyedEntry};
+use crate::heap::record_position::RecordPosition;
 use crate::support::by_time_unsafe::ByTime;
 
 /// Bytes booked for a bucket without lists: with a node of the tree of times, which the first bucket takes.
-pub(super) const BUCKET_BYTES: u64 = ByTime::<Bucket<(), ()>>::memory_bytes(1);
-const _: () = assert!(ByTime::<Bucket<(), ()>>::fits_in(BUCKET_BYTES));
+pub(super) const BUCKET_BYTES: u64 = ByTime::<ListBucket<(), ()>>::memory_bytes(1);
+const _: () = assert!(ByTime::<ListBucket<(), ()>>::fits_in(BUCKET_BYTES));
 
 /// The elements of a key, and where they are in the last checkpoint.
 #[derive(Debug)]
-pub(crate) struct List<K, E> {
+pub(crate) struct HeapList<K, E> {
     pub(crate) key: K,
     pub(crate) elements: Vec<E>,
-    pub(crate) records: Records,
+    pub(crate) records: ListRecords,
 }
 
 #[derive(Debug)]
-pub(crate) struct Bucket<K, E> {
-    pub(crate) lists: EntryTable<List<K, E>>,
+pub(crate) struct ListBucket<K, E> {
+    pub(crate) lists: EntryTable<HeapList<K, E>>,
     pub(super) elements: u64,
     /// Bytes booked for keys and vectors, and for what lists remember.
     pub(crate) values: u64,
     /// What a checkpoint has to read of it still.
-    pub(crate) captured: Option<Box<Captured<K, E>>>,
+    pub(crate) captured: Option<Box<UnreadBucket<K, E>>>,
 }
 
-impl<K, E> Bucket<K, E> {
+impl<K, E> ListBucket<K, E> {
     /// Shows the records of its lists.
-    pub(crate) fn for_each_record(&self, epoch: u32, see: &mut dyn FnMut(Place)) {
+    pub(crate) fn for_each_record(&self, epoch: u32, see: &mut dyn FnMut(RecordPosition)) {
         for list in self.lists.places().flat_map(|place| self.lists.part_at(place).0) {
             list.records.of(epoch).iter().for_each(|record| see(record.place));
         }
@@ -53,10 +53,10 @@ impl<K, E> Bucket<K, E> {
 /// left of one without any; shows the records of its lists. Gives how many elements they had;
 /// `None` if there are no buckets. What panics when it is dropped does so for nobody.
 pub(crate) fn drop_part<K: Key, E: State>(
-    buckets: &mut Vec<Bucket<K, E>>,
+    buckets: &mut Vec<ListBucket<K, E>>,
     account: &Account,
     epoch: u32,
-    see: &mut dyn FnMut(Place),
+    see: &mut dyn FnMut(RecordPosition),
 ) -> Option<u64> {
     let bucket = buckets.last_mut()?;
     let Some(part) = bucket.lists.take_part() else {
@@ -75,7 +75,7 @@ pub(crate) fn drop_part<K: Key, E: State>(
     Some(elements)
 }
 
-impl<K: Key, E: 'static> Keyed for List<K, E> {
+impl<K: Key, E: 'static> KeyedEntry for HeapList<K, E> {
     fn hash_of_key(&self) -> u64 {
         self.key.key_hash()
     }
@@ -90,8 +90,8 @@ pub(super) fn list_bytes<K: Key, E: State>(key: &K, list: &Vec<E>) -> u64 {
 pub(crate) fn add_record(
     account: &Account,
     values: &mut u64,
-    records: &mut Records,
-    (epoch, record): (u32, Record),
+    records: &mut ListRecords,
+    (epoch, record): (u32, ListRecord),
 ) -> bool {
     if account.available() < records.growth_bytes() {
         return false;

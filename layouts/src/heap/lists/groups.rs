@@ -11,13 +11,13 @@ use alluvium_pagestore::{Key, Result, State, Time};
 use crate::contract::by_hash::{ByHash, VisitRun};
 use crate::contract::table::Cursor;
 use crate::heap::lists::reading::record_elements;
-use crate::heap::lists::{HeapLists, List};
+use crate::heap::lists::{HeapList, HeapLists};
 use crate::heap::part_hashes::LeastHashes;
 
 /// Where the last call began that has left lists of one hash to the next. So that one does not walk over all before
 /// them again, however many they are.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Visited {
+pub(crate) struct LastVisit {
     bucket: Time,
     hash: u64,
     /// What the table said of its [moves](crate::heap::raw_table_unsafe::RawTable::moves).
@@ -28,7 +28,7 @@ pub(crate) struct Visited {
 }
 
 /// Hashes of lists, and the place to go on at behind them.
-type Found = (LeastHashes, Option<u64>);
+type ListHashes = (LeastHashes, Option<u64>);
 
 impl<K: Key, E: State> ByHash<K, E, Time> for HeapLists<K, E> {
     /// Visits lists in runs of as many elements as a value may have bytes, or one.
@@ -148,19 +148,19 @@ impl<K: Key, E: State> HeapLists<K, E> {
         hash: u64,
         told: &mut u64,
         (spent, fuel): (&mut usize, usize),
-        (begun, visit): (&mut Option<Visited>, VisitRun<'_, K, E>),
+        (begun, visit): (&mut Option<LastVisit>, VisitRun<'_, K, E>),
     ) -> Result<bool> {
         let Some(lists) = self.buckets.get(time).map(|bucket| &bucket.lists) else {
             return Ok(true);
         };
         let run_bytes = usize::try_from(self.context.max_value_bytes).unwrap_or(usize::MAX);
         let moves = lists.moves();
-        let is_of = |at: &Visited| (at.bucket, at.hash, at.moves) == (time, hash, moves);
+        let is_of = |at: &LastVisit| (at.bucket, at.hash, at.moves) == (time, hash, moves);
         let known = self.visited.filter(|at| is_of(at) && at.before <= *told);
-        let none = Visited { bucket: time, hash, moves, window: 0, before: 0 };
+        let none = LastVisit { bucket: time, hash, moves, window: 0, before: 0 };
         let mut at = known.unwrap_or(none);
         let mut before = at.before;
-        for (window, List { key, elements: list, .. }) in lists.of_hash_from(hash, at.window) {
+        for (window, HeapList { key, elements: list, .. }) in lists.of_hash_from(hash, at.window) {
             if window != at.window {
                 (at.window, at.before) = (window, before);
             }
@@ -187,7 +187,7 @@ impl<K: Key, E: State> HeapLists<K, E> {
         bucket: Time,
         hashes: &RangeInclusive<u64>,
         cursor: &Cursor,
-    ) -> Option<Found> {
+    ) -> Option<ListHashes> {
         let hash = self.visited.filter(|left| left.bucket == bucket)?.hash;
         let is_there = cursor.version > 0 && self.range.place(hash) == cursor.position;
         let last = self.range.place(*hashes.end());
@@ -196,7 +196,7 @@ impl<K: Key, E: State> HeapLists<K, E> {
     }
 
     /// The hashes of lists at the cursor, of a part of the table at most.
-    fn lists_at(&self, bucket: Time, hashes: &RangeInclusive<u64>, cursor: &Cursor) -> Found {
+    fn lists_at(&self, bucket: Time, hashes: &RangeInclusive<u64>, cursor: &Cursor) -> ListHashes {
         let mut found = LeastHashes::new();
         let (first, last) = (self.range.place(*hashes.start()), self.range.place(*hashes.end()));
         let bucket = self.buckets.get(bucket);

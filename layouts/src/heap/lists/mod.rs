@@ -1,12 +1,12 @@
 //! Lists on the plain heap: a hash table of vectors per bucket.
 //!
 //! Only checkpoints are on storage. They run in steps and write what has come since the last one
-//! (`heap/lists/capture.rs`, `heap/lists/reading.rs`, and `heap/lists/records.rs` for what a list
+//! (`heap/lists/checkpoint.rs`, `heap/lists/reading.rs`, and `heap/lists/records.rs` for what a list
 //! remembers of them). A vector reserves memory before it grows, twice for a moment while its
 //! elements move; the heap of elements is reserved on arrival. The table grows part by part.
 
 mod bucket;
-pub(crate) mod capture;
+pub(crate) mod checkpoint;
 mod elements;
 pub(crate) mod groups;
 pub(crate) mod reading;
@@ -28,12 +28,12 @@ use crate::heap::Heap;
 use crate::heap::entry_table_unsafe::EntryTable;
 use crate::heap::hash_range::HashRange;
 use crate::heap::lists::bucket::{BUCKET_BYTES, list_bytes};
-pub(crate) use crate::heap::lists::bucket::{Bucket, List, add_record, drop_part};
-use crate::heap::lists::elements::Joined;
-use crate::heap::lists::groups::Visited;
-use crate::heap::lists::reading::{Captured, Reading};
-use crate::heap::lists::records::{Record, Records};
-use crate::heap::place::Place;
+pub(crate) use crate::heap::lists::bucket::{HeapList, ListBucket, add_record, drop_part};
+use crate::heap::lists::elements::JoinedElements;
+use crate::heap::lists::groups::LastVisit;
+use crate::heap::lists::reading::{ListsReading, UnreadBucket};
+use crate::heap::lists::records::{ListRecord, ListRecords};
+use crate::heap::record_position::RecordPosition;
 use crate::restore::full_image::read_placed;
 use crate::support::by_time_unsafe::ByTime;
 use crate::support::out_of_line_unsafe::{DroppedHere, OutOfLine};
@@ -47,16 +47,16 @@ const CAPACITY_FIRST: usize = 4;
 pub struct HeapLists<K, E> {
     pub(crate) context: StateContext,
     pub(crate) range: HashRange,
-    pub(crate) buckets: ByTime<Bucket<K, E>>,
+    pub(crate) buckets: ByTime<ListBucket<K, E>>,
     /// Buckets that were purged, to be dropped.
-    pub(crate) purged: Vec<Bucket<K, E>>,
+    pub(crate) purged: Vec<ListBucket<K, E>>,
     /// What checkpoints that were given up have noted, to be dropped.
-    pub(crate) notes_left: Vec<Captured<K, E>>,
+    pub(crate) notes_left: Vec<UnreadBucket<K, E>>,
     len: u64,
     /// Where lists of one hash were visited last.
-    visited: Option<Visited>,
+    visited: Option<LastVisit>,
     /// What the checkpoint being taken has to read still.
-    pub(crate) reading: Option<OutOfLine<Box<Reading<K, E>>>>,
+    pub(crate) reading: Option<OutOfLine<Box<ListsReading<K, E>>>>,
     /// What checkpoints have. Lists that have got elements since the last barrier count as changed.
     pub(crate) remembered: DroppedHere<Remembered>,
     oversize: Oversize,
@@ -115,9 +115,9 @@ impl<K: Key, E: State> HeapLists<K, E> {
             elements
                 .into_iter()
                 .try_for_each(|element| self.append(time, &key, element).map_err(Error::from))?;
-            let place = Place::of(at.segment, at.grain);
+            let place = RecordPosition::of(at.segment, at.grain);
             if count > 0 && remembers {
-                self.remember(time, &key, Record { place, elements: count });
+                self.remember(time, &key, ListRecord { place, elements: count });
             }
             Ok(())
         })?;
@@ -126,7 +126,7 @@ impl<K: Key, E: State> HeapLists<K, E> {
     }
 
     /// A record of a list is there. Without memory for that, the next checkpoint is full.
-    fn remember(&mut self, time: Time, key: &K, record: Record) {
+    fn remember(&mut self, time: Time, key: &K, record: ListRecord) {
         let Some(bucket) = self.buckets.get_mut(time) else { return };
         let list = bucket.lists.find_mut(key.key_hash(), |list| list.key == *key);
         let Some(list) = list else { return };
@@ -145,7 +145,7 @@ impl<K: Key, E: State> HeapLists<K, E> {
         time: Time,
         (hash, key): (u64, &Q),
         heap: u64,
-    ) -> Result<(&mut u64, &mut List<K, E>)> {
+    ) -> Result<(&mut u64, &mut HeapList<K, E>)> {
         // A checkpoint that is being taken has its part of what is kept.
         let kept = match self.reading.is_some() {
             true => 0,
@@ -156,14 +156,14 @@ impl<K: Key, E: State> HeapLists<K, E> {
             account.reserve(MemoryKind::Tables, BUCKET_BYTES, "a bucket")?;
             let few_of = self.context.movable.then_some(self.context.key_groups);
             let lists = EntryTable::maybe_few_of(account.clone(), self.range, few_of);
-            Ok(Bucket { lists, elements: 0, values: 0, captured: None })
+            Ok(ListBucket { lists, elements: 0, values: 0, captured: None })
         })?;
-        let Bucket { lists, elements, values, .. } = bucket;
+        let ListBucket { lists, elements, values, .. } = bucket;
         if lists.find(hash, |list| key.is(&list.key)).is_none() {
             let key = key.to_owned();
             let key_bytes = key.heap_bytes() as u64;
             account.reserve(MemoryKind::Values, key_bytes, "a key")?;
-            let make = || List { key, elements: Vec::new(), records: Records::None };
+            let make = || HeapList { key, elements: Vec::new(), records: ListRecords::None };
             if let Err(error) = lists.insert(hash, make).map(drop) {
                 account.release(MemoryKind::Values, key_bytes);
                 return Err(error);
@@ -199,7 +199,7 @@ impl<K: Key, E: State> HeapLists<K, E> {
         key: &Q,
     ) -> Option<(K, Vec<E>)> {
         let bucket = self.buckets.get_mut(time)?;
-        let List { key, elements, records } =
+        let HeapList { key, elements, records } =
             bucket.lists.remove(hash, |list| key.is(&list.key))?;
         let bytes = list_bytes(&key, &elements) + records.memory_bytes();
         bucket.values -= bytes;
@@ -222,7 +222,7 @@ impl<K: Key, E: State> HeapLists<K, E> {
     }
 
     /// Drops a bucket, of which no checkpoint reads anything. Its records are not live any more.
-    pub(crate) fn release(&mut self, bucket: Bucket<K, E>) {
+    pub(crate) fn release(&mut self, bucket: ListBucket<K, E>) {
         let remembered = &mut self.remembered;
         bucket.for_each_record(remembered.epoch(), &mut |place| remembered.note_dead(place));
         bucket.release(&self.context.account);
@@ -281,7 +281,7 @@ impl<K: Key, E: State> Lists<K, E> for HeapLists<K, E> {
         let epoch = self.remembered.epoch();
         let is_first = loop {
             match self.make_room(bucket, (hash, key), heap) {
-                Ok((count, List { elements, records, .. })) => {
+                Ok((count, HeapList { elements, records, .. })) => {
                     let is_first = elements.len() == records.elements(epoch);
                     elements.push(element);
                     *count += 1;
@@ -311,7 +311,7 @@ impl<K: Key, E: State> Lists<K, E> for HeapLists<K, E> {
         let bucket = self.buckets.get(bucket);
         let found = bucket.and_then(|b| b.lists.find(key.key_hash(), |list| key.is(&list.key)));
         let Some(list) = found.filter(|list| !list.elements.is_empty()) else { return Ok(()) };
-        visit(&mut Joined::new(&list.elements, Vec::new()))
+        visit(&mut JoinedElements::new(&list.elements, Vec::new()))
     }
 
     fn clear_key<Q: Lookup<K> + ?Sized>(&mut self, bucket: Time, key: &Q) -> Result<()> {
@@ -406,14 +406,15 @@ impl<K: Key, E: State> Lists<K, E> for HeapLists<K, E> {
                 continue;
             }
             spent += 1;
-            if let Some(List { key, elements, .. }) = part.get(place) {
+            if let Some(HeapList { key, elements, .. }) = part.get(place) {
                 let hash = key.key_hash();
-                let has = |b: &&Bucket<K, E>| b.lists.find(hash, |list| list.key == *key).is_some();
+                let has =
+                    |b: &&ListBucket<K, E>| b.lists.find(hash, |list| list.key == *key).is_some();
                 if !folded[..number].iter().any(has) {
                     let later = folded[number + 1..].iter();
                     let later = later.filter_map(|b| b.lists.find(hash, |list| list.key == *key));
                     let later = later.map(|list| &list.elements).collect();
-                    let mut all = Joined::new(elements, later);
+                    let mut all = JoinedElements::new(elements, later);
                     visit(key, &mut all)?;
                     spent += all.told;
                 }

@@ -19,11 +19,11 @@ use std::rc::Rc;
 use alluvium_pagestore::{Account, HeapSize, Key, Lookup, MemoryKind, Result, State, Time};
 
 use crate::checkpoint::Recording;
-use crate::heap::entry_table_unsafe::Keyed;
+use crate::heap::entry_table_unsafe::KeyedEntry;
 use crate::heap::hash_range::HashRange;
-use crate::heap::lists::records::{Due, Record, Records};
-use crate::heap::lists::{Bucket, List, add_record, drop_part};
-use crate::heap::place::Place;
+use crate::heap::lists::records::{ListDelta, ListRecord, ListRecords};
+use crate::heap::lists::{HeapList, ListBucket, add_record, drop_part};
+use crate::heap::record_position::RecordPosition;
 use crate::heap::snapshot::Snapshot;
 use crate::restore::full_image::name_large;
 use crate::support::booked::Booked;
@@ -34,16 +34,16 @@ pub(crate) const RECORD_ELEMENTS: usize = 1024;
 
 /// What is to be read still.
 #[derive(Debug)]
-pub(crate) struct Reading<K, E> {
+pub(crate) struct ListsReading<K, E> {
     pub range: HashRange,
     /// The buckets of the barrier.
     pub times: Vec<Time>,
     /// Of these, the one that is read next.
     pub next: usize,
     /// Buckets that were purged and are not read.
-    pub gone: ByTime<Bucket<K, E>>,
+    pub gone: ByTime<ListBucket<K, E>>,
     /// Buckets that were purged before the barrier, to be dropped.
-    pub purged: Vec<Bucket<K, E>>,
+    pub purged: Vec<ListBucket<K, E>>,
     /// Bytes after which a record ends.
     pub record_bytes: usize,
     /// What is left is read in one call: nothing is noted for later.
@@ -52,23 +52,23 @@ pub(crate) struct Reading<K, E> {
 }
 
 /// What is read.
-pub(crate) struct Source<'a, K, E> {
-    pub buckets: &'a mut ByTime<Bucket<K, E>>,
+pub(crate) struct ListBuckets<'a, K, E> {
+    pub buckets: &'a mut ByTime<ListBucket<K, E>>,
     /// Buckets to be dropped, of which nobody reads more.
-    pub purged: &'a mut Vec<Bucket<K, E>>,
+    pub purged: &'a mut Vec<ListBucket<K, E>>,
 }
 
 /// What is to be read of a bucket still. Its notes tell of lists that have changed since the barrier.
 #[derive(Debug)]
-pub struct Captured<K, E> {
-    pub(crate) of: Snapshot<Note<K, E>>,
+pub struct UnreadBucket<K, E> {
+    pub(crate) of: Snapshot<ListNote<K, E>>,
     /// Notes of the parts before this place are written.
     pub written: u64,
 }
 
 /// Elements of a list that are to be written: of the list itself, if it is where it was.
 #[derive(Debug)]
-pub(crate) struct Note<K, E> {
+pub(crate) struct ListNote<K, E> {
     pub key: K,
     pub from: usize,
     pub until: usize,
@@ -82,13 +82,13 @@ pub(crate) struct Note<K, E> {
     pub is_gone: bool,
 }
 
-impl<K: Key, E: 'static> Keyed for Note<K, E> {
+impl<K: Key, E: 'static> KeyedEntry for ListNote<K, E> {
     fn hash_of_key(&self) -> u64 {
         self.key.key_hash()
     }
 }
 
-impl<K: Key, E: State> Captured<K, E> {
+impl<K: Key, E: State> UnreadBucket<K, E> {
     pub fn new(account: &Rc<Account>, range: HashRange) -> Self {
         Self { of: Snapshot::new(account, range), written: 0 }
     }
@@ -99,11 +99,11 @@ impl<K: Key, E: State> Captured<K, E> {
     }
 
     /// Notes what is to be written of a list of `len` elements; says whether there was room.
-    pub fn note(&mut self, hash: u64, key: K, len: usize, due: Due) -> bool {
+    pub fn note(&mut self, hash: u64, key: K, len: usize, due: ListDelta) -> bool {
         let bytes = key.heap_bytes() as u64;
-        let Due { from, keeps } = due;
+        let ListDelta { from, keeps } = due;
         let (has_begun, is_gone) = (false, false);
-        let make = || Note { key, from, until: len, keeps, left: None, has_begun, is_gone };
+        let make = || ListNote { key, from, until: len, keeps, left: None, has_begun, is_gone };
         self.of.keep(hash, bytes, make)
     }
 
@@ -114,7 +114,7 @@ impl<K: Key, E: State> Captured<K, E> {
         let mut place = Some(self.written).filter(|place| is_due(*place));
         while let Some(at) = place {
             let (part, after) = kept.part_at(at);
-            let is_it = |note: &&Note<K, E>| is_due(range.place(note.hash_of_key()));
+            let is_it = |note: &&ListNote<K, E>| is_due(range.place(note.hash_of_key()));
             if let Some(note) = part.iter().find(is_it) {
                 return Some(note.key.clone());
             }
@@ -144,23 +144,23 @@ impl<K: Key, E: State> Captured<K, E> {
     }
 }
 
-impl<K: Key, E: State> Note<K, E> {
+impl<K: Key, E: State> ListNote<K, E> {
     fn heap_bytes(&self) -> u64 {
         let left = self.left.as_ref().map_or(0, |(_, left)| left.heap_bytes());
         (self.key.heap_bytes() + left) as u64
     }
 }
 
-impl<K: Key, E: State> Reading<K, E> {
+impl<K: Key, E: State> ListsReading<K, E> {
     /// Due elements of a list, and the records that are kept, of this epoch; by slot, what is `anew` is due.
-    pub fn due(&self, list: &List<K, E>, epoch: u32, anew: &[bool]) -> Due {
-        Due::of(&list.elements, list.records.of(epoch), anew, self.record_bytes)
+    pub fn due(&self, list: &HeapList<K, E>, epoch: u32, anew: &[bool]) -> ListDelta {
+        ListDelta::of(&list.elements, list.records.of(epoch), anew, self.record_bytes)
     }
 
     /// Begins to write what is due of a list behind the records that it keeps: the others are dead.
     fn begin_list(
         &mut self,
-        (records, values): (&mut Records, &mut u64),
+        (records, values): (&mut ListRecords, &mut u64),
         keeps: usize,
         to: &mut Recording<'_>,
     ) -> Result<()> {
@@ -173,22 +173,22 @@ impl<K: Key, E: State> Reading<K, E> {
     }
 
     /// Writes a record of a part or all of what is due of a list; with no place if that cannot be remembered.
-    fn write(&self, key: (Time, &K), due: &[E], to: &mut Recording<'_>) -> Result<Record> {
+    fn write(&self, key: (Time, &K), due: &[E], to: &mut Recording<'_>) -> Result<ListRecord> {
         let part = &due[..record_elements(due, self.record_bytes)];
         let key = (key.0, key.1.clone());
-        let written = to.write(&key, &part.to_vec(), Place::NONE);
+        let written = to.write(&key, &part.to_vec(), RecordPosition::NONE);
         let place = written.map_err(|error| name_large(error, &key.1))?;
-        Ok(Record { place, elements: part.len() as u32 })
+        Ok(ListRecord { place, elements: part.len() as u32 })
     }
 
     /// A list remembers a record. Without room for that, the next checkpoint is full.
     fn remember(
         &self,
-        (records, values): (&mut Records, &mut u64),
-        record: Record,
+        (records, values): (&mut ListRecords, &mut u64),
+        record: ListRecord,
         to: &mut Recording<'_>,
     ) {
-        let is_known = record.place != Place::NONE
+        let is_known = record.place != RecordPosition::NONE
             && add_record(self.booked.account(), values, records, (to.epoch(), record));
         if !is_known {
             to.break_off();
@@ -196,8 +196,12 @@ impl<K: Key, E: State> Reading<K, E> {
     }
 
     /// Reads some lists, or what was noted of one; says whether there was anything.
-    pub fn read_part(&mut self, source: Source<'_, K, E>, to: &mut Recording<'_>) -> Result<bool> {
-        let Source { buckets, purged } = source;
+    pub fn read_part(
+        &mut self,
+        source: ListBuckets<'_, K, E>,
+        to: &mut Recording<'_>,
+    ) -> Result<bool> {
+        let ListBuckets { buckets, purged } = source;
         if !self.purged.is_empty() {
             return self.drop_some_purged(to).map(|()| true);
         }
@@ -237,10 +241,10 @@ impl<K: Key, E: State> Reading<K, E> {
     fn read_bucket(
         &mut self,
         time: Time,
-        bucket: &mut Bucket<K, E>,
+        bucket: &mut ListBucket<K, E>,
         to: &mut Recording<'_>,
     ) -> Result<bool> {
-        let Bucket { lists, captured: slot, values, .. } = bucket;
+        let ListBucket { lists, captured: slot, values, .. } = bucket;
         let Some(captured) = slot else { return Ok(false) };
         if let Some(key) = captured.noted() {
             let hash = key.key_hash();
@@ -317,16 +321,16 @@ impl<K: Key, E: State> Reading<K, E> {
     }
 }
 
-impl<K, E> Reading<K, E> {
+impl<K, E> ListsReading<K, E> {
     /// Takes the buckets out that were purged.
-    pub fn take_gone(&mut self) -> impl Iterator<Item = Bucket<K, E>> + use<K, E> {
+    pub fn take_gone(&mut self) -> impl Iterator<Item = ListBucket<K, E>> + use<K, E> {
         let mut gone = std::mem::take(&mut self.gone);
         let gone = std::iter::from_fn(move || gone.pop_first().map(|(_, bucket)| bucket));
         gone.chain(std::mem::take(&mut self.purged))
     }
 }
 
-impl<K, E> Drop for Reading<K, E> {
+impl<K, E> Drop for ListsReading<K, E> {
     fn drop(&mut self) {
         self.take_gone().for_each(|bucket| bucket.release(self.booked.account()));
     }

@@ -11,35 +11,35 @@
 use alluvium_pagestore::{State, rounded};
 
 use crate::heap::lists::reading::record_elements;
-use crate::heap::place::Place;
+use crate::heap::record_position::RecordPosition;
 
 /// Some elements of a list, on storage.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Record {
-    pub place: Place,
+pub(crate) struct ListRecord {
+    pub place: RecordPosition,
     pub elements: u32,
 }
 
 /// The records of a list. One needs no memory of its own.
 #[derive(Debug, Default)]
-pub(crate) enum Records {
+pub(crate) enum ListRecords {
     #[default]
     None,
-    One(u32, Record),
-    Many(Box<Many>),
+    One(u32, ListRecord),
+    Many(Box<ManyRecords>),
 }
 
 #[derive(Debug)]
-pub(crate) struct Many {
+pub(crate) struct ManyRecords {
     epoch: u32,
     /// Elements of them all.
     elements: usize,
-    records: Vec<Record>,
+    records: Vec<ListRecord>,
 }
 
-impl Records {
+impl ListRecords {
     /// Those of this epoch, in order.
-    pub fn of(&self, epoch: u32) -> &[Record] {
+    pub fn of(&self, epoch: u32) -> &[ListRecord] {
         match self {
             Self::One(of, record) if *of == epoch => std::slice::from_ref(record),
             Self::Many(many) if many.epoch == epoch => &many.records,
@@ -58,12 +58,12 @@ impl Records {
     }
 
     /// Adds one.
-    pub fn push(&mut self, epoch: u32, record: Record) {
+    pub fn push(&mut self, epoch: u32, record: ListRecord) {
         let elements = self.elements(epoch) + record.elements as usize;
         match self {
             Self::One(of, first) if *of == epoch => {
                 let records = vec![*first, record];
-                *self = Self::Many(Box::new(Many { epoch, elements, records }));
+                *self = Self::Many(Box::new(ManyRecords { epoch, elements, records }));
             }
             Self::Many(many) if many.epoch == epoch => {
                 many.elements = elements;
@@ -74,7 +74,7 @@ impl Records {
     }
 
     /// Keeps the first `count`, and gives the others.
-    pub fn split_off(&mut self, epoch: u32, count: usize) -> Vec<Record> {
+    pub fn split_off(&mut self, epoch: u32, count: usize) -> Vec<ListRecord> {
         let rest = self.of(epoch).get(count..).unwrap_or_default().to_vec();
         if rest.is_empty() {
             return rest;
@@ -92,8 +92,8 @@ impl Records {
     pub fn memory_bytes(&self) -> u64 {
         match self {
             Self::Many(many) => {
-                let records = many.records.capacity() * size_of::<Record>();
-                (rounded(size_of::<Many>()) + rounded(records)) as u64
+                let records = many.records.capacity() * size_of::<ListRecord>();
+                (rounded(size_of::<ManyRecords>()) + rounded(records)) as u64
             }
             _ => 0,
         }
@@ -103,24 +103,28 @@ impl Records {
     pub fn growth_bytes(&self) -> u64 {
         match self {
             Self::None => 0,
-            Self::One(..) => (rounded(size_of::<Many>()) + 4 * size_of::<Record>()) as u64 + 32,
-            Self::Many(many) => rounded(2 * many.records.capacity() * size_of::<Record>()) as u64,
+            Self::One(..) => {
+                (rounded(size_of::<ManyRecords>()) + 4 * size_of::<ListRecord>()) as u64 + 32
+            }
+            Self::Many(many) => {
+                rounded(2 * many.records.capacity() * size_of::<ListRecord>()) as u64
+            }
         }
     }
 }
 
 /// What a checkpoint writes of a list: elements from the first on, and how many records before that it keeps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Due {
+pub(crate) struct ListDelta {
     pub from: usize,
     pub keeps: usize,
 }
 
-impl Due {
+impl ListDelta {
     /// Of the elements of a `list` at a barrier, with these records. By slot, what is `anew` is written again.
     pub fn of<E: State>(
         list: &[E],
-        records: &[Record],
+        records: &[ListRecord],
         anew: &[bool],
         record_bytes: usize,
     ) -> Self {
@@ -147,13 +151,13 @@ impl Due {
 mod tests {
     use super::*;
 
-    fn record(slot: u32, elements: u32) -> Record {
-        Record { place: Place::of(slot, 1), elements }
+    fn record(slot: u32, elements: u32) -> ListRecord {
+        ListRecord { place: RecordPosition::of(slot, 1), elements }
     }
 
     #[test]
     fn records_of_another_epoch_are_none() {
-        let mut records = Records::default();
+        let mut records = ListRecords::default();
         for elements in 1..=5 {
             records.push(3, record(0, elements));
         }
@@ -172,11 +176,12 @@ mod tests {
     /// One element comes before each checkpoint: few are written again, and few records are left.
     #[test]
     fn short_records_are_written_with_what_comes() {
-        let (mut list, mut records, mut written, mut most) = (Vec::new(), Records::default(), 0, 0);
+        let (mut list, mut records, mut written, mut most) =
+            (Vec::new(), ListRecords::default(), 0, 0);
         let count = 3_000;
         for n in 0..count {
             list.push(n as u64);
-            let due = Due::of(&list, records.of(0), &[], 8 << 10);
+            let due = ListDelta::of(&list, records.of(0), &[], 8 << 10);
             records.split_off(0, due.keeps);
             let elements = (list.len() - due.from) as u32;
             assert_eq!(records.elements(0), due.from);
@@ -186,21 +191,30 @@ mod tests {
         }
         assert!(most <= 14, "{most} records");
         assert!(written <= 7 * count, "{written} elements were written of {count}");
-        assert_eq!(Due::of(&list, records.of(0), &[], 8 << 10).from, list.len());
+        assert_eq!(ListDelta::of(&list, records.of(0), &[], 8 << 10).from, list.len());
     }
 
     #[test]
     fn what_is_behind_a_record_that_goes_is_written_again() {
         let list = vec![0u64; 70];
         let records = [record(0, 40), record(1, 20), record(0, 5), record(2, 5)];
-        let due = |anew: &[bool]| Due::of(&list, &records, anew, 8 << 10);
-        assert_eq!(due(&[]), Due { from: 70, keeps: 4 });
-        assert_eq!(due(&[false, false, true]), Due { from: 60, keeps: 2 });
-        assert_eq!(due(&[false, true]), Due { from: 40, keeps: 1 });
-        assert_eq!(due(&[true]), Due { from: 0, keeps: 0 });
+        let due = |anew: &[bool]| ListDelta::of(&list, &records, anew, 8 << 10);
+        assert_eq!(due(&[]), ListDelta { from: 70, keeps: 4 });
+        assert_eq!(due(&[false, false, true]), ListDelta { from: 60, keeps: 2 });
+        assert_eq!(due(&[false, true]), ListDelta { from: 40, keeps: 1 });
+        assert_eq!(due(&[true]), ListDelta { from: 0, keeps: 0 });
         // A record is no longer than what is behind it.
-        assert_eq!(Due::of(&list, &records[..1], &[], 8 << 10), Due { from: 40, keeps: 1 });
-        assert_eq!(Due::of(&list, &records[..2], &[], 8 << 10), Due { from: 60, keeps: 2 });
-        assert_eq!(Due::of(&list, &records[1..2], &[], 8 << 10), Due { from: 0, keeps: 0 });
+        assert_eq!(
+            ListDelta::of(&list, &records[..1], &[], 8 << 10),
+            ListDelta { from: 40, keeps: 1 }
+        );
+        assert_eq!(
+            ListDelta::of(&list, &records[..2], &[], 8 << 10),
+            ListDelta { from: 60, keeps: 2 }
+        );
+        assert_eq!(
+            ListDelta::of(&list, &records[1..2], &[], 8 << 10),
+            ListDelta { from: 0, keeps: 0 }
+        );
     }
 }

@@ -9,13 +9,13 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use alluvium_pagestore::{Key, Lookup, Result, State, Time};
 
 use super::TablePanes;
-use super::keys::Placed;
+use super::keys::PlacedKey;
 use crate::contract::panes::Panes;
 use crate::contract::table::{BatchError, Cursor, Table};
 use crate::heap::GROUP;
 
 /// A key of the table.
-pub(super) struct Item<K> {
+pub(super) struct HashedKey<K> {
     entry: (Time, K),
     /// Of the key alone.
     hash: u64,
@@ -41,7 +41,7 @@ impl<K: Key, A: State, T: Table<(Time, K), A>> TablePanes<K, A, T> {
         entries.reserve_exact(GROUP);
         let owned = |(nth, item)| {
             let (slice, key): (Time, &Q) = place(item);
-            Item { hash: key.key_hash(), entry: (slice, key.to_owned()), nth }
+            HashedKey { hash: key.key_hash(), entry: (slice, key.to_owned()), nth }
         };
         entries.extend(items.iter().enumerate().map(owned));
         let updated =
@@ -74,14 +74,14 @@ impl<K: Key, A: State, T: Table<(Time, K), A>> TablePanes<K, A, T> {
     #[inline(never)]
     fn update_entries(
         &mut self,
-        entries: &[Item<K>],
+        entries: &[HashedKey<K>],
         init: &mut dyn FnMut(usize) -> A,
         change: &mut dyn FnMut(usize, &mut A),
     ) -> std::result::Result<(), BatchError> {
         self.keys.look_ahead(entries.iter().map(|item| (item.entry.0, item.hash)));
         // Bits of those whose keys are new in their sets.
         let (mut new, mut known, mut failed) = (0u64, 0, Ok(()));
-        for Item { entry: (slice, key), hash, nth } in entries {
+        for HashedKey { entry: (slice, key), hash, nth } in entries {
             match self.add_new_key(*slice, (*hash, key)) {
                 Ok(is_new) => new |= u64::from(is_new) << nth,
                 Err(error) => {
@@ -105,7 +105,8 @@ impl<K: Key, A: State, T: Table<(Time, K), A>> TablePanes<K, A, T> {
         };
         let updated = catch_unwind(AssertUnwindSafe(update));
         let unused = entries[..known].iter().skip(applied);
-        for Item { entry: (slice, key), .. } in unused.filter(|item| new >> item.nth & 1 == 1) {
+        for HashedKey { entry: (slice, key), .. } in unused.filter(|item| new >> item.nth & 1 == 1)
+        {
             self.keys.remove(*slice, key);
         }
         updated.unwrap_or_else(|panic| resume_unwind(panic)).and(failed)
@@ -124,7 +125,7 @@ impl<K: Key, A: State, T: Table<(Time, K), A>> TablePanes<K, A, T> {
     /// cursor is where it went on, or failed.
     pub(super) fn visit_alone(
         &mut self,
-        keys: &[Placed<K>],
+        keys: &[PlacedKey<K>],
         cursor: &mut Cursor,
         fuel: usize,
         visit: &mut dyn FnMut(&K, A) -> Result<()>,

@@ -6,7 +6,7 @@ use std::slice::from_ref;
 use alluvium_pagestore::{Key, Result, State, Time};
 
 use super::TablePanes;
-use super::keys::Placed;
+use super::keys::PlacedKey;
 use crate::contract::by_hash::{ByHash, VisitRun};
 use crate::contract::panes::Panes;
 use crate::contract::table::{Cursor, Table};
@@ -34,7 +34,7 @@ impl<K: Key, A: State, T: Table<(Time, K), A>> ByHash<K, A, Time> for TablePanes
                     visit(key, 0, from_ref(&value))
                 })?;
             } else {
-                for Placed { place, entry } in keys {
+                for PlacedKey { place, entry } in keys {
                     // Keys of one place come together.
                     if spent >= fuel.max(1) && place != cursor.position {
                         cursor.position = place;
@@ -65,7 +65,7 @@ impl<K: Key, A: State, T: Table<(Time, K), A>> ByHash<K, A, Time> for TablePanes
         let mut removed = 0;
         while !cursor.done && self.keys.slices.has(slice) {
             let (keys, next) = self.keys.at(slice, cursor.position.max(first), last);
-            for Placed { place, entry } in keys {
+            for PlacedKey { place, entry } in keys {
                 cursor.position = place;
                 if removed >= fuel.max(1) {
                     return Ok(removed);

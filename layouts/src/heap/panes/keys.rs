@@ -9,7 +9,7 @@ use std::rc::Rc;
 
 use alluvium_pagestore::{Account, Key, MemoryKind, Result, Time};
 
-use super::batches::Item;
+use super::batches::HashedKey;
 use crate::contract::upkeep::Upkeep;
 use crate::heap::entry_table_unsafe::EntryTable;
 use crate::heap::hash_range::HashRange;
@@ -17,25 +17,25 @@ use crate::heap::{GROUP, NEAR_BYTES};
 use crate::support::by_time_unsafe::ByTime;
 
 /// Bytes of a slice beside its keys: a table, and a node of the tree of times, which the first slice takes.
-const SLICE_BYTES: u64 = ByTime::<Keys<()>>::memory_bytes(1);
-const _: () = assert!(ByTime::<Keys<()>>::fits_in(SLICE_BYTES));
+const SLICE_BYTES: u64 = ByTime::<SliceKeys<()>>::memory_bytes(1);
+const _: () = assert!(ByTime::<SliceKeys<()>>::fits_in(SLICE_BYTES));
 
 /// The keys of a slice.
-type Keys<K> = EntryTable<(K, ())>;
+type SliceKeys<K> = EntryTable<(K, ())>;
 
 /// A key of a slice, and where it stands there.
 #[derive(Debug)]
-pub(super) struct Placed<K> {
+pub(super) struct PlacedKey<K> {
     pub place: u64,
     pub entry: (Time, K),
 }
 
 /// What is left to remove of a slice.
 #[derive(Debug)]
-struct Dying<K> {
+struct DyingSlice<K> {
     slice: Time,
     /// In a box: what is booked for a slice has room for its place in the queue then.
-    keys: Box<Keys<K>>,
+    keys: Box<SliceKeys<K>>,
     /// Keys taken out of the set.
     part: Vec<K>,
 }
@@ -44,13 +44,13 @@ struct Dying<K> {
 pub(super) struct PaneKeys<K> {
     pub account: Rc<Account>,
     pub range: HashRange,
-    pub slices: ByTime<Keys<K>>,
+    pub slices: ByTime<SliceKeys<K>>,
     /// Slices that are purged: their entries are still in the table.
-    dying: VecDeque<Dying<K>>,
+    dying: VecDeque<DyingSlice<K>>,
     /// Heap that the keys of the sets own.
     pub key_bytes: u64,
     /// Room for the keys of a group of updates, and what is booked for it.
-    pub group: Vec<Item<K>>,
+    pub group: Vec<HashedKey<K>>,
     group_bytes: u64,
 }
 
@@ -146,7 +146,7 @@ impl<K: Key> PaneKeys<K> {
         mut fuel: usize,
         remove: &mut dyn FnMut(&(Time, K)) -> Result<()>,
     ) -> Result<usize> {
-        let at = |dying: &VecDeque<Dying<K>>| match slice {
+        let at = |dying: &VecDeque<DyingSlice<K>>| match slice {
             Some(slice) => dying.iter().position(|dying| dying.slice == slice),
             None => (!dying.is_empty()).then_some(0),
         };
@@ -178,13 +178,13 @@ impl<K: Key> PaneKeys<K> {
 
     /// The keys of the part at `place` in a slice, from `place` to `last`, in the order of places,
     /// and where the next part begins.
-    pub fn at(&self, slice: Time, place: u64, last: u64) -> (Vec<Placed<K>>, Option<u64>) {
+    pub fn at(&self, slice: Time, place: u64, last: u64) -> (Vec<PlacedKey<K>>, Option<u64>) {
         let (keys, next) = self.slices.get(slice).expect("a slice that is there").part_at(place);
         let place_of = |key: &K| self.range.place(key.key_hash());
         let mut placed = Vec::with_capacity(keys.len());
         let all = keys.iter().map(|(key, ())| (place_of(key), key));
         let wanted = all.filter(|(at, _)| (place..=last).contains(at));
-        placed.extend(wanted.map(|(place, key)| Placed { place, entry: (slice, key.clone()) }));
+        placed.extend(wanted.map(|(place, key)| PlacedKey { place, entry: (slice, key.clone()) }));
         placed.sort_unstable_by_key(|placed| placed.place);
         (placed, next)
     }
@@ -192,7 +192,7 @@ impl<K: Key> PaneKeys<K> {
     /// The slices in which a key has something, if `first` is the first of them; else none.
     pub fn slices_of(&self, slices: &Range<Time>, first: Time, key: &K) -> Vec<Time> {
         let hash = key.key_hash();
-        let has = |keys: &Keys<K>| keys.find(hash, |known| known.0 == *key).is_some();
+        let has = |keys: &SliceKeys<K>| keys.find(hash, |known| known.0 == *key).is_some();
         let within = |from, to| (Bound::Included(from), Bound::Excluded(to));
         if self.slices.range(within(slices.start, first)).any(|(_, keys)| has(keys)) {
             return Vec::new();
@@ -204,7 +204,7 @@ impl<K: Key> PaneKeys<K> {
     /// Has the slices before `before` removed.
     pub fn purge(&mut self, before: Time) {
         while let Some((slice, keys)) = self.slices.pop_before(before) {
-            self.dying.push_back(Dying { slice, keys: Box::new(keys), part: Vec::new() });
+            self.dying.push_back(DyingSlice { slice, keys: Box::new(keys), part: Vec::new() });
         }
     }
 
@@ -230,7 +230,7 @@ impl<K: Key> PaneKeys<K> {
 
     /// Whether there is memory for the keys of a group, which is booked once and kept.
     pub fn has_group(&mut self, table: &mut dyn Upkeep) -> bool {
-        let memory = (GROUP * size_of::<Item<K>>()) as u64;
+        let memory = (GROUP * size_of::<HashedKey<K>>()) as u64;
         if self.group_bytes == 0 && self.make_room(memory, table).is_ok() {
             self.account.charge(MemoryKind::Buffers, memory);
             self.group_bytes = memory;

@@ -27,7 +27,7 @@ const DRAWN: usize = 16;
 
 /// A record of a batch, and where it was copied from.
 #[derive(Clone, Copy, Debug)]
-pub struct Moving {
+pub struct MovedRecord {
     pub hash: u64,
     pub grain: u32,
     start: u32,
@@ -38,10 +38,10 @@ pub struct Moving {
 
 /// The copies.
 #[derive(Debug)]
-pub struct Batch {
+pub struct ColdBatch {
     /// Each begins at a multiple of 16.
     payloads: MappedList<u8>,
-    records: MappedList<Moving>,
+    records: MappedList<MovedRecord>,
     /// The segments of the records: number and id.
     sources: Vec<(u32, SegmentId)>,
     /// Records that are sorted, part by part; the rest is not yet.
@@ -49,10 +49,10 @@ pub struct Batch {
     /// The first record of each part that was not drawn.
     heads: BinaryHeap<Reverse<(u64, usize)>>,
     /// The records that leave next. Their payloads are being loaded.
-    drawn: VecDeque<Moving>,
+    drawn: VecDeque<MovedRecord>,
 }
 
-impl Batch {
+impl ColdBatch {
     /// An empty one that takes so many payload bytes, and so many records.
     pub fn new(bytes: usize, records: usize) -> Self {
         let parts = records.div_ceil(SORTED);
@@ -72,15 +72,15 @@ impl Batch {
         let each_part = size_of::<Range<usize>>() + size_of::<Reverse<(u64, usize)>>();
         let lists = SOURCES_MAX * size_of::<(u32, SegmentId)>()
             + records.div_ceil(SORTED) * each_part
-            + DRAWN * size_of::<Moving>();
+            + DRAWN * size_of::<MovedRecord>();
         let mapped = MappedList::<u8>::memory_bytes(bytes);
-        (mapped + MappedList::<Moving>::memory_bytes(records) + lists) as u64
+        (mapped + MappedList::<MovedRecord>::memory_bytes(records) + lists) as u64
     }
 
     /// Payload bytes and records of batches in about so much memory, of records of so many bytes.
     pub fn within(memory: u64, payload_bytes: usize) -> (usize, usize) {
         let each = payload_bytes.next_multiple_of(16).max(16);
-        let records = (memory as usize / (each + size_of::<Moving>() + 1)).max(64);
+        let records = (memory as usize / (each + size_of::<MovedRecord>() + 1)).max(64);
         (records * each, records)
     }
 
@@ -105,7 +105,7 @@ impl Batch {
     }
 
     /// The segment of a source: its number and its id.
-    pub fn source(&self, moving: &Moving) -> (u32, SegmentId) {
+    pub fn source(&self, moving: &MovedRecord) -> (u32, SegmentId) {
         self.sources[moving.source as usize]
     }
 
@@ -121,7 +121,7 @@ impl Batch {
         self.payloads.extend_from_slice(&[0; 16][..start - self.payloads.len()]);
         self.payloads.extend_from_slice(payload);
         let (start, length) = (start as u32, payload.len() as u16);
-        self.records.push(Moving { hash, grain, start, source, length });
+        self.records.push(MovedRecord { hash, grain, start, source, length });
         if self.records.len() - self.sorted() == SORTED {
             self.sort_rest();
         }
@@ -151,12 +151,12 @@ impl Batch {
     }
 
     /// The record that leaves next.
-    pub fn next(&self) -> Option<Moving> {
+    pub fn next(&self) -> Option<MovedRecord> {
         self.drawn.front().copied()
     }
 
     /// One that leaves later: the last whose payload is being loaded.
-    pub fn later(&self) -> Option<Moving> {
+    pub fn later(&self) -> Option<MovedRecord> {
         self.drawn.back().copied()
     }
 
@@ -186,23 +186,23 @@ impl Batch {
     }
 
     /// The nth copied record.
-    pub fn record(&self, nth: usize) -> Option<Moving> {
+    pub fn record(&self, nth: usize) -> Option<MovedRecord> {
         self.records.get(nth).copied()
     }
 
     /// The payload of a record.
-    pub fn payload(&self, moving: &Moving) -> &[u8] {
+    pub fn payload(&self, moving: &MovedRecord) -> &[u8] {
         let start = moving.start as usize;
         &self.payloads[start..start + moving.length as usize]
     }
 
     /// The record as a run takes it.
-    pub fn view(&self, moving: &Moving) -> RecordView<'_> {
+    pub fn view(&self, moving: &MovedRecord) -> RecordView<'_> {
         RecordView { hash: moving.hash, mark: 0, order: &[], payload: self.payload(moving) }
     }
 
     /// The records of a hash, those that have left too. All are sorted, part by part.
-    pub fn of_hash(&self, hash: u64) -> impl Iterator<Item = Moving> + '_ {
+    pub fn of_hash(&self, hash: u64) -> impl Iterator<Item = MovedRecord> + '_ {
         let ends = self.parts.iter().map(|part| part.end);
         let starts = std::iter::once(0).chain(ends.clone());
         starts.zip(ends).flat_map(move |(start, end)| {
@@ -221,8 +221,8 @@ mod tests {
     #[test]
     fn records_leave_in_the_order_of_their_hashes() {
         let count = 3 * SORTED + 77;
-        let (bytes, records) = Batch::within((count * 64) as u64, 8);
-        let mut batch = Batch::new(bytes, records);
+        let (bytes, records) = ColdBatch::within((count * 64) as u64, 8);
+        let mut batch = ColdBatch::new(bytes, records);
         let source = batch.add_source(3, SegmentId(9)).unwrap();
         let hash_of = |nth: usize| hash_word(nth as u64) % 5000;
         for nth in 0..count {
@@ -249,9 +249,9 @@ mod tests {
 
     #[test]
     fn a_batch_takes_what_it_has_room_for_and_no_more_memory() {
-        let (bytes, records) = Batch::within(64 << 10, 40);
-        assert!(Batch::memory_bytes(bytes, records) <= (64 << 10) + 8192);
-        let mut batch = Batch::new(bytes, records);
+        let (bytes, records) = ColdBatch::within(64 << 10, 40);
+        assert!(ColdBatch::memory_bytes(bytes, records) <= (64 << 10) + 8192);
+        let mut batch = ColdBatch::new(bytes, records);
         let source = batch.add_source(0, SegmentId(1)).unwrap();
         let mut taken = 0;
         while batch.has_room(40) {
@@ -259,7 +259,7 @@ mod tests {
             taken += 1;
         }
         assert!(taken as usize == records);
-        let mut long = Batch::new(bytes, records);
+        let mut long = ColdBatch::new(bytes, records);
         long.take(1, (0, 0), &vec![1; bytes / 3]);
         assert!(long.is_filled(4) && !long.is_filled(2), "by bytes");
         assert_eq!((batch.payloads.capacity(), batch.records.capacity()), (bytes, records));

@@ -8,7 +8,7 @@ use alluvium_pagestore::{Account, ErrorKind, KeyHash, MIB, MemoryKind};
 
 use super::tests::open;
 use crate::contract::table::Table;
-use crate::hybrid_log::log::Located;
+use crate::hybrid_log::log::RecordLocation;
 use crate::hybrid_log::{HybridLog, HybridLogTable};
 
 type Log = HybridLogTable<u64, u64>;
@@ -49,9 +49,9 @@ fn keys_of_both(log: &Log, from: u64) -> Vec<u64> {
     let (mut stored, mut in_runs) = (Vec::new(), Vec::new());
     for key in (from..KEYS).step_by(7) {
         let to = match log.core.locate_again(log.core.log.index_hash(key.key_hash()), &key) {
-            Located::Cold => &mut stored,
-            Located::Absent => &mut in_runs,
-            Located::Resident { .. } => continue,
+            RecordLocation::Cold => &mut stored,
+            RecordLocation::Absent => &mut in_runs,
+            RecordLocation::Resident { .. } => continue,
         };
         if to.len() < EACH {
             to.push(key);

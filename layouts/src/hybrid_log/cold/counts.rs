@@ -8,7 +8,7 @@ use alluvium_pagestore::{
     Account, Error, ErrorKind, ImagePart, KeyGroup, MemoryKind, Result, Time, TouchedKeys,
 };
 
-use super::touches::{Gone, Touches};
+use super::touches::{ExpiredTouches, Touches};
 use crate::contract::table::StateContext;
 use crate::support::booked::Booked;
 use crate::support::record_type_unsafe::ErasedTouched;
@@ -118,7 +118,7 @@ impl KeyCounts {
     }
 
     /// What has expired, if entries do.
-    pub fn gone(&self) -> Option<Gone> {
+    pub fn gone(&self) -> Option<ExpiredTouches> {
         self.touches.as_ref().map(Touches::gone)
     }
 

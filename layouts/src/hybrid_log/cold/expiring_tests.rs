@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt::Debug;
 
 use alluvium_pagestore::io::{Device, Faults, Simulated};
-use alluvium_pagestore::{Account, MIB, Progress, SegmentMeta, State, Time};
+use alluvium_pagestore::{Account, MIB, RewriteProgress, SegmentMeta, State, Time};
 
 use super::tests::{Dice, open};
 use crate::contract::expiry::{ExpiryPass, Touched};
@@ -212,7 +212,7 @@ fn rewrite_some<V: Timed>(table: &mut HybridLogTable<u64, V>) {
     rewriter.begin(segment.id).unwrap();
     for _ in 0..20 {
         let progress = table.rewriter().expect("a log with segments").step(1000).unwrap();
-        if matches!(progress, Progress::Done { .. }) {
+        if matches!(progress, RewriteProgress::Done { .. }) {
             return;
         }
         table.tick(1).unwrap();

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use alluvium_pagestore::block::AlignedVec;
 use alluvium_pagestore::{Account, Error, ErrorKind, MemoryKind, Result};
 
-use super::{Cold, IsIt, Known, PAYLOAD_MAX, known_by};
+use super::{ColdPresence, ColdTier, IsIt, PAYLOAD_MAX, known_by};
 use crate::support::booked::Booked;
 
 /// A tombstone.
@@ -104,7 +104,7 @@ impl GraveMemory {
     }
 }
 
-impl Cold {
+impl ColdTier {
     /// Bytes that a look-up may need to be free which makes a tombstone.
     pub fn burial_bytes(&self) -> u64 {
         let longest =
@@ -117,17 +117,17 @@ impl Cold {
     /// before, and reads the copy. The key's entry in the index is about to go if it `has_entry`.
     ///
     /// # Errors
-    /// As for [`find`](Cold::find); also if there is no memory for a tombstone. Nothing has changed then.
-    pub fn bury(&mut self, hash: u64, has_entry: bool, is_it: IsIt<'_>) -> Result<Known> {
+    /// As for [`find`](ColdTier::find); also if there is no memory for a tombstone. Nothing has changed then.
+    pub fn bury(&mut self, hash: u64, has_entry: bool, is_it: IsIt<'_>) -> Result<ColdPresence> {
         let buried = self.bury_newest(hash, has_entry, is_it);
         self.levels.was_looked_up(hash);
         buried
     }
 
-    fn bury_newest(&mut self, hash: u64, has_entry: bool, is_it: IsIt<'_>) -> Result<Known> {
+    fn bury_newest(&mut self, hash: u64, has_entry: bool, is_it: IsIt<'_>) -> Result<ColdPresence> {
         for grave in of_hash(&self.buried, hash) {
             if is_it(&grave.payload)? {
-                return Ok(Known::Buried);
+                return Ok(ColdPresence::Buried);
             }
         }
         let mut no_room = self.book_graves()?;
@@ -144,19 +144,19 @@ impl Cold {
         }
         if let Some(grave) = written {
             self.put_grave(grave);
-            return Ok(Known::There);
+            return Ok(ColdPresence::There);
         }
         for grave in of_hash(&self.going, hash) {
             if is_it(&grave.payload)? {
-                return Ok(Known::Buried);
+                return Ok(ColdPresence::Buried);
             }
         }
-        let (mut known, mut dug) = (Known::Absent, None);
+        let (mut known, mut dug) = (ColdPresence::Absent, None);
         self.find_in_levels(hash, &mut |record, grave_memory| {
             let found = is_it(record.payload)?;
             if found {
                 known = known_by(&record);
-                if known == Known::There {
+                if known == ColdPresence::There {
                     no_room.take().map_or(Ok(()), Err)?;
                     dug = Some(Grave::dug(hash, record.payload, grave_memory)?);
                 }

@@ -12,7 +12,7 @@ use alluvium_pagestore::{
 };
 
 use super::DIRECTORY_BYTES;
-use super::paying::{Need, Stepped};
+use super::paying::{StepOutcome, StepUrgency};
 use super::tests::Dice;
 use crate::contract::by_hash::ByHash;
 use crate::contract::table::{Cursor, Layout, StateContext, Table};
@@ -235,11 +235,17 @@ fn no_page_leaves_for_a_merge_beside_a_move() {
     other.charge(MemoryKind::Buffers, taken);
     let pages = log.own_bytes_for(MemoryKind::Pages);
     for _ in 0..100 {
-        assert_eq!(log.step_merge_away(&mut cold, Need::Later, false).unwrap(), Stepped::Nothing);
+        assert_eq!(
+            log.step_merge_away(&mut cold, StepUrgency::Later, false).unwrap(),
+            StepOutcome::Nothing
+        );
     }
     assert_eq!(log.own_bytes_for(MemoryKind::Pages), pages);
     other.release(MemoryKind::Buffers, KIB);
-    assert_eq!(log.step_merge_away(&mut cold, Need::Later, false).unwrap(), Stepped::Something);
+    assert_eq!(
+        log.step_merge_away(&mut cold, StepUrgency::Later, false).unwrap(),
+        StepOutcome::Something
+    );
     assert!(cold.levels.is_merging());
     other.release(MemoryKind::Buffers, taken - KIB);
     log.cold = Some(cold);

@@ -12,7 +12,7 @@ use alluvium_pagestore::{ImagePart, KIB, Result, RunId, RunInfo, SegmentStore};
 
 use super::counts::ToldCounts;
 use super::graves::Grave;
-use super::{Cold, PAYLOAD_MAX, TOMBSTONE, remove_runs};
+use super::{ColdTier, PAYLOAD_MAX, TOMBSTONE, remove_runs};
 use crate::runs::{RecordView, RunSizes, RunWriter, UnsyncedRun};
 
 /// Bytes that are written at once of a file whose sync failed before.
@@ -99,8 +99,8 @@ impl RunsAtBarrier {
     }
 }
 
-impl Cold {
-    /// Bytes that [`at_barrier`](Cold::at_barrier) holds, and that [`write`](RunsAtBarrier::write) takes.
+impl ColdTier {
+    /// Bytes that [`at_barrier`](ColdTier::at_barrier) holds, and that [`write`](RunsAtBarrier::write) takes.
     pub fn barrier_bytes(&self) -> u64 {
         let graves = || self.buried.iter().chain(&self.going);
         let payloads: u64 = graves().map(Grave::bytes).sum();

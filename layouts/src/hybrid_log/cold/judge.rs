@@ -5,23 +5,23 @@ use std::fmt;
 use alluvium_pagestore::Result;
 
 use super::TOMBSTONE;
-use super::touches::Gone;
+use super::touches::ExpiredTouches;
 use crate::runs::{Judge, RecordView};
 use crate::support::record_type_unsafe::RecordType;
 
 /// Keeps the newest record of each key, unless the index has an entry of the key, or the record has expired and none of an
 /// older level can show; and a tombstone as long as an older level may have its key.
-pub struct Newest<H> {
+pub struct NewestRecords<H> {
     pub record_type: &'static RecordType,
     /// Whether no level is older than those that are merged.
     pub is_last: bool,
     /// Whether the index is known to have an entry of a record's key: what levels have of it is dead.
     pub is_hot: H,
     /// What has expired, if entries do: it is not there and does not count.
-    pub gone: Option<Gone>,
+    pub gone: Option<ExpiredTouches>,
 }
 
-impl<H> Newest<H> {
+impl<H> NewestRecords<H> {
     fn has_expired(&self, record: &RecordView<'_>) -> bool {
         let gone = self.gone.filter(|_| self.is_last);
         // What cannot be decoded is left to the call that needs it, which meets the error.
@@ -35,13 +35,13 @@ pub fn is_never_hot(_: &RecordView<'_>) -> Result<bool> {
     Ok(false)
 }
 
-impl<H> fmt::Debug for Newest<H> {
+impl<H> fmt::Debug for NewestRecords<H> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Newest(last: {})", self.is_last)
+        write!(f, "NewestRecords(last: {})", self.is_last)
     }
 }
 
-impl<H: FnMut(&RecordView<'_>) -> Result<bool>> Judge for Newest<H> {
+impl<H: FnMut(&RecordView<'_>) -> Result<bool>> Judge for NewestRecords<H> {
     fn judge(&mut self, group: &[RecordView<'_>], stays: &mut [bool]) -> Result<()> {
         for (nth, record) in group.iter().enumerate() {
             let is_over = match record.mark {

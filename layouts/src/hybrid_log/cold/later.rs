@@ -10,12 +10,12 @@ use std::sync::Arc;
 use alluvium_pagestore::io::Waker;
 use alluvium_pagestore::{MemoryKind, Result};
 
-use super::Cold;
+use super::ColdTier;
 use super::moving::has_long_records;
 use super::paying::begins_at;
 use crate::contract::table::StateContext;
 use crate::hybrid_log::log::Log;
-use crate::hybrid_log::stored::Stored;
+use crate::hybrid_log::stored::StoredSegments;
 use crate::trace_event;
 
 /// The index is looked at for the first time when it has one part in so many of the memory. Below one part in so few no
@@ -29,14 +29,14 @@ const USELESS_SHARE: u64 = 4;
 
 /// What a tier is made of. It stays when the tier begins.
 #[derive(Debug)]
-pub struct Later {
+pub struct TierSetup {
     context: StateContext,
     waker: Option<Arc<Waker>>,
     /// Bytes of the index for which a tier began since memory had no room for one entry more.
     began_in_need_at: u64,
 }
 
-impl Later {
+impl TierSetup {
     /// The index is smaller than it was: a tier may begin in need again.
     pub fn was_cleared(&mut self) {
         self.began_in_need_at = 0;
@@ -55,11 +55,11 @@ impl Log {
         let may = self.sizes.cold_runs_later && self.cold.is_none() && context.segments.is_some();
         if may
             && has_memory
-            && Cold::may_hold(self.record_type)
-            && Cold::check(context, &self.sizes).is_ok()
+            && ColdTier::may_hold(self.record_type)
+            && ColdTier::check(context, &self.sizes).is_ok()
         {
             let context = StateContext { restored: None, ..context.clone() };
-            self.later = Some(Box::new(Later { context, waker: None, began_in_need_at: 0 }));
+            self.later = Some(Box::new(TierSetup { context, waker: None, began_in_need_at: 0 }));
             self.hold_index();
         }
         // What was restored has the memory that it had, whatever others have to make again.
@@ -150,8 +150,9 @@ impl Log {
     /// Says whether there is one then. What its work takes comes from other states, if it has to.
     pub(in crate::hybrid_log) fn move_in_need(&mut self) -> Result<bool> {
         let index = self.index_bytes();
-        let is_new =
-            |later: &mut Box<Later>| std::mem::replace(&mut later.began_in_need_at, index) < index;
+        let is_new = |later: &mut Box<TierSetup>| {
+            std::mem::replace(&mut later.began_in_need_at, index) < index
+        };
         let may = self.cold.is_none() && self.later.as_mut().is_some_and(is_new);
         if !may || !self.make_cold() {
             return Ok(false);
@@ -174,7 +175,7 @@ impl Log {
     /// Makes a tier without records, if there is memory for one. Says whether there was.
     fn make_cold(&mut self) -> bool {
         let Some(later) = &self.later else { return false };
-        let needed = (Cold::opening_bytes(&later.context), "counts of keys in runs");
+        let needed = (ColdTier::opening_bytes(&later.context), "counts of keys in runs");
         let is_little = LITTLE_SHARE * self.index_bytes() < self.account.limit();
         let has_room = self.account.available() >= needed.0;
         if !has_room && (is_little || self.make_free(needed).is_err()) {
@@ -183,7 +184,7 @@ impl Log {
         let made = self
             .later
             .as_ref()
-            .and_then(|later| Cold::new(&later.context, self.record_type, &self.sizes));
+            .and_then(|later| ColdTier::new(&later.context, self.record_type, &self.sizes));
         self.cold = made.map(Box::new);
         self.cold.is_some()
     }
@@ -191,7 +192,7 @@ impl Log {
     /// Whether there are records on storage to fill a batch, of which some may be too long to move.
     fn has_a_batch(&self, also_long: bool) -> bool {
         let Some(cold) = &self.cold else { return false };
-        let live_of = |stored: &Stored| -> u64 {
+        let live_of = |stored: &StoredSegments| -> u64 {
             let may_move = |number: &u32| {
                 let info = stored.info(*number);
                 info.sealed && (also_long || !has_long_records(info))

@@ -68,10 +68,10 @@ use alluvium_pagestore::{
 
 use self::counts::KeyCounts;
 use self::graves::{Grave, GraveMemory, of_hash};
-use self::moving::Move;
+use self::moving::ColdMove;
 use self::share::IndexShare;
-use self::sizes::{Shape, WorkSizes, least_memory, own_memory};
-use super::config::{COLD_RUNS_MEMORY_MIN, Sizes};
+use self::sizes::{SizeInputs, WorkSizes, least_memory, own_memory};
+use super::config::{COLD_RUNS_MEMORY_MIN, LogSizes};
 use crate::contract::fetch::{Fetch, Ticket};
 use crate::contract::table::{RunStats, RunTimes, StateContext};
 use crate::runs::{Levels, RecordView, RunSizes};
@@ -81,7 +81,7 @@ use crate::support::record_type_unsafe::{ErasedTouched, RecordType};
 
 pub(super) use image::{RunsAtBarrier, RunsWritten, let_go};
 pub(crate) use judge::has_same_key;
-pub(super) use later::Later;
+pub(super) use later::TierSetup;
 pub(super) use needs::IndexPart;
 pub(super) use paying::RECORDS_TICK;
 
@@ -107,7 +107,7 @@ pub(super) type IsIt<'a> = &'a mut dyn FnMut(&[u8]) -> Result<bool>;
 
 /// What the tier knows of a key that has no entry in the index.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Known {
+pub(super) enum ColdPresence {
     /// Nothing.
     Absent,
     /// It was deleted.
@@ -118,7 +118,7 @@ pub(super) enum Known {
 
 /// The cold tier of a log.
 #[derive(Debug)]
-pub struct Cold {
+pub struct ColdTier {
     record_type: &'static RecordType,
     /// Whose reads on this thread are patient.
     store: SegmentStore,
@@ -126,7 +126,7 @@ pub struct Cold {
     account: Rc<Account>,
     /// The hash of the state's name.
     state: u64,
-    shape: Shape,
+    shape: SizeInputs,
     /// What moves and merges take now, what they are to take in all the memory that there is for this state, and at least.
     work: WorkSizes,
     wanted: WorkSizes,
@@ -149,7 +149,7 @@ pub struct Cold {
     /// Records that moved down, and the bytes of the files that they moved to.
     moved: u64,
     moved_bytes: u64,
-    moving: Option<Box<Move>>,
+    moving: Option<Box<ColdMove>>,
     /// Whether records are to move. It stays until they have, or there are none.
     wants_move: bool,
     /// So many new entries come before a segment of the index is looked at.
@@ -206,12 +206,12 @@ pub struct Cold {
     asked: Cell<u64>,
 }
 
-impl Cold {
+impl ColdTier {
     /// Checks that a state can have a tier. One without storage has none, and needs none.
     ///
     /// # Errors
     /// [`ErrorKind::Unsupported`] if key groups move, [`ErrorKind::OverBudget`] if there is too little memory.
-    pub fn check(context: &StateContext, sizes: &Sizes) -> Result<()> {
+    pub fn check(context: &StateContext, sizes: &LogSizes) -> Result<()> {
         if context.segments.is_none() {
             return Ok(());
         }
@@ -232,11 +232,11 @@ impl Cold {
         !record_type.is_plain() || record_type.layout().size() <= PAYLOAD_MAX
     }
 
-    /// The tier of a log, without records. None: there is no storage. The log was [checked](Cold::check).
+    /// The tier of a log, without records. None: there is no storage. The log was [checked](ColdTier::check).
     pub fn new(
         context: &StateContext,
         record_type: &'static RecordType,
-        sizes: &Sizes,
+        sizes: &LogSizes,
     ) -> Option<Self> {
         let (account, state) = (context.account.clone(), fingerprint(&context.name));
         let store = context.segments.as_ref()?;
@@ -248,7 +248,7 @@ impl Cold {
         let keep_free =
             sizes.headroom_bytes + (2 * sizes.frame_bytes).max(memory / 32) + DIRECTORY_BYTES;
         let payload = if record_type.is_plain() { record_type.layout().size() } else { 48 };
-        let shape = Shape::new(context, sizes, payload);
+        let shape = SizeInputs::new(context, sizes, payload);
         let wanted = shape.within(own_memory(&account));
         let levels = Levels::new(store.clone(), account.clone(), state).helped_by(&context.helper);
         let fetches = sizes.queue_depth.saturating_sub(1);
@@ -454,23 +454,23 @@ impl Cold {
     /// What is known of a key that has no entry in the index. Waits for the device.
     ///
     /// # Errors
-    /// Those of the device and of `is_it`; [`ErrorKind::OverBudget`] if [`read_bytes`](Cold::read_bytes) are not free;
+    /// Those of the device and of `is_it`; [`ErrorKind::OverBudget`] if [`read_bytes`](ColdTier::read_bytes) are not free;
     /// [`ErrorKind::Backpressure`] if the device does nothing.
-    pub fn find(&mut self, hash: u64, is_it: IsIt<'_>) -> Result<Known> {
+    pub fn find(&mut self, hash: u64, is_it: IsIt<'_>) -> Result<ColdPresence> {
         let found = self.find_newest(hash, is_it);
         self.levels.was_looked_up(hash);
         found
     }
 
-    fn find_newest(&mut self, hash: u64, is_it: IsIt<'_>) -> Result<Known> {
+    fn find_newest(&mut self, hash: u64, is_it: IsIt<'_>) -> Result<ColdPresence> {
         for graves in [&self.buried, &self.going] {
             for grave in of_hash(graves, hash) {
                 if is_it(&grave.payload)? {
-                    return Ok(Known::Buried);
+                    return Ok(ColdPresence::Buried);
                 }
             }
         }
-        let mut known = Known::Absent;
+        let mut known = ColdPresence::Absent;
         self.find_in_levels(hash, &mut |record, _| {
             let found = is_it(record.payload)?;
             if found {
@@ -681,7 +681,7 @@ impl Cold {
         self.book_left();
     }
 
-    /// Bytes of buffers that it keeps when it is [cleared](Cold::clear).
+    /// Bytes of buffers that it keeps when it is [cleared](ColdTier::clear).
     pub fn kept_bytes(&self) -> u64 {
         let reads = self.reads.booked_bytes() + self.levels.fetch_bytes();
         self.live.bytes() + reads + self.levels.leaving_bytes()
@@ -747,7 +747,7 @@ impl Cold {
         saved
     }
 
-    /// [`lend_saved`](Cold::lend_saved) of what is more than a move of tombstones takes, at least.
+    /// [`lend_saved`](ColdTier::lend_saved) of what is more than a move of tombstones takes, at least.
     pub fn lend_beyond_burials(&mut self, bytes: u64) -> u64 {
         let spare = self.purse.bytes().saturating_sub(self.least.move_bytes() + DIRECTORY_BYTES);
         self.lend_saved(bytes.min(spare))
@@ -764,7 +764,7 @@ impl Cold {
         self.least_bytes().saturating_sub(self.held_bytes())
     }
 
-    /// [`lend_saved`](Cold::lend_saved) of what moves and merges can do without, if they are smaller.
+    /// [`lend_saved`](ColdTier::lend_saved) of what moves and merges can do without, if they are smaller.
     pub fn lend_spare(&mut self, bytes: u64) -> u64 {
         self.lend_saved(bytes.min(self.spare_bytes()))
     }
@@ -785,7 +785,7 @@ impl Cold {
     }
 }
 
-impl Drop for Cold {
+impl Drop for ColdTier {
     /// What was begun goes. Files stay that a checkpoint may name: the next open removes the others.
     fn drop(&mut self) {
         // What is given up may leave a request with the device: that is waited for then.
@@ -798,8 +798,8 @@ impl Drop for Cold {
     }
 }
 
-fn known_by(record: &RecordView<'_>) -> Known {
-    if record.mark == TOMBSTONE { Known::Buried } else { Known::There }
+fn known_by(record: &RecordView<'_>) -> ColdPresence {
+    if record.mark == TOMBSTONE { ColdPresence::Buried } else { ColdPresence::There }
 }
 
 fn remove_runs(store: &SegmentStore, runs: &[RunInfo]) {

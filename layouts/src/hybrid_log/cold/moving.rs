@@ -17,9 +17,9 @@ use alluvium_pagestore::{
     SegmentInfo, SegmentReader, SegmentStore, Time,
 };
 
-use super::batch::{Batch, Moving};
+use super::batch::{ColdBatch, MovedRecord};
 use super::judge::has_same_key;
-use super::{Cold, PAYLOAD_MAX, TOMBSTONE, remove_runs};
+use super::{ColdTier, PAYLOAD_MAX, TOMBSTONE, remove_runs};
 use crate::contract::table::RunTimes;
 use crate::hybrid_log::address::{Address, StoredAt};
 use crate::hybrid_log::log::Log;
@@ -55,17 +55,17 @@ fn are_long(bytes: u64, records: u64) -> bool {
 
 /// A move under way.
 #[derive(Debug)]
-pub struct Move {
-    batch: Batch,
-    phase: Phase,
+pub struct ColdMove {
+    batch: ColdBatch,
+    phase: ColdMovePhase,
     /// Steps that failed since the last that did not, but for what was passed over.
     failed: u32,
     memory: Booked,
 }
 
 #[derive(Debug)]
-enum Phase {
-    Gathering(Box<Gathering>),
+enum ColdMovePhase {
+    Gathering(Box<GatherSource>),
     /// The batch and the tombstones in `going` are written; so many of these were.
     Writing {
         writer: Box<RunWriter>,
@@ -84,7 +84,7 @@ enum Phase {
     },
 }
 
-impl Phase {
+impl ColdMovePhase {
     /// Where the time of its steps is counted.
     fn time(&self) -> fn(&mut RunTimes) -> &mut u64 {
         match self {
@@ -97,10 +97,10 @@ impl Phase {
 
 /// Where the records come from.
 #[derive(Debug)]
-struct Gathering {
+struct GatherSource {
     reader: SegmentReader,
     entries: Vec<FooterEntry>,
-    segment: Option<Source>,
+    segment: Option<SourceSegment>,
     /// The last segment that was looked at.
     after: Option<SegmentId>,
     /// Pages of it in a row that could not be read, and segments in a row that were left for that.
@@ -108,12 +108,12 @@ struct Gathering {
     left: u32,
 }
 
-impl Gathering {
+impl GatherSource {
     /// Reads the next page of the segment; there is no segment any more if that was the last. What cannot be read stays in
     /// the log: the next call goes on behind it.
     fn read_next(&mut self) -> Result<()> {
         let Self { reader, entries, segment, failed, left, .. } = self;
-        let Some(Source { directory, image, .. }) = segment else { return Ok(()) };
+        let Some(SourceSegment { directory, image, .. }) = segment else { return Ok(()) };
         let images = directory.images();
         while images.get(*image).is_some_and(|it| are_long(it.bytes, it.records.into())) {
             *image += 1;
@@ -137,7 +137,7 @@ impl Gathering {
 
 /// The segment that is looked at.
 #[derive(Debug)]
-struct Source {
+struct SourceSegment {
     number: u32,
     /// Its number among the sources of the batch, if it has records there.
     nth: Option<u16>,
@@ -148,25 +148,25 @@ struct Source {
 
 /// How far a step came.
 #[derive(Debug)]
-pub enum Moved {
+pub enum ColdMoveStep {
     /// The move goes on.
-    On(Box<Move>),
+    On(Box<ColdMove>),
     /// Records, or tombstones, have moved.
     Done,
     /// There is too little that could move.
     Nothing,
 }
 
-impl Move {
+impl ColdMove {
     /// A move that takes what it needs of memory, which is booked.
-    pub fn begin(cold: &Cold, memory: Booked) -> Self {
+    pub fn begin(cold: &ColdTier, memory: Booked) -> Self {
         let reader = SegmentReader::new(cold.store.clone(), cold.state, cold.work.window_bytes);
         let entries = Vec::with_capacity(cold.work.page_records);
         let (segment, after) = Default::default();
-        let gathering = Gathering { reader, entries, segment, after, failed: 0, left: 0 };
-        let phase = Phase::Gathering(Box::new(gathering));
+        let gathering = GatherSource { reader, entries, segment, after, failed: 0, left: 0 };
+        let phase = ColdMovePhase::Gathering(Box::new(gathering));
         Self {
-            batch: Batch::new(cold.work.batch_bytes, cold.work.batch_records),
+            batch: ColdBatch::new(cold.work.batch_bytes, cold.work.batch_records),
             phase,
             failed: 0,
             memory,
@@ -175,8 +175,8 @@ impl Move {
 
     /// A move of no records, whose memory is booked.
     fn of_nothing(memory: Booked) -> Self {
-        let phase = Phase::Leaving { next: 0, level: None, latest: Time::MIN };
-        Self { batch: Batch::new(0, 0), phase, failed: 0, memory }
+        let phase = ColdMovePhase::Leaving { next: 0, level: None, latest: Time::MIN };
+        Self { batch: ColdBatch::new(0, 0), phase, failed: 0, memory }
     }
 
     /// Bytes that are booked for it.
@@ -186,23 +186,23 @@ impl Move {
 
     /// Whether its level is there, so that it cannot be given up.
     pub fn is_leaving(&self) -> bool {
-        matches!(self.phase, Phase::Leaving { .. })
+        matches!(self.phase, ColdMovePhase::Leaving { .. })
     }
 
     /// Records that it has copied, if it copies some still.
     #[cfg(test)]
     pub fn gathered(&self) -> Option<usize> {
-        matches!(self.phase, Phase::Gathering(_)).then(|| self.batch.len())
+        matches!(self.phase, ColdMovePhase::Gathering(_)).then(|| self.batch.len())
     }
 
     /// Bytes of records that are to be looked at until it is over, about.
-    pub fn left_bytes(&self, cold: &Cold) -> u64 {
+    pub fn left_bytes(&self, cold: &ColdTier) -> u64 {
         let (looks, bytes) =
             (LOOK_BYTES * cold.work.batch_records as u64, cold.work.batch_bytes as u64);
         match &self.phase {
-            Phase::Gathering(_) => 3 * looks + 2 * bytes,
-            Phase::Writing { .. } => 2 * looks + bytes,
-            Phase::Leaving { .. } => looks,
+            ColdMovePhase::Gathering(_) => 3 * looks + 2 * bytes,
+            ColdMovePhase::Writing { .. } => 2 * looks + bytes,
+            ColdMovePhase::Leaving { .. } => looks,
         }
     }
 
@@ -213,7 +213,7 @@ impl Move {
 
     /// The payloads of a hash that a level which is being written may have.
     pub fn written(&self, hash: u64) -> impl Iterator<Item = &[u8]> {
-        let batch = matches!(self.phase, Phase::Writing { .. }).then_some(&self.batch);
+        let batch = matches!(self.phase, ColdMovePhase::Writing { .. }).then_some(&self.batch);
         batch.into_iter().flat_map(move |batch| {
             batch.of_hash(hash).map(|moving| batch.payload(&moving)).collect::<Vec<_>>()
         })
@@ -222,7 +222,7 @@ impl Move {
     /// Has no record count whose hash is of a range. What is yet to be written has lost its entry in the index.
     pub fn cut(&mut self, hashes: &RangeInclusive<u64>) {
         let cut = (*hashes.start(), *hashes.end());
-        if let Phase::Writing { cuts, .. } = &mut self.phase
+        if let ColdMovePhase::Writing { cuts, .. } = &mut self.phase
             && !cuts.contains(&cut)
         {
             cuts.push(cut);
@@ -231,7 +231,7 @@ impl Move {
 
     /// Gives up what was begun, and removes what was written.
     pub fn give_up(self, store: &SegmentStore) {
-        if let Phase::Writing { writer, sealed, .. } = self.phase {
+        if let ColdMovePhase::Writing { writer, sealed, .. } = self.phase {
             // What cannot be removed is left over until the next open.
             let _ = writer.abandon();
             remove_runs(store, &sealed);
@@ -241,9 +241,9 @@ impl Move {
     /// Whether the step that has just failed can be tried again.
     fn can_go_on(&self, error: &Error) -> bool {
         let can = match &self.phase {
-            Phase::Gathering(gathering) => gathering.left < FAILED_MAX,
-            Phase::Writing { writer, .. } => !writer.has_failed() && is_of_device(error),
-            Phase::Leaving { .. } => is_of_device(error),
+            ColdMovePhase::Gathering(gathering) => gathering.left < FAILED_MAX,
+            ColdMovePhase::Writing { writer, .. } => !writer.has_failed() && is_of_device(error),
+            ColdMovePhase::Leaving { .. } => is_of_device(error),
         };
         can && self.failed < FAILED_MAX
     }
@@ -255,7 +255,7 @@ impl Move {
 
     /// Whether it copies records, and so passes over what it cannot read.
     pub fn is_gathering(&self) -> bool {
-        matches!(self.phase, Phase::Gathering(_))
+        matches!(self.phase, ColdMovePhase::Gathering(_))
     }
 }
 
@@ -266,27 +266,29 @@ impl Log {
     /// Those of storage. The move goes on with the next step then, unless it failed again and again: else it was given up.
     pub(super) fn step_move(
         &mut self,
-        cold: &mut Cold,
-        mut one: Box<Move>,
+        cold: &mut ColdTier,
+        mut one: Box<ColdMove>,
         fuel: u64,
-    ) -> Result<Moved> {
+    ) -> Result<ColdMoveStep> {
         let (time, start) = (one.phase.time(), Instant::now());
         let stepped = match &mut one.phase {
             // What was copied is not looked at again; the rest of a page that could not be read is left.
-            Phase::Gathering(gathering) => self.gather(gathering, &mut one.batch, fuel),
-            Phase::Writing { .. } => self.write(cold, &mut one, fuel).and_then(|is_over| {
+            ColdMovePhase::Gathering(gathering) => self.gather(gathering, &mut one.batch, fuel),
+            ColdMovePhase::Writing { .. } => self.write(cold, &mut one, fuel).and_then(|is_over| {
                 // The level is there when it is over.
                 if is_over { install(cold, &mut one).map(|()| false) } else { Ok(false) }
             }),
-            Phase::Leaving { .. } => Ok(self.leave_to_runs(cold, &mut one, fuel)),
+            ColdMovePhase::Leaving { .. } => Ok(self.leave_to_runs(cold, &mut one, fuel)),
         };
         *time(&mut cold.times) += nanos_since(start);
         match stepped {
-            Ok(true) if matches!(one.phase, Phase::Gathering(_)) => begin_writing(cold, one),
-            Ok(true) => Ok(Moved::Done),
+            Ok(true) if matches!(one.phase, ColdMovePhase::Gathering(_)) => {
+                begin_writing(cold, one)
+            }
+            Ok(true) => Ok(ColdMoveStep::Done),
             Ok(false) => {
                 one.failed = 0;
-                Ok(Moved::On(one))
+                Ok(ColdMoveStep::On(one))
             }
             Err(error) => {
                 one.failed += u32::from(!one.has_passed_over(&error));
@@ -302,7 +304,7 @@ impl Log {
     }
 
     /// Copies live records of the oldest segments. Says whether there is no room for more, or no more are there.
-    fn gather(&self, from: &mut Gathering, batch: &mut Batch, fuel: u64) -> Result<bool> {
+    fn gather(&self, from: &mut GatherSource, batch: &mut ColdBatch, fuel: u64) -> Result<bool> {
         let mut spent = 0;
         while spent < fuel {
             self.find_source(from)?;
@@ -310,8 +312,8 @@ impl Log {
                 return Ok(true);
             }
             from.read_next()?;
-            let Gathering { reader, entries, segment, .. } = &mut *from;
-            let Some(Source { number, nth, directory, image }) = segment else { continue };
+            let GatherSource { reader, entries, segment, .. } = &mut *from;
+            let Some(SourceSegment { number, nth, directory, image }) = segment else { continue };
             let info = &directory.info;
             // A read of a page of which nothing moves costs too.
             let read = image.checked_sub(1).map_or(0, |last| directory.images()[last].bytes);
@@ -345,7 +347,7 @@ impl Log {
 
     /// Finds the segment that is looked at: the same, unless it is over or was removed, or the next that is sealed and
     /// has live records, if there is one.
-    fn find_source(&self, from: &mut Gathering) -> Result<()> {
+    fn find_source(&self, from: &mut GatherSource) -> Result<()> {
         let stored = self.stored.as_ref().expect("a cold tier has storage");
         from.segment.take_if(|it| stored.number_of(it.directory.info.id) != Some(it.number));
         if from.segment.is_none() {
@@ -363,7 +365,7 @@ impl Log {
             let opened = from.reader.open(info);
             // One of which the directory cannot be read stays as it is.
             let directory = opened.inspect_err(|_| from.left += 1)?;
-            from.segment = Some(Source { number, nth: None, directory, image: 0 });
+            from.segment = Some(SourceSegment { number, nth: None, directory, image: 0 });
         }
         Ok(())
     }
@@ -375,22 +377,22 @@ impl Log {
     }
 
     /// Where a copied record is, if its segment is there still: another one may have its number.
-    fn place_of(&self, batch: &Batch, moving: &Moving) -> Option<StoredAt> {
+    fn place_of(&self, batch: &ColdBatch, moving: &MovedRecord) -> Option<StoredAt> {
         let (number, id) = batch.source(moving);
         let stored = self.stored.as_ref().expect("a cold tier has storage");
         (stored.number_of(id) == Some(number))
             .then_some(StoredAt { segment: number, grain: moving.grain })
     }
 
-    fn is_live(&self, batch: &Batch, moving: &Moving) -> bool {
+    fn is_live(&self, batch: &ColdBatch, moving: &MovedRecord) -> bool {
         let place = self.place_of(batch, moving);
         place.is_some_and(|at| self.leads_to(moving.hash, at))
     }
 
     /// Writes records and tombstones in the order of their hashes. Says whether all were written.
-    fn write(&self, cold: &Cold, one: &mut Move, fuel: u64) -> Result<bool> {
-        let Move { batch, phase, .. } = one;
-        let Phase::Writing { writer, graves, .. } = phase else { return Ok(true) };
+    fn write(&self, cold: &ColdTier, one: &mut ColdMove, fuel: u64) -> Result<bool> {
+        let ColdMove { batch, phase, .. } = one;
+        let ColdMovePhase::Writing { writer, graves, .. } = phase else { return Ok(true) };
         let mut spent = 0;
         while spent < fuel {
             let next = batch.next();
@@ -422,7 +424,12 @@ impl Log {
     }
 
     /// Whether a key that was buried was put again, and its record is in the batch.
-    fn is_back(&self, cold: &Cold, batch: &Batch, (hash, payload): (u64, &[u8])) -> Result<bool> {
+    fn is_back(
+        &self,
+        cold: &ColdTier,
+        batch: &ColdBatch,
+        (hash, payload): (u64, &[u8]),
+    ) -> Result<bool> {
         for moving in batch.of_hash(hash) {
             if self.is_live(batch, &moving)
                 && has_same_key(cold.record_type, batch.payload(&moving), payload)?
@@ -454,8 +461,9 @@ impl Log {
     }
 
     /// The records of the batch are in a level: the index forgets those that it still leads to. Says whether it has.
-    fn leave_to_runs(&mut self, cold: &mut Cold, one: &mut Move, fuel: u64) -> bool {
-        let Move { batch, phase: Phase::Leaving { next, level, latest }, .. } = one else {
+    fn leave_to_runs(&mut self, cold: &mut ColdTier, one: &mut ColdMove, fuel: u64) -> bool {
+        let ColdMove { batch, phase: ColdMovePhase::Leaving { next, level, latest }, .. } = one
+        else {
             return true;
         };
         let end = next.saturating_add((fuel / LOOK_BYTES).max(1) as usize);
@@ -484,7 +492,7 @@ impl Log {
     }
 }
 
-impl Cold {
+impl ColdTier {
     /// When a record was touched last, of state whose entries expire.
     fn touched(&self, payload: &[u8]) -> Time {
         let Some(gone) = self.live.gone() else { return Time::MAX };
@@ -500,10 +508,10 @@ impl Cold {
         }
         let sizes = self.burial_sizes();
         let mut memory = Booked::none(self.account.clone(), MemoryKind::Buffers);
-        if !memory.try_reserve_more(sizes.memory_bytes() + size_of::<Move>() as u64) {
+        if !memory.try_reserve_more(sizes.memory_bytes() + size_of::<ColdMove>() as u64) {
             return Ok(false);
         }
-        let one = Move::of_nothing(memory);
+        let one = ColdMove::of_nothing(memory);
         self.moving = Some(begin_leaving(self, Box::new(one), sizes)?);
         Ok(true)
     }
@@ -545,33 +553,37 @@ fn alone_if_it_fails(
 }
 
 /// All records are copied that there is room for. Tombstones go with them.
-fn begin_writing(cold: &mut Cold, one: Box<Move>) -> Result<Moved> {
+fn begin_writing(cold: &mut ColdTier, one: Box<ColdMove>) -> Result<ColdMoveStep> {
     let (records, graves) = (one.batch.len(), cold.buried.len());
     let is_little =
         !one.batch.is_filled(BATCH_SHARE) && graves < cold.work.batch_records / BATCH_SHARE;
     if records + graves == 0 || is_little && !cold.takes_few && !cold.wants_to_bury() {
-        return Ok(Moved::Nothing);
+        return Ok(ColdMoveStep::Nothing);
     }
     let runs = cold.run_sizes();
     let is_wide = runs.is_wide && !cold.levels.is_empty();
     let sizes = RunSizes { syncs: false, is_wide, ..runs.expecting((records + graves) as u64) };
-    begin_leaving(cold, one, sizes).map(Moved::On)
+    begin_leaving(cold, one, sizes).map(ColdMoveStep::On)
 }
 
 /// What is copied begins to be written, with the tombstones.
-fn begin_leaving(cold: &mut Cold, mut one: Box<Move>, sizes: RunSizes) -> Result<Box<Move>> {
+fn begin_leaving(
+    cold: &mut ColdTier,
+    mut one: Box<ColdMove>,
+    sizes: RunSizes,
+) -> Result<Box<ColdMove>> {
     let writer = Box::new(RunWriter::new(cold.store.clone(), cold.state, sizes)?);
     debug_assert!(cold.going.is_empty(), "tombstones come back from a move that has failed");
     std::mem::swap(&mut cold.buried, &mut cold.going);
     one.batch.begin_leaving();
     let (sealed, unsynced) = (Vec::new(), Vec::new());
-    one.phase = Phase::Writing { writer, graves: 0, sealed, unsynced, cuts: Vec::new() };
+    one.phase = ColdMovePhase::Writing { writer, graves: 0, sealed, unsynced, cuts: Vec::new() };
     Ok(one)
 }
 
 /// All is written: the level is there, and tombstones are in it.
-fn install(cold: &mut Cold, one: &mut Move) -> Result<()> {
-    let Phase::Writing { writer, sealed, unsynced, cuts, .. } = &mut one.phase else {
+fn install(cold: &mut ColdTier, one: &mut ColdMove) -> Result<()> {
+    let ColdMovePhase::Writing { writer, sealed, unsynced, cuts, .. } = &mut one.phase else {
         return Ok(());
     };
     sealed.append(&mut writer.take_sealed());
@@ -588,12 +600,12 @@ fn install(cold: &mut Cold, one: &mut Move) -> Result<()> {
     cold.times.building += writer.built_nanos();
     cold.forget_graves();
     let level = cold.levels.newest().filter(|_| has_level);
-    one.phase = Phase::Leaving { next: 0, level, latest: Time::MIN };
+    one.phase = ColdMovePhase::Leaving { next: 0, level, latest: Time::MIN };
     Ok(())
 }
 
 /// Books memory for a move that is free.
-pub(super) fn booked_for(cold: &Cold) -> Booked {
+pub(super) fn booked_for(cold: &ColdTier) -> Booked {
     let mut booked = Booked::none(cold.account.clone(), MemoryKind::Buffers);
     booked.charge(cold.move_bytes());
     booked

@@ -3,7 +3,7 @@
 use super::paying::{begins_at, index_share};
 use super::share::INDEX_PERCENT_MAX;
 use super::touches::Touches;
-use super::{Cold, PAYLOAD_MAX, WIDE_SHARE};
+use super::{ColdTier, PAYLOAD_MAX, WIDE_SHARE};
 use crate::runs::{RunSizes, RunsMemory, SHARE};
 
 /// What the index may have beside a tier.
@@ -15,7 +15,7 @@ pub struct IndexPart {
     pub begins_at: u64,
 }
 
-impl Cold {
+impl ColdTier {
     /// Memory of runs of so many keys, of which updates have left as many dead copies as there are at most.
     pub fn runs_of(&self, keys: u64, payload_bytes: usize) -> RunsMemory {
         let payload_bytes = payload_bytes.min(PAYLOAD_MAX);

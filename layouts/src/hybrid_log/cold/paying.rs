@@ -14,15 +14,15 @@ use std::time::Instant;
 
 use alluvium_pagestore::{Error, ErrorKind, MemoryKind, Result};
 
-use super::judge::{Newest, is_never_hot};
-use super::moving::{Move, Moved, booked_for};
+use super::judge::{NewestRecords, is_never_hot};
+use super::moving::{ColdMove, ColdMoveStep, booked_for};
 use super::saving::saving;
 use super::share::INDEX_PERCENT_MAX;
-use super::{Cold, DIRECTORY_BYTES, own_memory};
+use super::{ColdTier, DIRECTORY_BYTES, own_memory};
 use crate::hybrid_log::index::IndexHash;
 use crate::hybrid_log::log::Log;
-use crate::hybrid_log::stored::Stored;
-use crate::runs::{ABOVE_MAX, BoxedJudge, Helped, RecordView};
+use crate::hybrid_log::stored::StoredSegments;
+use crate::runs::{ABOVE_MAX, BoxedJudge, HelpedStep, RecordView};
 use crate::support::nanos_since;
 
 /// One part in so many is left for directories of runs and the table of segments, which grow, and for what the index
@@ -63,7 +63,7 @@ const VAIN_RECORDS: u64 = 64;
 
 /// How soon a step has to have an effect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Need {
+pub(super) enum StepUrgency {
     /// There is time.
     Later,
     /// The index has its part: a step waits for a helper that merges, a moment.
@@ -74,7 +74,7 @@ pub(super) enum Need {
 
 /// What a step came to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Stepped {
+pub(super) enum StepOutcome {
     /// Something was done.
     Something,
     /// Memory for what is to be done is being saved up; it has become more, or not.
@@ -85,7 +85,7 @@ pub(super) enum Stepped {
     Nothing,
 }
 
-impl Cold {
+impl ColdTier {
     /// Whether a move goes on, or levels are to be merged.
     pub fn is_behind(&self) -> bool {
         self.moving.is_some() || self.levels.is_behind()
@@ -113,8 +113,8 @@ impl Cold {
     }
 
     /// Whether a call waits for a helper that merges.
-    fn is_waited_for(&self, need: Need) -> bool {
-        need >= Need::Soon || self.is_short_of_graves()
+    fn is_waited_for(&self, need: StepUrgency) -> bool {
+        need >= StepUrgency::Soon || self.is_short_of_graves()
     }
 
     /// Whether levels are merged next, and no records move. After a merge that has failed they may, and beside one on a
@@ -146,13 +146,13 @@ impl Cold {
 
     /// What came of a merge's step on a helper says when the next one is worth it: a merge that was given up does not
     /// begin again at once.
-    fn rest_after(&mut self, merged: &Result<Stepped>) {
+    fn rest_after(&mut self, merged: &Result<StepOutcome>) {
         let ended = self.levels.stats_merges();
         if std::mem::replace(&mut self.merges_ended, ended) < ended {
             self.merges_given_up = 0;
         }
         match merged {
-            Ok(Stepped::Something) => self.shares_failed = 0,
+            Ok(StepOutcome::Something) => self.shares_failed = 0,
             Ok(_) => {}
             // Nothing was begun.
             Err(error) if error.kind() == ErrorKind::OverBudget => {}
@@ -168,21 +168,21 @@ impl Cold {
     }
 
     /// What came of a step says when the next one is worth it.
-    fn note(&mut self, stepped: &Result<Stepped>) {
+    fn note(&mut self, stepped: &Result<StepOutcome>) {
         match stepped {
-            Ok(Stepped::Something | Stepped::Saving { is_more: true }) => {
+            Ok(StepOutcome::Something | StepOutcome::Saving { is_more: true }) => {
                 (self.failed_in_row, self.saved_nothing) = (0, 0);
             }
             // A page that leaves memory for it takes several steps.
-            Ok(Stepped::Saving { is_more: false }) => {
+            Ok(StepOutcome::Saving { is_more: false }) => {
                 self.saved_nothing += 1;
                 self.rest = if self.saved_nothing < SAVING_MAX { 0 } else { REST_FAILED };
             }
-            Ok(Stepped::Waiting) => self.rest = REST_HELPED,
-            Ok(Stepped::Nothing) if self.entries_max.is_some() => {}
+            Ok(StepOutcome::Waiting) => self.rest = REST_HELPED,
+            Ok(StepOutcome::Nothing) if self.entries_max.is_some() => {}
             // A merge that failed is tried again after some steps.
-            Ok(Stepped::Nothing) if self.merge_rest > 0 => self.rest = REST_HELPED,
-            Ok(Stepped::Nothing) => self.rest = REST,
+            Ok(StepOutcome::Nothing) if self.merge_rest > 0 => self.rest = REST_HELPED,
+            Ok(StepOutcome::Nothing) => self.rest = REST,
             // It has to wait until others give memory back. Nothing was begun.
             Err(error) if error.kind() == ErrorKind::OverBudget => {
                 self.rest = REST << self.failed_in_row.min(REST_POWER_MAX);
@@ -279,10 +279,13 @@ impl Log {
         match cold.entries_max {
             Some(entries) => {
                 cold.wants_move |= self.index.len() > entries;
-                self.pay_within(1 << 20, Need::Later);
+                self.pay_within(1 << 20, StepUrgency::Later);
             }
             // The index has its part: it takes that of pages while the work is not over.
-            None => self.pay_within(steps, if has >= most { Need::Soon } else { Need::Later }),
+            None => self.pay_within(
+                steps,
+                if has >= most { StepUrgency::Soon } else { StepUrgency::Later },
+            ),
         }
     }
 
@@ -292,20 +295,20 @@ impl Log {
         cold.waits_since = None;
         if cold.is_behind() || cold.wants_to_bury() {
             let steps = cold.buried_max.saturating_sub(cold.buried.len() + cold.going.len());
-            self.pay_within(steps as u64, Need::Later);
+            self.pay_within(steps as u64, StepUrgency::Later);
         }
     }
 
     /// A step that has what is to be done over within so many steps. What fails is tried again later: that is told to
     /// nobody but by reads, space and the index.
-    fn pay_within(&mut self, steps: u64, need: Need) {
+    fn pay_within(&mut self, steps: u64, need: StepUrgency) {
         let left = self.cold.as_ref().map_or(0, |cold| cold.left_bytes());
         let fuel = (2 * left / steps.max(1)).clamp(FUEL_MIN, FUEL_MAX);
         let stepped = self.step_cold(fuel, need);
         let Some(cold) = &mut self.cold else { return };
         match stepped {
             // Each entry waits.
-            Ok(Stepped::Waiting) if need >= Need::Soon => cold.rest = 0,
+            Ok(StepOutcome::Waiting) if need >= StepUrgency::Soon => cold.rest = 0,
             stepped => cold.note(&stepped),
         }
     }
@@ -321,9 +324,9 @@ impl Log {
         if cold.rest > 0 {
             return false;
         }
-        let stepped = self.step_cold(FUEL_TICK, Need::Later);
+        let stepped = self.step_cold(FUEL_TICK, StepUrgency::Later);
         self.cold.iter_mut().for_each(|cold| cold.note(&stepped));
-        stepped.is_ok_and(|stepped| stepped == Stepped::Something)
+        stepped.is_ok_and(|stepped| stepped == StepOutcome::Something)
     }
 
     /// Moves records down although there are few, because memory has no room for an entry, or the list of tombstones none.
@@ -339,14 +342,14 @@ impl Log {
         cold.wants_move |= is_useful;
         cold.takes_few = true;
         let stalls = self.stats.stalls;
-        let stepped = self.step_cold(FUEL_MAX, Need::Now);
+        let stepped = self.step_cold(FUEL_MAX, StepUrgency::Now);
         self.cold.iter_mut().for_each(|cold| cold.takes_few = cold.entries_max.is_some());
         // One that waits for a helper is counted there.
-        let is_counted = self.stats.stalls > stalls || matches!(stepped, Ok(Stepped::Nothing));
+        let is_counted = self.stats.stalls > stalls || matches!(stepped, Ok(StepOutcome::Nothing));
         self.stats.stalls += u64::from(!is_counted);
         match stepped {
-            Ok(Stepped::Waiting) => self.is_merge_on_its_way().map(|()| true),
-            Ok(stepped) => Ok(stepped != Stepped::Nothing),
+            Ok(StepOutcome::Waiting) => self.is_merge_on_its_way().map(|()| true),
+            Ok(stepped) => Ok(stepped != StepOutcome::Nothing),
             Err(error) if error.kind() == ErrorKind::OverBudget => Ok(false),
             // A move goes on behind what could not be read, until too much could not.
             Err(error) => match &mut self.cold {
@@ -389,8 +392,8 @@ impl Log {
     }
 
     /// A step of the move or merge that goes on, or the beginning of one.
-    fn step_cold(&mut self, fuel: u64, need: Need) -> Result<Stepped> {
-        let Some(mut cold) = self.cold.take() else { return Ok(Stepped::Nothing) };
+    fn step_cold(&mut self, fuel: u64, need: StepUrgency) -> Result<StepOutcome> {
+        let Some(mut cold) = self.cold.take() else { return Ok(StepOutcome::Nothing) };
         cold.saved_before = cold.purse.bytes();
         if cold.is_working() {
             // For the directories of what is written.
@@ -421,17 +424,27 @@ impl Log {
         stepped.map_err(|error| error.with("state", &self.name))
     }
 
-    fn step_here(&mut self, cold: &mut Cold, fuel: u64, need: Need) -> Result<Stepped> {
+    fn step_here(
+        &mut self,
+        cold: &mut ColdTier,
+        fuel: u64,
+        need: StepUrgency,
+    ) -> Result<StepOutcome> {
         match self.move_or_merge(cold, fuel, need) {
             Err(error) if cold.may_merge_early(&error) => self.step_merge(cold, fuel, need),
             stepped => stepped,
         }
     }
 
-    fn move_or_merge(&mut self, cold: &mut Cold, fuel: u64, need: Need) -> Result<Stepped> {
+    fn move_or_merge(
+        &mut self,
+        cold: &mut ColdTier,
+        fuel: u64,
+        need: StepUrgency,
+    ) -> Result<StepOutcome> {
         match cold.moving.take() {
             Some(moving) => self.step_this_move(cold, moving, fuel),
-            None if cold.begin_burial()? => Ok(Stepped::Something),
+            None if cold.begin_burial()? => Ok(StepOutcome::Something),
             None if cold.is_merge_next() => match self.step_merge(cold, fuel, need) {
                 // A merge may take more than a move.
                 Err(error) if error.kind() == ErrorKind::OverBudget && !cold.is_merge_next() => {
@@ -444,30 +457,35 @@ impl Log {
                 cold.merge_has_failed = false;
                 self.begin_move(cold, need)
             }
-            None => Ok(Stepped::Nothing),
+            None => Ok(StepOutcome::Nothing),
         }
     }
 
     /// A helper merges; what moves does so here.
-    fn step_beside_helper(&mut self, cold: &mut Cold, fuel: u64, need: Need) -> Result<Stepped> {
+    fn step_beside_helper(
+        &mut self,
+        cold: &mut ColdTier,
+        fuel: u64,
+        need: StepUrgency,
+    ) -> Result<StepOutcome> {
         cold.levels.has_left(false);
         let merged = match cold.merge_rest {
             0 => self.step_merge_away(cold, need, false),
             _ => {
                 cold.merge_rest -= 1;
-                Ok(Stepped::Nothing)
+                Ok(StepOutcome::Nothing)
             }
         };
-        let rests = cold.merge_rest > 0 && matches!(merged, Ok(Stepped::Nothing));
+        let rests = cold.merge_rest > 0 && matches!(merged, Ok(StepOutcome::Nothing));
         cold.rest_after(&merged);
         let moved = match self.move_beside_helper(cold, fuel, need) {
             // A merge that goes on gives memory back when it is over.
             Err(error)
                 if error.kind() == ErrorKind::OverBudget
-                    && matches!(merged, Ok(Stepped::Something | Stepped::Waiting))
+                    && matches!(merged, Ok(StepOutcome::Something | StepOutcome::Waiting))
                     && cold.moving.is_none() =>
             {
-                Stepped::Nothing
+                StepOutcome::Nothing
             }
             Err(error) if cold.may_merge_early(&error) => {
                 let merged = self.step_merge_away(cold, need, true);
@@ -478,37 +496,42 @@ impl Log {
         };
         match (moved, merged) {
             // What moves is not held up by a merge that fails, which is tried again later.
-            (Stepped::Something, Err(error)) => {
+            (StepOutcome::Something, Err(error)) => {
                 cold.failed += u64::from(error.kind() != ErrorKind::OverBudget);
                 Ok(moved)
             }
             // Where room must be made and nothing can move, a merge does not rest.
-            (Stepped::Nothing, _) if need >= Need::Soon && rests => {
+            (StepOutcome::Nothing, _) if need >= StepUrgency::Soon && rests => {
                 cold.merge_rest = 0;
                 self.step_merge_away(cold, need, true)
             }
             // Where no records can move either, the merge is waited for.
-            (Stepped::Nothing, Ok(Stepped::Waiting)) if cold.is_waited_for(need) => {
+            (StepOutcome::Nothing, Ok(StepOutcome::Waiting)) if cold.is_waited_for(need) => {
                 let merged = self.step_merge_away(cold, need, true);
                 cold.rest_after(&merged);
                 merged
             }
-            (Stepped::Nothing, merged) => merged,
+            (StepOutcome::Nothing, merged) => merged,
             (moved, merged) => merged.map(|_| moved),
         }
     }
 
     /// What moves while a helper merges, if it may.
-    fn move_beside_helper(&mut self, cold: &mut Cold, fuel: u64, need: Need) -> Result<Stepped> {
+    fn move_beside_helper(
+        &mut self,
+        cold: &mut ColdTier,
+        fuel: u64,
+        need: StepUrgency,
+    ) -> Result<StepOutcome> {
         match cold.moving.take() {
             Some(moving) => self.step_this_move(cold, moving, fuel),
-            None if cold.begin_burial()? => Ok(Stepped::Something),
-            None if cold.is_merge_next() => Ok(Stepped::Nothing),
+            None if cold.begin_burial()? => Ok(StepOutcome::Something),
+            None if cold.is_merge_next() => Ok(StepOutcome::Nothing),
             None if cold.wants_move || cold.wants_to_bury() => {
                 cold.merge_has_failed = false;
                 self.begin_move(cold, need)
             }
-            None => Ok(Stepped::Nothing),
+            None => Ok(StepOutcome::Nothing),
         }
     }
 
@@ -516,20 +539,20 @@ impl Log {
     /// merge.
     pub(super) fn step_merge_away(
         &mut self,
-        cold: &mut Cold,
-        need: Need,
+        cold: &mut ColdTier,
+        need: StepUrgency,
         may_wait: bool,
-    ) -> Result<Stepped> {
+    ) -> Result<StepOutcome> {
         if !cold.levels.is_merging() {
             if !cold.may_begin_merge() {
-                return Ok(Stepped::Nothing);
+                return Ok(StepOutcome::Nothing);
             }
             // Beside a move no page goes for a merge, which can wait: its memory was saved up before the move began.
             if cold.moving.is_some() && !self.has_saved_for_merge(cold) {
-                return Ok(Stepped::Nothing);
+                return Ok(StepOutcome::Nothing);
             }
             let is_next = cold.moving.is_none() && cold.is_merge_next();
-            let need = if is_next { need } else { Need::Later };
+            let need = if is_next { need } else { StepUrgency::Later };
             if let Some(saving) = self.save_up_for_merge(cold, need)? {
                 return Ok(saving);
             }
@@ -541,26 +564,31 @@ impl Log {
             (runs, cold.work.read_bytes),
             is_patient,
             &mut |is_last| -> BoxedJudge {
-                Box::new(Newest { record_type, is_last, is_hot: is_never_hot, gone })
+                Box::new(NewestRecords { record_type, is_last, is_hot: is_never_hot, gone })
             },
         );
         cold.merge_has_failed = helped.is_err();
         self.stats.stalls += u64::from(is_patient);
         cold.times.waiting += start.map_or(0, nanos_since);
         helped.map(|helped| match helped {
-            Helped::Something => Stepped::Something,
-            Helped::Waiting => Stepped::Waiting,
-            Helped::Nothing => Stepped::Nothing,
+            HelpedStep::Something => StepOutcome::Something,
+            HelpedStep::Waiting => StepOutcome::Waiting,
+            HelpedStep::Nothing => StepOutcome::Nothing,
         })
     }
 
-    fn step_this_move(&mut self, cold: &mut Cold, moving: Box<Move>, fuel: u64) -> Result<Stepped> {
+    fn step_this_move(
+        &mut self,
+        cold: &mut ColdTier,
+        moving: Box<ColdMove>,
+        fuel: u64,
+    ) -> Result<StepOutcome> {
         match self.step_move(cold, moving, fuel)? {
-            Moved::On(moving) => {
+            ColdMoveStep::On(moving) => {
                 cold.moving = Some(moving);
-                Ok(Stepped::Something)
+                Ok(StepOutcome::Something)
             }
-            Moved::Done => {
+            ColdMoveStep::Done => {
                 // Small moves go on until as much has moved as one of the wanted size moves.
                 let (records, wanted) = (cold.work.batch_records, cold.wanted.batch_records);
                 let has_moved = cold.moved - cold.moved_before >= wanted as u64;
@@ -569,9 +597,9 @@ impl Log {
                 cold.judge_share();
                 // Keys that come in the order of their hashes split segments as deep as all of them want.
                 self.index.expect_as_well(cold.live());
-                Ok(Stepped::Something)
+                Ok(StepOutcome::Something)
             }
-            Moved::Nothing => {
+            ColdMoveStep::Nothing => {
                 (cold.wants_move, cold.found_nothing) = (false, true);
                 cold.moves_in_vain += 1;
                 cold.vain_in_row += 1;
@@ -583,16 +611,16 @@ impl Log {
                     let share = if cold.vain_in_row > 1 { VAIN_SHARE } else { NOTHING_SHARE };
                     cold.nothing_until = self.index.len() + self.index.len() / share;
                 }
-                Ok(Stepped::Nothing)
+                Ok(StepOutcome::Nothing)
             }
         }
     }
 
-    fn begin_move(&mut self, cold: &mut Cold, need: Need) -> Result<Stepped> {
+    fn begin_move(&mut self, cold: &mut ColdTier, need: StepUrgency) -> Result<StepOutcome> {
         // Records move only while what moves and merges after them take is there too, so that tombstones always can.
         let takes_less = cold.wants_to_bury() || cold.entries_max.is_some();
         // Where there is no room for both, one is done at a time.
-        let alone = |cold: &Cold| cold.work_alone_bytes() - DIRECTORY_BYTES / 2;
+        let alone = |cold: &ColdTier| cold.work_alone_bytes() - DIRECTORY_BYTES / 2;
         self.fit_work(cold, |cold| {
             cold.graves_lacking() + if takes_less { cold.move_bytes() } else { alone(cold) }
         });
@@ -602,9 +630,9 @@ impl Log {
         let all = cold.work_bytes().saturating_sub(merging);
         let alone = alone(cold).min(all);
         let wanted = match (takes_less, need) {
-            (true, Need::Now) => needed,
+            (true, StepUrgency::Now) => needed,
             (true, _) => needed + DIRECTORY_BYTES,
-            (false, Need::Now) => alone,
+            (false, StepUrgency::Now) => alone,
             (false, _) if self.can_save_up(cold, all + graves + self.keep_bytes()) => all,
             (false, _) => alone,
         };
@@ -616,11 +644,16 @@ impl Log {
         cold.purse.give_some_back(needed + graves);
         cold.grave_memory.keep(graves);
         let memory = booked_for(cold);
-        cold.moving = Some(Box::new(Move::begin(cold, memory)));
-        Ok(Stepped::Something)
+        cold.moving = Some(Box::new(ColdMove::begin(cold, memory)));
+        Ok(StepOutcome::Something)
     }
 
-    fn step_merge(&mut self, cold: &mut Cold, fuel: u64, need: Need) -> Result<Stepped> {
+    fn step_merge(
+        &mut self,
+        cold: &mut ColdTier,
+        fuel: u64,
+        need: StepUrgency,
+    ) -> Result<StepOutcome> {
         if !cold.levels.is_merging()
             && let Some(saving) = self.save_up_for_merge(cold, need)?
         {
@@ -631,14 +664,14 @@ impl Log {
         let log = &*self;
         let is_hot = |record: &RecordView<'_>| log.has_in_memory(record_type, record);
         let gone = cold.live.gone();
-        let judge_of = |is_last| Newest { record_type, is_last, is_hot: &is_hot, gone };
+        let judge_of = |is_last| NewestRecords { record_type, is_last, is_hot: &is_hot, gone };
         let start = Instant::now();
         let stepped = cold.levels.step(fuel, runs, read_bytes, judge_of);
         cold.times.merging += nanos_since(start);
         cold.merge_has_failed = stepped.is_err();
         match stepped? {
-            true => Ok(Stepped::Something),
-            false => Ok(Stepped::Nothing),
+            true => Ok(StepOutcome::Something),
+            false => Ok(StepOutcome::Nothing),
         }
     }
 
@@ -652,7 +685,7 @@ impl Log {
     /// at least.
     fn beside_index(&self, is_least: bool) -> u64 {
         let cold = self.cold.as_deref();
-        let work_of = |cold: &Cold| {
+        let work_of = |cold: &ColdTier| {
             let work = if is_least { cold.least_bytes() } else { cold.wanted_bytes() };
             work + cold.graves_lacking()
         };
@@ -687,7 +720,7 @@ impl Log {
         let tables = self.stored.as_ref().map_or(0, |stored| {
             stored.tables_bytes_for(most / ENTRY_BYTES, self.sizes.segment_bytes)
         });
-        let has = self.stored.as_ref().map_or(0, Stored::tables_bytes) + growing / 2;
+        let has = self.stored.as_ref().map_or(0, StoredSegments::tables_bytes) + growing / 2;
         most.saturating_sub(tables.saturating_sub(has))
     }
 }

@@ -5,11 +5,11 @@
 //! the least memory. No page of this log leaves for work that cannot have so much either, and of other states only what
 //! a layout has which does not say before how much that is.
 
-use alluvium_pagestore::{Asked, ErrorKind, Result};
+use alluvium_pagestore::{ErrorKind, ReclaimScope, Result};
 
-use super::paying::{Need, Stepped};
-use super::{Cold, DIRECTORY_BYTES, own_memory};
-use crate::hybrid_log::log::{Log, Needed};
+use super::paying::{StepOutcome, StepUrgency};
+use super::{ColdTier, DIRECTORY_BYTES, own_memory};
+use crate::hybrid_log::log::{Log, NeededBytes};
 
 /// After a call that asked other states in vain so many come that do not ask; after each further one twice as many, so
 /// many times at most.
@@ -18,7 +18,7 @@ const ASKED_POWER_MAX: u32 = 5;
 /// Other states leave a log what its work takes at least, up to one part in so many of its index.
 const WORK_SHARE: u64 = 2;
 
-impl Cold {
+impl ColdTier {
     /// Bytes that the merge takes which is due, with the directories of what it writes.
     pub(super) fn due_bytes(&self) -> u64 {
         self.levels.due_bytes(self.run_sizes(), self.work.read_bytes)
@@ -27,14 +27,14 @@ impl Cold {
 
 impl Log {
     /// Whether a merge has memory without a page that goes.
-    pub(super) fn has_saved_for_merge(&self, cold: &Cold) -> bool {
+    pub(super) fn has_saved_for_merge(&self, cold: &ColdTier) -> bool {
         let wanted = cold.due_bytes() + DIRECTORY_BYTES;
         cold.purse.bytes() + self.account.available() >= wanted + self.keep_bytes()
     }
 
     /// Sizes work by the memory of this state, or by less where so much cannot be had, unless a move goes on: that has
     /// its sizes. `needed` says what is to be saved up for the work.
-    pub(super) fn fit_work(&mut self, cold: &mut Cold, needed: impl Fn(&Cold) -> u64) {
+    pub(super) fn fit_work(&mut self, cold: &mut ColdTier, needed: impl Fn(&ColdTier) -> u64) {
         // The little memory of tests is no measure.
         if cold.is_of_test() || cold.moving.is_some() {
             return;
@@ -55,13 +55,13 @@ impl Log {
     /// Has memory for the merge that is due, or says that it is being saved up.
     pub(super) fn save_up_for_merge(
         &mut self,
-        cold: &mut Cold,
-        need: Need,
-    ) -> Result<Option<Stepped>> {
-        self.fit_work(cold, Cold::due_bytes);
+        cold: &mut ColdTier,
+        need: StepUrgency,
+    ) -> Result<Option<StepOutcome>> {
+        self.fit_work(cold, ColdTier::due_bytes);
         let needed = cold.due_bytes();
         // What must be done is not put off for the sake of the directories.
-        let wanted = if need == Need::Now { needed } else { needed + DIRECTORY_BYTES };
+        let wanted = if need == StepUrgency::Now { needed } else { needed + DIRECTORY_BYTES };
         let saved = cold.saved_before;
         let saved_up = self.save_up(cold, (wanted, "a merge of runs"), need);
         if saved_up.is_err() {
@@ -79,13 +79,18 @@ impl Log {
     ///
     /// # Errors
     /// [`ErrorKind::OverBudget`] if so much cannot be had.
-    pub(super) fn save_up(&mut self, cold: &mut Cold, needed: Needed, need: Need) -> Result<bool> {
+    pub(super) fn save_up(
+        &mut self,
+        cold: &mut ColdTier,
+        needed: NeededBytes,
+        need: StepUrgency,
+    ) -> Result<bool> {
         let lacking = needed.0.saturating_sub(cold.purse.bytes());
         if lacking == 0 {
             return Ok(true);
         }
         let is_there = self.can_save_up(cold, needed.0);
-        if need == Need::Now {
+        if need == StepUrgency::Now {
             self.make_free_now(cold, (lacking, needed.1), is_there)?;
             cold.purse.charge(lacking);
             return Ok(true);
@@ -108,15 +113,20 @@ impl Log {
     /// with those that have them.
     fn ask_for_page(&mut self) -> bool {
         let (bytes, _) = self.needed_for_others();
-        self.account.ensure_of(Asked::Pages, bytes)
+        self.account.ensure_of(ReclaimScope::Pages, bytes)
     }
 
     /// Makes memory free at once. Pages of others come first, then filters and what is saved up for work elsewhere, and
     /// what this log needs itself only where the sum `is_there`.
-    fn make_free_now(&mut self, cold: &mut Cold, needed: Needed, is_there: bool) -> Result<()> {
+    fn make_free_now(
+        &mut self,
+        cold: &mut ColdTier,
+        needed: NeededBytes,
+        is_there: bool,
+    ) -> Result<()> {
         let own = self.elastic_bytes().saturating_sub(self.floor_bytes()) + cold.guide_bytes();
         if own < needed.0.saturating_sub(self.account.available()) {
-            self.account.ensure_of(Asked::Pages, needed.0.saturating_sub(own));
+            self.account.ensure_of(ReclaimScope::Pages, needed.0.saturating_sub(own));
         }
         if !is_there && self.account.available() < needed.0 {
             // A call that is made again and again takes nothing from others each time.
@@ -136,7 +146,7 @@ impl Log {
 
     /// Has other states give up all that they have for an entry of the index. A call that is made again and again does not
     /// ask each time. Says whether so much is free.
-    pub(in crate::hybrid_log) fn ask_for_all(&mut self, needed: Needed) -> bool {
+    pub(in crate::hybrid_log) fn ask_for_all(&mut self, needed: NeededBytes) -> bool {
         if let Some(cold) = self.cold.as_mut().filter(|cold| cold.rest_asking > 0) {
             cold.rest_asking -= 1;
             return false;
@@ -155,7 +165,7 @@ impl Log {
     }
 
     /// Whether so much could be saved up if pages, guides and other states gave all that they can.
-    pub(super) fn can_save_up(&self, cold: &Cold, needed: u64) -> bool {
+    pub(super) fn can_save_up(&self, cold: &ColdTier, needed: u64) -> bool {
         let wanted = needed.saturating_sub(cold.purse.bytes());
         let pages = self.elastic_bytes().saturating_sub(self.floor_bytes());
         let given = pages + self.bytes_beside() + cold.guide_bytes();
@@ -192,11 +202,16 @@ impl Log {
 
     /// Has a page leave memory for work, here or in another state, or guides, of which so much is lacking. Says whether
     /// something could.
-    fn free_one_step(&mut self, cold: &mut Cold, lacking: u64, need: Need) -> Result<bool> {
+    fn free_one_step(
+        &mut self,
+        cold: &mut ColdTier,
+        lacking: u64,
+        need: StepUrgency,
+    ) -> Result<bool> {
         let is_test = cold.is_of_test();
         let freed = match need {
             // The index grows meanwhile: the step waits for a page, as one does that needs a page for itself.
-            _ if self.has_more_than_it_needs() && need > Need::Later && !is_test => {
+            _ if self.has_more_than_it_needs() && need > StepUrgency::Later && !is_test => {
                 self.drop_spare() || self.free_one_page()?
             }
             _ if self.has_more_than_it_needs() || is_test => self.free_step()?,
@@ -207,7 +222,7 @@ impl Log {
     }
 
     /// Makes memory free, that of guides too.
-    fn make_free_for(&mut self, cold: &mut Cold, needed: Needed) -> Result<()> {
+    fn make_free_for(&mut self, cold: &mut ColdTier, needed: NeededBytes) -> Result<()> {
         match self.make_free(needed) {
             Err(error)
                 if error.kind() == ErrorKind::OverBudget && cold.give_guides_up(u64::MAX) > 0 =>
@@ -220,6 +235,6 @@ impl Log {
 }
 
 /// What a step came to that saved memory up, of which so much was there before.
-pub(super) fn saving(cold: &Cold, before: u64) -> Stepped {
-    Stepped::Saving { is_more: cold.purse.bytes() > before }
+pub(super) fn saving(cold: &ColdTier, before: u64) -> StepOutcome {
+    StepOutcome::Saving { is_more: cold.purse.bytes() > before }
 }

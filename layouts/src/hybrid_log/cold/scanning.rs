@@ -10,23 +10,23 @@ use alluvium_pagestore::{ErrorKind, Result};
 
 use super::graves::of_hash;
 use super::judge::{has_key_among, has_same_key};
-use super::{Cold, TOMBSTONE};
-use crate::hybrid_log::address::{Address, Place};
-use crate::hybrid_log::core::{Core, TOO_LARGE, Visit};
+use super::{ColdTier, TOMBSTONE};
+use crate::hybrid_log::address::{Address, Location};
+use crate::hybrid_log::core::{LogCore, TOO_LARGE, VisitRecords};
 use crate::hybrid_log::index::Index;
 use crate::hybrid_log::log::Log;
 use crate::runs::RecordView;
 use crate::support::booked::Booked;
 use crate::support::record_type_unsafe::{RecordRun, RecordType};
 
-impl Core {
+impl LogCore {
     /// Visits the keys of a range of hashes that have no entry in the index, about so many, and at least all of one prefix of
     /// the index. Says how many groups of records it looked at, and the hash that comes next, if the range is not over.
     pub(in crate::hybrid_log) fn scan_cold(
         &mut self,
         hashes: &RangeInclusive<u64>,
         fuel: usize,
-        visit: Visit<'_>,
+        visit: VisitRecords<'_>,
     ) -> Result<(usize, Option<u64>)> {
         let needs = self.log.cold.as_ref().map_or(0, |cold| match cold.live() {
             0 => 0,
@@ -71,9 +71,9 @@ impl Core {
 impl Log {
     fn visit_group(
         &mut self,
-        cold: &Cold,
+        cold: &ColdTier,
         group: &[RecordView<'_>],
-        visit: Visit<'_>,
+        visit: VisitRecords<'_>,
     ) -> Result<()> {
         for (nth, record) in group.iter().enumerate() {
             let is_dead = record.mark == TOMBSTONE
@@ -91,7 +91,7 @@ impl Log {
     }
 
     /// Whether the index has an entry of a record's key.
-    fn has_entry_of(&mut self, cold: &Cold, record: &RecordView<'_>) -> Result<bool> {
+    fn has_entry_of(&mut self, cold: &ColdTier, record: &RecordView<'_>) -> Result<bool> {
         Ok(self.has_in_memory(cold.record_type, record)?
             || self.has_stored_entry_of(cold, record)?)
     }
@@ -104,18 +104,18 @@ impl Log {
     ) -> Result<bool> {
         let hash = self.index_hash(record.hash);
         // Nearly all have none: nothing is decoded for these.
-        let in_memory = |address: Address| matches!(address.place(), Place::Memory(_));
+        let in_memory = |address: Address| matches!(address.place(), Location::Memory(_));
         if self.index.find(hash, in_memory).is_none() {
             return Ok(false);
         }
         let mut is_in_memory = false;
         record_type.decode(record.payload, &mut |known| {
             let found = self.index.find(hash, |address| match address.place() {
-                Place::Memory(address) => {
+                Location::Memory(address) => {
                     let (number, slot) = self.slot_of(address);
                     self.frame(number).get(slot).is_some_and(|other| other.has_key_of(known))
                 }
-                Place::Stored(_) => false,
+                Location::Stored(_) => false,
             });
             is_in_memory = found.is_some();
             Ok(())
@@ -123,7 +123,7 @@ impl Log {
         Ok(is_in_memory)
     }
 
-    fn has_stored_entry_of(&mut self, cold: &Cold, record: &RecordView<'_>) -> Result<bool> {
+    fn has_stored_entry_of(&mut self, cold: &ColdTier, record: &RecordView<'_>) -> Result<bool> {
         let hash = self.index_hash(record.hash);
         let mut nth = 0;
         while let Some((_, place)) = self.candidate(hash, nth) {
@@ -156,7 +156,7 @@ impl Log {
     }
 }
 
-fn is_buried(cold: &Cold, record: &RecordView<'_>) -> Result<bool> {
+fn is_buried(cold: &ColdTier, record: &RecordView<'_>) -> Result<bool> {
     for graves in [&cold.buried, &cold.going] {
         for grave in of_hash(graves, record.hash) {
             if has_same_key(cold.record_type, record.payload, &grave.payload)? {

@@ -7,7 +7,7 @@
 //! What it keeps true: the index may have no more than [`INDEX_PERCENT_MAX`], and no less than [`INDEX_PERCENT_MIN`]. It
 //! has less than the most only where guides were read, and no less than before once they have [their part](GUIDE_SHARE).
 
-use super::{Cold, GUIDE_SHARE};
+use super::{ColdTier, GUIDE_SHARE};
 use crate::runs::RunReads;
 
 /// Hundredths of the memory that the index may have, at most and at least.
@@ -59,7 +59,7 @@ impl IndexShare {
     }
 }
 
-impl Cold {
+impl ColdTier {
     /// Judges what the index may have, after each move. Cost: O(runs).
     pub(super) fn judge_share(&mut self) {
         // The little memory of tests is no measure.

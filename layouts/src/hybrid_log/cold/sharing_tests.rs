@@ -6,7 +6,7 @@ use std::rc::{Rc, Weak};
 use alluvium_pagestore::io::{Faults, Simulated};
 use alluvium_pagestore::{Account, KIB, MIB, MemoryKind, Reclaim, Result, State};
 
-use super::Cold;
+use super::ColdTier;
 use super::tests::open;
 use crate::contract::table::Table;
 use crate::contract::upkeep::Upkeep;
@@ -62,7 +62,7 @@ impl Shared {
         if let Err(error) = &put {
             println!("{key} of log {log}: {}", error.error);
         }
-        let is_small = |cold: &Cold| cold.work.memory < cold.wanted.memory;
+        let is_small = |cold: &ColdTier| cold.work.memory < cold.wanted.memory;
         let is_small = self.logs[log].borrow().core.log.cold.as_deref().is_some_and(is_small);
         self.shrunk.set(self.shrunk.get() + u64::from(is_small));
         put.map_err(|error| error.error)

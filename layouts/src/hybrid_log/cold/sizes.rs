@@ -8,11 +8,11 @@ use std::rc::Rc;
 
 use alluvium_pagestore::{Account, FooterEntry, KIB, MIB};
 
-use super::batch::Batch;
-use super::moving::Move;
+use super::batch::ColdBatch;
+use super::moving::ColdMove;
 use super::{DIRECTORY_BYTES, PAYLOAD_MAX};
 use crate::contract::table::StateContext;
-use crate::hybrid_log::config::{COLD_RUNS_MEMORY_MIN, Sizes};
+use crate::hybrid_log::config::{COLD_RUNS_MEMORY_MIN, LogSizes};
 use crate::runs::{MERGED_MAX, MergeSizes, RunSizes};
 
 /// With so much memory records move while a helper merges: there is room for both.
@@ -26,7 +26,7 @@ const READ_BYTES_MAX: u64 = 256 * KIB;
 
 /// What the sizes depend on beside memory.
 #[derive(Clone, Copy, Debug)]
-pub struct Shape {
+pub struct SizeInputs {
     /// Bytes of a payload, as a rule.
     payload_bytes: usize,
     /// An image of a page.
@@ -43,8 +43,8 @@ pub struct Shape {
     partition_hashes: Option<usize>,
 }
 
-impl Shape {
-    pub fn new(context: &StateContext, sizes: &Sizes, payload_bytes: usize) -> Self {
+impl SizeInputs {
+    pub fn new(context: &StateContext, sizes: &LogSizes, payload_bytes: usize) -> Self {
         Self {
             payload_bytes,
             image_bytes: 2 * sizes.frame_bytes,
@@ -61,7 +61,7 @@ impl Shape {
     pub fn within(&self, memory: u64) -> WorkSizes {
         let is_test = self.is_test;
         let batch_memory = if is_test { 8 * KIB } else { (memory / 8).clamp(64 * KIB, 64 * MIB) };
-        let (batch_bytes, batch_records) = Batch::within(batch_memory, self.payload_bytes);
+        let (batch_bytes, batch_records) = ColdBatch::within(batch_memory, self.payload_bytes);
         let run_memory = if is_test { 8 * KIB } else { (memory / 32).clamp(32 * KIB, 512 * KIB) };
         let mut runs = RunSizes::within(run_memory, PAYLOAD_MAX, self.key_groups);
         runs.partition_hashes = self.partition_hashes.unwrap_or(runs.partition_hashes);
@@ -119,8 +119,10 @@ impl WorkSizes {
     /// Bytes that moving records takes.
     pub fn move_bytes(&self) -> u64 {
         let entries = self.page_records * size_of::<FooterEntry>();
-        let batch = Batch::memory_bytes(self.batch_bytes, self.batch_records);
-        batch + self.runs.memory_bytes() + (size_of::<Move>() + self.window_bytes + entries) as u64
+        let batch = ColdBatch::memory_bytes(self.batch_bytes, self.batch_records);
+        batch
+            + self.runs.memory_bytes()
+            + (size_of::<ColdMove>() + self.window_bytes + entries) as u64
     }
 
     /// Bytes that merging levels takes.

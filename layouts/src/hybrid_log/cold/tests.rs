@@ -12,7 +12,7 @@ use alluvium_pagestore::{
     hash_word,
 };
 
-use super::Cold;
+use super::ColdTier;
 use crate::contract::table::{Cursor, Layout, Peek, StateContext, Table};
 use crate::contract::upkeep::Upkeep;
 use crate::hybrid_log::batches::LookedUp;
@@ -408,7 +408,7 @@ fn puts_of_a_batch_read_runs_together_and_are_those_of_single_puts() {
     let keys: Vec<u64> = (0..32).map(|nth| nth * 601).collect();
     let is_cold = |key: &u64| {
         let located = table.core.locate_again(table.hash(key), key);
-        matches!(located, crate::hybrid_log::log::Located::Absent)
+        matches!(located, crate::hybrid_log::log::RecordLocation::Absent)
     };
     let cold: Vec<(u64, u64)> = keys.into_iter().filter(is_cold).map(|key| (key, 1)).collect();
     assert!(cold.len() > 20, "{}", cold.len());
@@ -432,7 +432,7 @@ fn puts_of_a_batch_read_runs_together_and_are_those_of_single_puts() {
 fn what_filters_have_said_of_a_put_holds_until_another_level_comes() {
     let (device, store) = (Simulated::new(1, Faults::none()), Account::root(8 * MIB));
     let mut table = open::<u64, u64>(&HybridLog::new().cold_runs(true), &device, &store);
-    fn cold(table: &mut HybridLogTable<u64, u64>) -> &mut Cold {
+    fn cold(table: &mut HybridLogTable<u64, u64>) -> &mut ColdTier {
         table.core.log.cold.as_mut().unwrap()
     }
     let mut next = 0u64;

@@ -25,12 +25,12 @@ const LIFE_NANOS: u64 = 60_000_000_000;
 
 /// What has expired: what was touched last before a time.
 #[derive(Clone, Copy, Debug)]
-pub struct Gone {
+pub struct ExpiredTouches {
     of: ErasedTouched,
     pub before: Time,
 }
 
-impl Gone {
+impl ExpiredTouches {
     /// When the value of a record was touched last.
     pub fn touched(&self, record_type: &'static RecordType, payload: &[u8]) -> Result<Time> {
         let mut touched = Time::MIN;
@@ -98,8 +98,8 @@ impl Touches {
     }
 
     /// What has expired.
-    pub fn gone(&self) -> Gone {
-        Gone { of: self.of, before: self.tide }
+    pub fn gone(&self) -> ExpiredTouches {
+        ExpiredTouches { of: self.of, before: self.tide }
     }
 
     fn span_of(&self, touched: Time) -> usize {

@@ -30,11 +30,11 @@ const ADDRESS_MASK: u64 = (1 << ADDRESS_BITS) - 1;
 /// One cache line of entries.
 #[derive(Clone, Copy, Debug)]
 #[repr(C, align(64))]
-pub struct Bucket([u8; 64]);
+pub struct IndexBucket([u8; 64]);
 
 /// One entry, as it is found in a bucket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Entry {
+pub struct IndexEntry {
     /// The record.
     pub address: Address,
     /// The low 16 bits of the hash's prefix.
@@ -45,16 +45,16 @@ pub struct Entry {
     pub distance: u8,
 }
 
-impl Entry {
+impl IndexEntry {
     /// The 23-bit prefix of the key's hash.
     pub fn prefix(&self) -> u32 {
         u32::from(self.extra) << 16 | u32::from(self.tag)
     }
 }
 
-impl Bucket {
+impl IndexBucket {
     /// A bucket without entries.
-    pub const EMPTY: Bucket = Bucket([0; 64]);
+    pub const EMPTY: IndexBucket = IndexBucket([0; 64]);
 
     #[inline(always)]
     fn word(&self, at: usize) -> u64 {
@@ -73,7 +73,7 @@ impl Bucket {
         self.0[META_AT] & OVERFLOWED != 0
     }
 
-    /// Sets or clears the mark that [`overflowed`](Bucket::overflowed) reads.
+    /// Sets or clears the mark that [`overflowed`](IndexBucket::overflowed) reads.
     pub fn set_overflowed(&mut self, overflowed: bool) {
         self.0[META_AT] = self.used() | if overflowed { OVERFLOWED } else { 0 };
     }
@@ -86,10 +86,10 @@ impl Bucket {
 
     /// The entry in a used slot.
     #[inline(always)]
-    pub fn entry(&self, slot: usize) -> Entry {
+    pub fn entry(&self, slot: usize) -> IndexEntry {
         debug_assert!(self.used() & (1 << slot) != 0);
         let bits = self.word(ENTRIES_AT + 7 * slot) & ENTRY_MASK;
-        Entry {
+        IndexEntry {
             address: Address(bits & ADDRESS_MASK),
             tag: u16::from_le_bytes([self.0[2 * slot], self.0[2 * slot + 1]]),
             extra: (bits >> ADDRESS_BITS) as u8 & ((1 << EXTRA_BITS) - 1),
@@ -105,7 +105,7 @@ impl Bucket {
     }
 
     /// Puts an entry into an unused slot.
-    pub fn put(&mut self, slot: usize, entry: Entry) {
+    pub fn put(&mut self, slot: usize, entry: IndexEntry) {
         debug_assert!(self.used() & (1 << slot) == 0 && slot < SLOTS);
         self.0[2 * slot..2 * slot + 2].copy_from_slice(&entry.tag.to_le_bytes());
         let bits = entry.address.0
@@ -131,7 +131,7 @@ impl Bucket {
     }
 
     /// Calls `visit` with each used slot.
-    pub fn for_each(&self, mut visit: impl FnMut(usize, Entry)) {
+    pub fn for_each(&self, mut visit: impl FnMut(usize, IndexEntry)) {
         let mut used = self.used();
         while used != 0 {
             let slot = used.trailing_zeros() as usize;
@@ -149,7 +149,7 @@ impl Bucket {
         (bits >> ADDRESS_BITS == expected).then_some(Address(bits & ADDRESS_MASK))
     }
 
-    /// [`address_if`](Bucket::address_if) the entry leads to memory.
+    /// [`address_if`](IndexBucket::address_if) the entry leads to memory.
     #[inline(always)]
     pub fn memory_if(&self, slot: usize, extra: u8, distance: usize) -> Option<u64> {
         // The bit below `extra` tells storage from memory, so that one comparison does.
@@ -165,10 +165,10 @@ mod tests {
 
     #[test]
     fn entries_come_back_and_tags_match() {
-        let mut bucket = Bucket::EMPTY;
+        let mut bucket = IndexBucket::EMPTY;
         for slot in 0..SLOTS {
             assert_eq!(bucket.vacant(), Some(slot));
-            let entry = Entry {
+            let entry = IndexEntry {
                 address: Address((1 << ADDRESS_BITS) - 1 - slot as u64),
                 tag: if slot % 2 == 0 { 0xffff } else { slot as u16 },
                 extra: 120 + (slot % 5) as u8,

@@ -3,10 +3,10 @@
 //! What it keeps true: an insert splits one segment at most, and a split that does not fit the budget has
 //! changed nothing.
 
-use alluvium_pagestore::{Asked, ByteSize, Error, ErrorKind, MemoryKind, Result, rounded};
+use alluvium_pagestore::{ByteSize, Error, ErrorKind, MemoryKind, ReclaimScope, Result, rounded};
 
-use super::bucket::{Bucket, DISTANCE_MAX, Entry, SLOTS};
-use super::segments_unsafe::{Segment, Segments};
+use super::bucket::{DISTANCE_MAX, IndexBucket, IndexEntry, SLOTS};
+use super::segments_unsafe::{IndexSegment, Segments};
 use super::{Index, IndexHash, PREFIX_BITS};
 use crate::hybrid_log::Address;
 
@@ -134,7 +134,7 @@ impl Index {
                 Segments::ENTRY_BYTES.iter().map(|each| rounded(entries * 2 * each)).sum::<usize>();
         }
         if self.segments.len() == self.segments.capacity() {
-            bytes += rounded(self.segments.capacity() * 2 * size_of::<Segment>());
+            bytes += rounded(self.segments.capacity() * 2 * size_of::<IndexSegment>());
         }
         bytes as u64
     }
@@ -169,7 +169,7 @@ impl Index {
             );
             return Err(Error::new(ErrorKind::OverBudget, message).with("state", account.name()));
         }
-        if self.asks_for_pages && !account.ensure_of(Asked::Pages, bytes) {
+        if self.asks_for_pages && !account.ensure_of(ReclaimScope::Pages, bytes) {
             return Err(account.over_budget(bytes, "index"));
         }
         account.reserve(MemoryKind::Index, bytes, "index")
@@ -215,7 +215,7 @@ impl Index {
     pub(super) fn book_tables(&mut self) {
         let (_, [homes, numbers]) = self.segments.directory();
         let [home, number] = Segments::ENTRY_BYTES;
-        let now = (rounded(self.segments.capacity() * size_of::<Segment>())
+        let now = (rounded(self.segments.capacity() * size_of::<IndexSegment>())
             + segment_bytes(self.buckets) as usize
             + rounded(homes * home)
             + rounded(numbers * number)
@@ -233,11 +233,11 @@ fn bits_alike(one: u32, other: u32) -> u32 {
 
 /// Bytes booked per segment: its buckets, and what aligning them to cache lines costs.
 pub(super) fn segment_bytes(buckets: usize) -> u64 {
-    rounded(buckets * size_of::<Bucket>() + 64) as u64
+    rounded(buckets * size_of::<IndexBucket>() + 64) as u64
 }
 
 /// Pulls entries towards their homes and sets the homes' marks.
-fn settle(buckets: &mut [Bucket]) {
+fn settle(buckets: &mut [IndexBucket]) {
     let mask = buckets.len() - 1;
     for at in 0..buckets.len() {
         let mut used = buckets[at].used();
@@ -252,7 +252,7 @@ fn settle(buckets: &mut [Bucket]) {
             });
             if let Some((distance, to, vacant)) = nearer {
                 buckets[at].clear(slot);
-                buckets[to].put(vacant, Entry { distance, ..entry });
+                buckets[to].put(vacant, IndexEntry { distance, ..entry });
             }
         }
     }

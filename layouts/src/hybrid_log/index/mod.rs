@@ -23,12 +23,12 @@ use alluvium_pagestore::{Account, Helper, MemoryKind, Result, rounded};
 use std::cell::Cell;
 use std::rc::Rc;
 
-use bucket::{Bucket, DISTANCE_MAX, EXTRA_BITS, Entry};
+use bucket::{DISTANCE_MAX, EXTRA_BITS, IndexBucket, IndexEntry};
 use growing::segment_bytes;
-use segments_unsafe::{Segment, Segments};
+use segments_unsafe::{IndexSegment, Segments};
 
 use super::address::Address;
-use super::pool_unsafe::Pool;
+use super::pool_unsafe::PiecePool;
 
 /// The 31 bits of a key's hash that the index works with: from the top a 23-bit prefix that
 /// chooses the segment and tells entries apart, then 8 bits that choose the bucket, then a 0.
@@ -85,7 +85,7 @@ pub struct Index {
     account: Rc<Account>,
     segments: Segments,
     /// Memory for more segments.
-    pool: Pool,
+    pool: PiecePool,
     buckets: usize,
     strays: Vec<(IndexHash, Address)>,
     len: u64,
@@ -129,7 +129,7 @@ impl Index {
         assert!(buckets.is_power_of_two() && (8..=256).contains(&buckets), "{buckets} buckets");
         account.reserve(MemoryKind::Index, Self::memory_bytes_min(buckets), "the index")?;
         let layout = Segments::layout(buckets);
-        let mut pool = Pool::new(layout, account.clone(), MemoryKind::Index, helper);
+        let mut pool = PiecePool::new(layout, account.clone(), MemoryKind::Index, helper);
         let mut index = Index {
             account,
             segments: Segments::new(buckets, &mut pool),
@@ -163,7 +163,10 @@ impl Index {
     /// Returns the least memory that an index with such segments opens with.
     pub fn memory_bytes_min(buckets: usize) -> u64 {
         segment_bytes(buckets)
-            + [size_of::<Segment>(), 8, 4].map(|bytes| rounded(bytes) as u64).iter().sum::<u64>()
+            + [size_of::<IndexSegment>(), 8, 4]
+                .map(|bytes| rounded(bytes) as u64)
+                .iter()
+                .sum::<u64>()
     }
 
     /// Reserves on another account from now on. The caller has moved the present reservation there.
@@ -402,7 +405,7 @@ impl Index {
         match vacancy {
             Some((distance, at, slot)) => {
                 let (tag, extra) = (hash.tag(), hash.extra());
-                buckets[at].put(slot, Entry { address, tag, extra, distance: distance as u8 });
+                buckets[at].put(slot, IndexEntry { address, tag, extra, distance: distance as u8 });
                 if distance > 0 {
                     buckets[home].set_overflowed(true);
                 }
@@ -437,7 +440,7 @@ impl Index {
 /// The entry of a bucket, `distance` after its home, for which `is_it` says so.
 #[inline(always)]
 fn find_in(
-    bucket: &Bucket,
+    bucket: &IndexBucket,
     hash: IndexHash,
     distance: usize,
     is_it: &mut impl FnMut(Address) -> bool,

@@ -10,13 +10,13 @@
 use std::alloc::Layout;
 use std::ptr::NonNull;
 
-use super::bucket::Bucket;
-use crate::hybrid_log::pool_unsafe::{Piece, Pool};
+use super::bucket::IndexBucket;
+use crate::hybrid_log::pool_unsafe::{PiecePool, PoolPiece};
 
 /// One segment.
 #[derive(Debug)]
-pub struct Segment {
-    piece: Piece,
+pub struct IndexSegment {
+    piece: PoolPiece,
     /// Levels below the root.
     pub depth: u32,
     /// The top `depth` bits of the hashes in it.
@@ -26,15 +26,15 @@ pub struct Segment {
 /// All segments.
 #[derive(Debug)]
 pub struct Segments {
-    all: Vec<Segment>,
+    all: Vec<IndexSegment>,
     /// Room for the buckets of a segment that is being split.
-    old: Vec<Bucket>,
+    old: Vec<IndexBucket>,
     /// Buckets per segment, a power of two.
     buckets: usize,
     /// `buckets - 1`.
     mask: usize,
     /// The first bucket of the segment of each value of the top `bits` of the hash, and its number.
-    homes: Vec<NonNull<Bucket>>,
+    homes: Vec<NonNull<IndexBucket>>,
     numbers: Vec<u32>,
     /// `32 - bits`; both vectors have `1 << bits` entries.
     shift: u32,
@@ -42,15 +42,15 @@ pub struct Segments {
 
 impl Segments {
     /// Bytes that one entry of the directory takes.
-    pub const ENTRY_BYTES: [usize; 2] = [size_of::<NonNull<Bucket>>(), size_of::<u32>()];
+    pub const ENTRY_BYTES: [usize; 2] = [size_of::<NonNull<IndexBucket>>(), size_of::<u32>()];
 
     /// The memory of a segment.
     pub fn layout(buckets: usize) -> Layout {
-        Layout::array::<Bucket>(buckets).expect("up to 256 buckets")
+        Layout::array::<IndexBucket>(buckets).expect("up to 256 buckets")
     }
 
     /// One empty segment of `buckets`.
-    pub fn new(buckets: usize, pool: &mut Pool) -> Self {
+    pub fn new(buckets: usize, pool: &mut PiecePool) -> Self {
         assert!(buckets.is_power_of_two(), "{buckets} buckets");
         let mut new = Self {
             all: Vec::new(),
@@ -68,17 +68,17 @@ impl Segments {
         new
     }
 
-    fn empty(&self, depth: u32, prefix: u32, pool: &mut Pool) -> Segment {
+    fn empty(&self, depth: u32, prefix: u32, pool: &mut PiecePool) -> IndexSegment {
         let piece = pool.take();
         let layout = Self::layout(self.buckets);
         assert!(piece.bytes() == layout.size(), "the pool is for other segments");
-        let start = piece.start().cast::<Bucket>();
+        let start = piece.start().cast::<IndexBucket>();
         assert!(start.is_aligned(), "the pool is for other segments");
         for bucket in 0..self.buckets {
             // SAFETY: the piece is ours and has room for so many buckets.
-            unsafe { start.add(bucket).write(Bucket::EMPTY) };
+            unsafe { start.add(bucket).write(IndexBucket::EMPTY) };
         }
-        Segment { piece, depth, prefix }
+        IndexSegment { piece, depth, prefix }
     }
 
     /// Back to one empty segment, to which all of the directory leads; the others are [dropped](Segments::drop_last) one
@@ -87,7 +87,7 @@ impl Segments {
         self.homes = vec![self.all[0].piece.start().cast()];
         (self.numbers, self.shift) = (vec![0], 32);
         (self.all[0].depth, self.all[0].prefix) = (0, 0);
-        self.buckets_mut(0).fill(Bucket::EMPTY);
+        self.buckets_mut(0).fill(IndexBucket::EMPTY);
     }
 
     /// Gives the memory of a segment back that was [left](Segments::leave_all), and at last that of the table of them; says
@@ -142,7 +142,7 @@ impl Segments {
 
     /// A bucket of the segment that a hash belongs to; the bucket's number is taken modulo.
     #[inline(always)]
-    pub fn bucket_of(&self, top: u32, bucket: usize) -> &Bucket {
+    pub fn bucket_of(&self, top: u32, bucket: usize) -> &IndexBucket {
         let entry = self.entry(top);
         debug_assert!(entry < self.homes.len());
         // SAFETY: the top `bits` of 32 are below `1 << bits`, the length. The directory leads to live
@@ -152,26 +152,26 @@ impl Segments {
 
     /// A segment's buckets.
     #[inline(always)]
-    pub fn buckets(&self, number: u32) -> &[Bucket] {
-        let start = self.all[number as usize].piece.start().cast::<Bucket>();
+    pub fn buckets(&self, number: u32) -> &[IndexBucket] {
+        let start = self.all[number as usize].piece.start().cast::<IndexBucket>();
         // SAFETY: the piece holds so many buckets, initialised when it was taken.
         unsafe { std::slice::from_raw_parts(start.as_ptr(), self.buckets) }
     }
 
     /// A segment's buckets, to be changed.
     #[inline(always)]
-    pub fn buckets_mut(&mut self, number: u32) -> &mut [Bucket] {
-        let start = self.all[number as usize].piece.start().cast::<Bucket>();
+    pub fn buckets_mut(&mut self, number: u32) -> &mut [IndexBucket] {
+        let start = self.all[number as usize].piece.start().cast::<IndexBucket>();
         // SAFETY: as above; `&mut self` makes it exclusive.
         unsafe { std::slice::from_raw_parts_mut(start.as_ptr(), self.buckets) }
     }
 
     /// Splits a segment into two empty halves: one in its place, one with the next number. Returns
     /// that and the buckets it had.
-    pub fn split(&mut self, number: u32, pool: &mut Pool) -> (u32, Vec<Bucket>) {
+    pub fn split(&mut self, number: u32, pool: &mut PiecePool) -> (u32, Vec<IndexBucket>) {
         let (depth, prefix) = self.shape(number);
         let old = self.copy_of(number);
-        self.buckets_mut(number).fill(Bucket::EMPTY);
+        self.buckets_mut(number).fill(IndexBucket::EMPTY);
         let lower = &mut self.all[number as usize];
         (lower.depth, lower.prefix) = (depth + 1, prefix << 1);
         let upper = self.empty(depth + 1, prefix << 1 | 1, pool);
@@ -187,7 +187,7 @@ impl Segments {
     }
 
     /// A copy of a segment's buckets.
-    pub fn copy_of(&mut self, number: u32) -> Vec<Bucket> {
+    pub fn copy_of(&mut self, number: u32) -> Vec<IndexBucket> {
         let mut copy = std::mem::take(&mut self.old);
         copy.extend_from_slice(self.buckets(number));
         copy
@@ -211,14 +211,14 @@ impl Segments {
     }
 
     /// Takes back what [`split`](Segments::split) or [`copy_of`](Segments::copy_of) gave.
-    pub fn recycle(&mut self, mut old: Vec<Bucket>) {
+    pub fn recycle(&mut self, mut old: Vec<IndexBucket>) {
         old.clear();
         self.old = old;
     }
 
     /// Points the directory's entries for a segment's prefix to it.
     fn point(&mut self, number: u32) {
-        let Segment { depth, prefix, .. } = self.all[number as usize];
+        let IndexSegment { depth, prefix, .. } = self.all[number as usize];
         let width = 1usize << (self.bits() - depth);
         let first = prefix as usize * width;
         let home = self.all[number as usize].piece.start().cast();

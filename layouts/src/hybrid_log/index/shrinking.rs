@@ -4,7 +4,7 @@
 
 use alluvium_pagestore::MemoryKind;
 
-use super::bucket::{Bucket, DISTANCE_MAX, Entry, SLOTS};
+use super::bucket::{DISTANCE_MAX, IndexBucket, IndexEntry, SLOTS};
 use super::growing::segment_bytes;
 use super::{Index, IndexHash, PREFIX_BITS};
 use crate::support::system_page::page_bytes;
@@ -63,7 +63,7 @@ impl Index {
     /// Whether the memory of a segment has a whole page wherever it begins, so that none of it stays resident for nothing
     /// when it is given back alone.
     pub fn gives_pages_back(&self) -> bool {
-        self.buckets * size_of::<Bucket>() >= 2 * page_bytes()
+        self.buckets * size_of::<IndexBucket>() >= 2 * page_bytes()
     }
 
     /// Joins two segments, for one that has to be split, of so many that it looks at. Says whether there were two with few
@@ -138,16 +138,16 @@ impl Index {
 }
 
 /// Puts the entries of one segment into another one. Says whether all had room.
-fn put_all(from: &[Bucket], to: &mut [Bucket]) -> bool {
+fn put_all(from: &[IndexBucket], to: &mut [IndexBucket]) -> bool {
     let mask = to.len() - 1;
-    let mut put = |at: usize, entry: Entry| {
+    let mut put = |at: usize, entry: IndexEntry| {
         let home = at.wrapping_sub(entry.distance as usize) & mask;
         let vacancy = (0..=DISTANCE_MAX).find_map(|distance| {
             let at = (home + distance) & mask;
             to[at].vacant().map(|slot| (distance, at, slot))
         });
         let Some((distance, at, slot)) = vacancy else { return false };
-        to[at].put(slot, Entry { distance: distance as u8, ..entry });
+        to[at].put(slot, IndexEntry { distance: distance as u8, ..entry });
         if distance > 0 {
             to[home].set_overflowed(true);
         }

@@ -19,7 +19,7 @@ pub struct Address(pub u64);
 
 /// An [`Address`] taken apart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Place {
+pub enum Location {
     /// The slot number, counted over all frames.
     Memory(u64),
     /// A record of a segment.
@@ -59,11 +59,11 @@ impl Address {
 
     /// Which of the two it is.
     #[inline]
-    pub fn place(self) -> Place {
+    pub fn place(self) -> Location {
         if self.0 & STORED == 0 {
-            return Place::Memory(self.0);
+            return Location::Memory(self.0);
         }
-        Place::Stored(StoredAt {
+        Location::Stored(StoredAt {
             segment: ((self.0 & !STORED) >> GRAIN_BITS) as u32,
             grain: (self.0 & ((1 << GRAIN_BITS) - 1)) as u32,
         })
@@ -86,13 +86,13 @@ mod tests {
     #[test]
     fn addresses_come_apart_as_they_were_put_together() {
         for slot in [0, 1, STORED - 1] {
-            assert_eq!(Address::memory(slot).place(), Place::Memory(slot));
+            assert_eq!(Address::memory(slot).place(), Location::Memory(slot));
         }
         for segment in [0, 1, SEGMENTS_MAX as u32 - 1] {
             for grain in [1, (1 << GRAIN_BITS) - 1] {
                 let at = StoredAt { segment, grain };
                 let address = Address::stored(at);
-                assert_eq!(address.place(), Place::Stored(at));
+                assert_eq!(address.place(), Location::Stored(at));
                 assert!(!address.is_memory() && address.0 < 1 << ADDRESS_BITS);
             }
         }

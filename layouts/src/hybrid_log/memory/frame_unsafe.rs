@@ -22,10 +22,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use crate::hybrid_log::marks::{DIED, FIRST, GRAIN, SINCE, TOUCHED, USED, number_of};
-use crate::hybrid_log::pool_unsafe::{Piece, piece_bytes};
-use crate::support::record_type_unsafe::{Entry, RecordRef, RecordType};
+use crate::hybrid_log::pool_unsafe::{PoolPiece, piece_bytes};
+use crate::support::record_type_unsafe::{NativeEntry, RecordRef, RecordType};
 
-pub(in crate::hybrid_log) use crate::hybrid_log::marks::{Due, Epoch};
+pub(in crate::hybrid_log) use crate::hybrid_log::marks::{FreshFilter, MarkEpoch};
 
 /// What a slot begins with.
 #[repr(C)]
@@ -39,7 +39,7 @@ struct Header {
 
 /// Where things are in a slot: a header, then the entry. The same as in a `repr(C)` struct of the two.
 #[derive(Clone, Copy)]
-pub(in crate::hybrid_log) struct Shape {
+pub(in crate::hybrid_log) struct SlotLayout {
     /// Bytes of a slot.
     pub(in crate::hybrid_log) stride: usize,
     /// Where the entry is.
@@ -47,7 +47,7 @@ pub(in crate::hybrid_log) struct Shape {
     align: usize,
 }
 
-impl Shape {
+impl SlotLayout {
     /// That of slots for such entries.
     #[inline(always)]
     pub(in crate::hybrid_log) const fn of(entry: Layout) -> Self {
@@ -60,7 +60,7 @@ impl Shape {
     /// That of slots for these types, known to the compiler.
     #[inline(always)]
     pub(in crate::hybrid_log) const fn for_types<K, V>() -> Self {
-        const { Self::of(Layout::new::<Entry<K, V>>()) }
+        const { Self::of(Layout::new::<NativeEntry<K, V>>()) }
     }
 }
 
@@ -74,7 +74,7 @@ const fn rounded_up(bytes: usize, align: usize) -> usize {
 /// in one line.
 #[derive(Clone, Copy)]
 #[repr(C, packed(4))]
-struct Slots {
+struct FrameSlots {
     base: NonNull<u8>,
     slots: u32,
 }
@@ -85,16 +85,16 @@ struct Memory {
     /// Bytes of a slot.
     stride: u32,
     record_type: &'static RecordType,
-    piece: Piece,
+    piece: PoolPiece,
 }
 
 // SAFETY: through shared slots, entries are only read (`FrozenFrame`), and those of a record type are
 // `Sync`; the frame that may write them belongs to one thread at a time, and they are `Send`.
-unsafe impl Send for Slots {}
+unsafe impl Send for FrameSlots {}
 // SAFETY: as above; the `place` words are atomic.
-unsafe impl Sync for Slots {}
+unsafe impl Sync for FrameSlots {}
 
-impl Slots {
+impl FrameSlots {
     #[inline(always)]
     fn header(&self, stride: usize, slot: u32) -> *mut Header {
         let (base, slots) = (self.base, self.slots);
@@ -117,7 +117,7 @@ impl Slots {
 
     /// Whether a record is fresh, and one of these.
     #[inline(always)]
-    fn is_due(&self, stride: usize, slot: u32, due: Due) -> bool {
+    fn is_due(&self, stride: usize, slot: u32, due: FreshFilter) -> bool {
         let word = self.place(stride, slot).load(Ordering::Relaxed);
         let since = word & SINCE;
         word & USED != 0 && since != 0 && since != due.not_since
@@ -125,7 +125,7 @@ impl Slots {
 
     /// Where the entry of a slot is.
     #[inline(always)]
-    fn entry_at(&self, shape: Shape, slot: u32) -> *mut u8 {
+    fn entry_at(&self, shape: SlotLayout, slot: u32) -> *mut u8 {
         // SAFETY: a slot has its entry behind its header.
         unsafe { self.header(shape.stride, slot).cast::<u8>().add(shape.entry) }
     }
@@ -133,7 +133,7 @@ impl Slots {
     /// The record in a used slot.
     #[inline]
     fn record(&self, record_type: &'static RecordType, slot: u32) -> Option<RecordRef<'_>> {
-        let shape = Shape::of(record_type.layout());
+        let shape = SlotLayout::of(record_type.layout());
         // SAFETY: a used slot's entry is initialised; it is not written while `self` is borrowed:
         // a frame's writers take `&mut Frame`, and a frozen frame has none.
         self.is_used(shape.stride, slot)
@@ -144,9 +144,9 @@ impl Slots {
 /// A frame's slots without its owner: for [`Frames`](crate::hybrid_log::frames_unsafe::Frames), which sees to
 /// it that the frame is there. Null for no frame.
 #[derive(Clone, Copy)]
-pub(in crate::hybrid_log) struct Base(*mut u8);
+pub(in crate::hybrid_log) struct FrameBase(*mut u8);
 
-impl Base {
+impl FrameBase {
     pub(in crate::hybrid_log) const NONE: Self = Self(std::ptr::null_mut());
 
     #[inline(always)]
@@ -170,33 +170,33 @@ impl Base {
     pub(in crate::hybrid_log) unsafe fn spot<'a, K, V>(
         self,
         slot: u32,
-        fresh: Option<Epoch>,
-    ) -> Option<Spot<'a, K, V>> {
-        let shape = Shape::for_types::<K, V>();
+        fresh: Option<MarkEpoch>,
+    ) -> Option<SlotEntry<'a, K, V>> {
+        let shape = SlotLayout::for_types::<K, V>();
         // SAFETY: the slot is in the frame; its `place` is initialised, and with `USED` its entry.
         unsafe {
             let slot = self.0.add(slot as usize * shape.stride);
-            let wanted = USED | fresh.map_or(0, Epoch::mark);
+            let wanted = USED | fresh.map_or(0, MarkEpoch::mark);
             let place = &(*slot.cast::<Header>()).place;
             let word = place.load(Ordering::Relaxed);
             if word & (USED | SINCE) != wanted {
                 return None;
             }
-            let entry = slot.add(shape.entry).cast::<Entry<K, V>>();
-            Some(Spot { key: &(*entry).key, value: &raw mut (*entry).value, place, word })
+            let entry = slot.add(shape.entry).cast::<NativeEntry<K, V>>();
+            Some(SlotEntry { key: &(*entry).key, value: &raw mut (*entry).value, place, word })
         }
     }
 }
 
 /// An entry, and what its slot says of its record.
-pub(in crate::hybrid_log) struct Spot<'a, K, V> {
+pub(in crate::hybrid_log) struct SlotEntry<'a, K, V> {
     pub(in crate::hybrid_log) key: &'a K,
     pub(in crate::hybrid_log) value: *mut V,
     place: &'a AtomicU32,
     word: u32,
 }
 
-impl<K, V> Spot<'_, K, V> {
+impl<K, V> SlotEntry<'_, K, V> {
     /// The value of this fresh record is about to be changed.
     #[inline(always)]
     pub(in crate::hybrid_log) fn touch(&self) {
@@ -208,7 +208,7 @@ impl<K, V> Spot<'_, K, V> {
 /// A page of native records in memory, owned by one table.
 pub struct Frame {
     /// The same as in `owner`, to save a load per access.
-    memory: Slots,
+    memory: FrameSlots,
     owner: Arc<Memory>,
     used: u32,
     /// Used slots whose records are fresh, and how many of them since the epoch that is `last` among theirs.
@@ -221,17 +221,17 @@ pub struct Frame {
 }
 
 /// A frame as the helper sees it that writes it: read-only. Those that are due are written.
-pub struct FrozenFrame(Arc<Memory>, Due);
+pub struct FrozenFrame(Arc<Memory>, FreshFilter);
 
 impl Frame {
     /// Bytes of one slot.
     pub fn slot_bytes(record_type: &RecordType) -> usize {
-        Shape::of(record_type.layout()).stride
+        SlotLayout::of(record_type.layout()).stride
     }
 
     /// The piece of memory that a frame of so many slots takes.
     pub fn layout(record_type: &RecordType, slots: u32) -> Layout {
-        let shape = Shape::of(record_type.layout());
+        let shape = SlotLayout::of(record_type.layout());
         let bytes = piece_bytes(slots as usize * shape.stride);
         Layout::from_size_align(bytes, shape.align).expect("a page's size")
     }
@@ -247,12 +247,12 @@ impl Frame {
 
     /// An empty frame in a piece of the [`layout`](Frame::layout) for so many slots. Touches all of
     /// its memory.
-    pub fn new(record_type: &'static RecordType, slots: u32, piece: Piece) -> Self {
+    pub fn new(record_type: &'static RecordType, slots: u32, piece: PoolPiece) -> Self {
         let layout = Self::layout(record_type, slots);
         assert_eq!(piece.bytes(), layout.size(), "the piece is of another layout");
         let base = piece.start();
         assert_eq!(base.addr().get() % layout.align(), 0, "the piece is of another layout");
-        let (memory, stride) = (Slots { base, slots }, Self::slot_bytes(record_type));
+        let (memory, stride) = (FrameSlots { base, slots }, Self::slot_bytes(record_type));
         for slot in 0..slots {
             // SAFETY: `slot` is within the piece; the word is written before it is read.
             unsafe { (&raw mut (*memory.header(stride, slot)).place).write(AtomicU32::new(0)) };
@@ -264,8 +264,8 @@ impl Frame {
     }
 
     /// Where its slots are, while entries may be changed.
-    pub(in crate::hybrid_log) fn base(&self) -> Base {
-        if self.frozen { Base::NONE } else { Base({ self.memory.base }.as_ptr()) }
+    pub(in crate::hybrid_log) fn base(&self) -> FrameBase {
+        if self.frozen { FrameBase::NONE } else { FrameBase({ self.memory.base }.as_ptr()) }
     }
 
     /// Bytes of a slot.
@@ -301,13 +301,13 @@ impl Frame {
     }
 
     /// Those of them that are fresh since others than this epoch, before which there was none of them.
-    pub(in crate::hybrid_log) fn due(&self, epoch: Epoch) -> u32 {
+    pub(in crate::hybrid_log) fn due(&self, epoch: MarkEpoch) -> u32 {
         self.fresh - if self.last == epoch.number() { self.fresh_last } else { 0 }
     }
 
     /// So many more are fresh since this epoch, some of them anew.
     #[inline]
-    fn add_fresh(&mut self, epoch: Epoch, count: u32, new: u32) {
+    fn add_fresh(&mut self, epoch: MarkEpoch, count: u32, new: u32) {
         if self.last != epoch.number() {
             (self.last, self.fresh_last) = (epoch.number(), 0);
         }
@@ -346,7 +346,7 @@ impl Frame {
     /// The records in the slots from one on that have not died.
     pub fn live_from(&self, from: u32) -> impl Iterator<Item = RecordRef<'_>> {
         let (memory, record_type) = (self.memory, self.owner.record_type);
-        let shape = Shape::of(record_type.layout());
+        let shape = SlotLayout::of(record_type.layout());
         (from..memory.slots).filter_map(move |slot| {
             let word = memory.place(shape.stride, slot).load(Ordering::Relaxed);
             // SAFETY: a used slot's entry is initialised; it is not written while `self` is borrowed.
@@ -369,11 +369,11 @@ impl Frame {
     #[inline(always)]
     pub unsafe fn entry<K: 'static, V: 'static>(&self, slot: u32) -> Option<(&K, &V)> {
         self.debug_check::<K, V>();
-        let shape = Shape::for_types::<K, V>();
+        let shape = SlotLayout::for_types::<K, V>();
         // SAFETY: a used slot's entry is initialised, and of these types; it is not written while `self` is
         // borrowed: a frame's writers take `&mut Frame`, and a frozen frame has none.
         self.memory.is_used(shape.stride, slot).then(|| unsafe {
-            let entry = &*self.memory.entry_at(shape, slot).cast::<Entry<K, V>>();
+            let entry = &*self.memory.entry_at(shape, slot).cast::<NativeEntry<K, V>>();
             (&entry.key, &entry.value)
         })
     }
@@ -390,7 +390,7 @@ impl Frame {
     pub unsafe fn entry_mut<K: 'static, V: 'static>(&mut self, slot: u32) -> Option<(&K, &mut V)> {
         self.debug_check::<K, V>();
         assert!(!self.frozen, "a frozen frame is never changed");
-        let (shape, memory) = (Shape::for_types::<K, V>(), self.memory);
+        let (shape, memory) = (SlotLayout::for_types::<K, V>(), self.memory);
         let place = self.memory.place(shape.stride, slot);
         let word = place.load(Ordering::Relaxed);
         if word & USED == 0 {
@@ -399,19 +399,19 @@ impl Frame {
         place.store(word | TOUCHED, Ordering::Relaxed);
         // SAFETY: a used slot's entry is initialised, and of these types; the frame is not frozen, so that
         // `&mut self` is the only way to it.
-        let entry = unsafe { &mut *memory.entry_at(shape, slot).cast::<Entry<K, V>>() };
+        let entry = unsafe { &mut *memory.entry_at(shape, slot).cast::<NativeEntry<K, V>>() };
         Some((&entry.key, &mut entry.value))
     }
 
     /// Whether the record in a slot is on storage nowhere.
     #[inline]
     pub fn is_fresh(&self, slot: u32) -> bool {
-        self.is_due(slot, Due::ALL)
+        self.is_due(slot, FreshFilter::ALL)
     }
 
     /// Whether the record in a slot is fresh, and one of these.
     #[inline]
-    pub(in crate::hybrid_log) fn is_due(&self, slot: u32, due: Due) -> bool {
+    pub(in crate::hybrid_log) fn is_due(&self, slot: u32, due: FreshFilter) -> bool {
         self.memory.is_due(self.stride(), slot, due)
     }
 
@@ -456,7 +456,11 @@ impl Frame {
     /// # Panics
     /// If the frame is frozen.
     #[inline]
-    pub(in crate::hybrid_log) fn freshen(&mut self, slot: u32, epoch: Epoch) -> Option<(u32, u32)> {
+    pub(in crate::hybrid_log) fn freshen(
+        &mut self,
+        slot: u32,
+        epoch: MarkEpoch,
+    ) -> Option<(u32, u32)> {
         assert!(!self.frozen, "a frozen frame is never changed");
         debug_assert!(self.is_used(slot));
         let place = self.place(slot);
@@ -473,7 +477,7 @@ impl Frame {
     ///
     /// # Panics
     /// If the frame is frozen.
-    pub(in crate::hybrid_log) fn carry_over(&mut self, epoch: Epoch) {
+    pub(in crate::hybrid_log) fn carry_over(&mut self, epoch: MarkEpoch) {
         assert!(!self.frozen, "a frozen frame is never changed");
         for slot in 0..self.memory.slots {
             if self.is_due(slot, epoch.due()) {
@@ -504,7 +508,7 @@ impl Frame {
     /// Clones the records that are fresh since epochs before this one behind those in `copies`, which
     /// has room for them and no other slots in use. They are fresh since this epoch then; which of them are
     /// touched from now on is known when the copies are written. If a clone panics nothing has changed.
-    pub(in crate::hybrid_log) fn copy_due(&mut self, copies: &mut Self, epoch: Epoch) {
+    pub(in crate::hybrid_log) fn copy_due(&mut self, copies: &mut Self, epoch: MarkEpoch) {
         assert!(
             !self.frozen && copies.used + self.due(epoch) <= copies.memory.slots,
             "no room for the copies"
@@ -527,7 +531,7 @@ impl Frame {
             place.store(word & !(SINCE | TOUCHED) | epoch.mark(), Ordering::Relaxed);
         }
         copies.used = to;
-        copies.add_fresh(Epoch::FIRST, to - first, to - first);
+        copies.add_fresh(MarkEpoch::FIRST, to - first, to - first);
         self.add_fresh(epoch, to - first, 0);
     }
 
@@ -543,7 +547,7 @@ impl Frame {
     fn put_copy(&mut self, to: u32, source: u32, is_first: bool, record: RecordRef<'_>) {
         assert!(!self.frozen && to >= self.used, "slot {to} is not free");
         let record_type = self.owner.record_type;
-        let shape = Shape::of(record_type.layout());
+        let shape = SlotLayout::of(record_type.layout());
         let target = self.memory.header(shape.stride, to);
         // SAFETY: the slot is behind those in use and the frame not frozen: nobody else reads or writes it, and
         // it has memory for an entry.
@@ -552,7 +556,7 @@ impl Frame {
             (&raw mut (*target).segment).write(source);
         }
         let first = if is_first { FIRST } else { 0 };
-        self.place(to).store(USED | Epoch::FIRST.mark() | first, Ordering::Relaxed);
+        self.place(to).store(USED | MarkEpoch::FIRST.mark() | first, Ordering::Relaxed);
     }
 
     /// The end of the copies of one frame, of which the first is at `from`.
@@ -568,7 +572,7 @@ impl Frame {
         &mut self,
         copies: &Self,
         of: Range<u32>,
-        (segment, epoch): (u32, Epoch),
+        (segment, epoch): (u32, MarkEpoch),
     ) -> impl Iterator<Item = u32> {
         assert!(!self.frozen && of.end <= copies.used, "frozen or copied, not both");
         of.filter_map(move |copy| {
@@ -616,16 +620,19 @@ impl Frame {
         &mut self,
         slot: u32,
         (key, value): (K, V),
-        epoch: Epoch,
+        epoch: MarkEpoch,
     ) {
         self.debug_check::<K, V>();
-        let (shape, memory) = (Shape::for_types::<K, V>(), self.memory);
+        let (shape, memory) = (SlotLayout::for_types::<K, V>(), self.memory);
         assert!(!self.frozen && !memory.is_used(shape.stride, slot), "slot {slot} is not free");
         // SAFETY: the slot is unused and the frame not frozen: nobody else reads or writes it. It has memory for
         // an entry of these types.
         unsafe {
             (&raw mut (*memory.header(shape.stride, slot)).segment).write(0);
-            memory.entry_at(shape, slot).cast::<Entry<K, V>>().write(Entry { key, value });
+            memory
+                .entry_at(shape, slot)
+                .cast::<NativeEntry<K, V>>()
+                .write(NativeEntry { key, value });
         }
         memory.place(shape.stride, slot).store(USED | epoch.mark() | TOUCHED, Ordering::Relaxed);
         self.used += 1;
@@ -647,7 +654,7 @@ impl Frame {
         self.remove_fresh(word);
         self.place(slot).store(0, Ordering::Relaxed);
         self.used -= 1;
-        self.memory.entry_at(Shape::of(self.owner.record_type.layout()), slot)
+        self.memory.entry_at(SlotLayout::of(self.owner.record_type.layout()), slot)
     }
 
     /// Takes the entry out of a used slot.
@@ -660,9 +667,9 @@ impl Frame {
     // SAFETY: the types are the caller's to promise, as said above.
     pub unsafe fn take<K: 'static, V: 'static>(&mut self, slot: u32) -> (K, V) {
         self.debug_check::<K, V>();
-        let source = self.vacate(slot).cast::<Entry<K, V>>();
+        let source = self.vacate(slot).cast::<NativeEntry<K, V>>();
         // SAFETY: the entry was initialised, and the cleared bit says that it is not any more.
-        let Entry { key, value } = unsafe { source.read() };
+        let NativeEntry { key, value } = unsafe { source.read() };
         (key, value)
     }
 
@@ -684,11 +691,11 @@ impl Frame {
     /// # Panics
     /// If it is frozen already.
     pub fn freeze(&mut self) -> FrozenFrame {
-        self.freeze_for(Due::ALL)
+        self.freeze_for(FreshFilter::ALL)
     }
 
     /// The same, to write these only.
-    pub(in crate::hybrid_log) fn freeze_for(&mut self, due: Due) -> FrozenFrame {
+    pub(in crate::hybrid_log) fn freeze_for(&mut self, due: FreshFilter) -> FrozenFrame {
         assert!(!self.frozen, "a frame is frozen once");
         self.frozen = true;
         FrozenFrame(self.owner.clone(), due)
@@ -698,7 +705,7 @@ impl Frame {
     ///
     /// # Panics
     /// If it is another frame's.
-    pub(in crate::hybrid_log) fn thaw(&mut self, frozen: FrozenFrame) -> Due {
+    pub(in crate::hybrid_log) fn thaw(&mut self, frozen: FrozenFrame) -> FreshFilter {
         assert!(Arc::ptr_eq(&self.owner, &frozen.0), "the frozen handle of another frame");
         self.frozen = false;
         frozen.1
@@ -741,8 +748,8 @@ impl Drop for Frame {
 }
 
 impl FrozenFrame {
-    fn memory(&self) -> Slots {
-        Slots { base: self.0.piece.start(), slots: self.0.slots }
+    fn memory(&self) -> FrameSlots {
+        FrameSlots { base: self.0.piece.start(), slots: self.0.slots }
     }
 
     /// Slots, used or not.
@@ -755,7 +762,7 @@ impl FrozenFrame {
         if !self.memory().is_due(self.0.stride as usize, slot, self.1) {
             return None;
         }
-        let shape = Shape::of(self.0.record_type.layout());
+        let shape = SlotLayout::of(self.0.record_type.layout());
         let entry = self.memory().entry_at(shape, slot);
         // SAFETY: a used slot's entry is initialised; nobody writes it while the frame is frozen, that is while
         // `self` is there.

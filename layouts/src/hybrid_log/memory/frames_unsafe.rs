@@ -12,12 +12,12 @@
 //!
 //! Frames are not generic. The calls of the record path name the types of the records, which their callers promise.
 
-use crate::hybrid_log::frame_unsafe::{Base, Epoch, Frame, Spot};
+use crate::hybrid_log::frame_unsafe::{Frame, FrameBase, MarkEpoch, SlotEntry};
 use crate::hybrid_log::index::{Index, IndexHash};
 
 /// What a frame is at.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Stage {
+pub enum FrameStage {
     /// Not in use.
     Vacant,
     /// Records change in place.
@@ -39,7 +39,7 @@ pub const NO_FRAME: u32 = u32::MAX;
 #[repr(align(64))]
 pub struct FrameState {
     pub frame: Option<Frame>,
-    pub stage: Stage,
+    pub stage: FrameStage,
     /// Heap that its entries own.
     pub heap_bytes: u64,
     /// The epoch it was begun in, or copied in for a checkpoint.
@@ -57,9 +57,9 @@ const _: () = assert!(size_of::<FrameState>() == 64);
 /// The frames of one table.
 pub struct Frames {
     states: Vec<FrameState>,
-    bases: Vec<Base>,
+    bases: Vec<FrameBase>,
     /// What records that change are fresh since.
-    epoch: Epoch,
+    epoch: MarkEpoch,
     /// Whether there was another one: records may not be fresh, and those that change are counted beside their frame.
     had_barrier: bool,
     /// Frames of which copies are on their way: while there is none, nobody asks which records are touched.
@@ -73,13 +73,13 @@ pub struct Frames {
 
 impl Frames {
     /// Bytes that one more frame takes here.
-    pub const BYTES_EACH: usize = size_of::<FrameState>() + size_of::<Base>();
+    pub const BYTES_EACH: usize = size_of::<FrameState>() + size_of::<FrameBase>();
 
     /// Room for `frames_max` frames of `slots` slots.
     pub fn new(frames_max: usize, slots: u32) -> Self {
         let (states, bases) = (Vec::with_capacity(frames_max), Vec::with_capacity(frames_max));
         let slot_bits = slots.next_power_of_two().trailing_zeros();
-        let (epoch, had_barrier, slot_mask) = (Epoch::FIRST, false, (1 << slot_bits) - 1);
+        let (epoch, had_barrier, slot_mask) = (MarkEpoch::FIRST, false, (1 << slot_bits) - 1);
         Self { states, bases, epoch, had_barrier, awaited: 0, slots, slot_bits, slot_mask }
     }
 
@@ -102,7 +102,7 @@ impl Frames {
     pub fn push(&mut self, state: FrameState) -> u32 {
         assert!(self.states.len() < self.states.capacity(), "more frames than memory");
         self.states.push(state);
-        self.bases.push(Base::NONE);
+        self.bases.push(FrameBase::NONE);
         self.states.len() as u32 - 1
     }
 
@@ -121,7 +121,7 @@ impl Frames {
     /// [`shorten`](Frames::shorten).
     #[inline(always)]
     pub fn state_mut(&mut self, number: u32) -> &mut FrameState {
-        self.bases[number as usize] = Base::NONE;
+        self.bases[number as usize] = FrameBase::NONE;
         &mut self.states[number as usize]
     }
 
@@ -153,12 +153,12 @@ impl Frames {
         let frame = state
             .frame
             .as_ref()
-            .filter(|frame| state.stage == Stage::Mutable && frame.slots() == self.slots);
-        self.bases[number as usize] = frame.map_or(Base::NONE, Frame::base);
+            .filter(|frame| state.stage == FrameStage::Mutable && frame.slots() == self.slots);
+        self.bases[number as usize] = frame.map_or(FrameBase::NONE, Frame::base);
     }
 
     /// What records that change are fresh since.
-    pub(in crate::hybrid_log) fn epoch(&self) -> Epoch {
+    pub(in crate::hybrid_log) fn epoch(&self) -> MarkEpoch {
         self.epoch
     }
 
@@ -175,7 +175,11 @@ impl Frames {
     /// The records are of these types.
     #[inline(always)]
     // SAFETY: the types are the caller's to promise, as said above.
-    unsafe fn spot<K, V>(&self, address: u64, fresh: Option<Epoch>) -> Option<Spot<'_, K, V>> {
+    unsafe fn spot<K, V>(
+        &self,
+        address: u64,
+        fresh: Option<MarkEpoch>,
+    ) -> Option<SlotEntry<'_, K, V>> {
         let base = *self.bases.get((address >> self.slot_bits) as usize)?;
         let slot = address as u32 & self.slot_mask;
         if base.is_none() || slot >= self.slots {
@@ -201,7 +205,7 @@ impl Frames {
     #[inline(always)]
     pub unsafe fn is_at<K, V>(&self, address: u64, is_it: impl FnOnce(&K) -> bool) -> bool {
         // SAFETY: the types are the caller's promise.
-        let spot: Option<Spot<'_, K, V>> = unsafe { self.spot(address, Some(self.epoch)) };
+        let spot: Option<SlotEntry<'_, K, V>> = unsafe { self.spot(address, Some(self.epoch)) };
         spot.is_some_and(|spot| is_it(spot.key))
     }
 
@@ -247,7 +251,7 @@ impl Frames {
         is_it: impl FnOnce(&K) -> bool,
     ) -> Option<&mut V> {
         // SAFETY: the types are the caller's promise.
-        let spot: Option<Spot<'_, K, V>> = unsafe { self.spot(address, Some(self.epoch)) };
+        let spot: Option<SlotEntry<'_, K, V>> = unsafe { self.spot(address, Some(self.epoch)) };
         let spot = spot.filter(|spot| is_it(spot.key))?;
         if self.awaited > 0 {
             spot.touch();
@@ -270,7 +274,7 @@ impl Frames {
         is_it: impl FnOnce(&K) -> bool,
     ) -> Option<(&mut V, (u32, u32))> {
         // SAFETY: the types are the caller's promise.
-        let spot: Option<Spot<'_, K, V>> = unsafe { self.spot(address, None) };
+        let spot: Option<SlotEntry<'_, K, V>> = unsafe { self.spot(address, None) };
         let value = spot.filter(|spot| is_it(spot.key))?.value;
         let (number, slot) = self.slot_of(address);
         let stored = self.freshen(number, slot).expect("looked at above");
@@ -294,7 +298,7 @@ impl Frames {
         let mut found = std::ptr::null_mut();
         index.any_at_home(hash, |address| {
             // SAFETY: the types are the caller's promise.
-            let spot: Option<Spot<'_, K, V>> = unsafe { self.spot(address, Some(self.epoch)) };
+            let spot: Option<SlotEntry<'_, K, V>> = unsafe { self.spot(address, Some(self.epoch)) };
             match spot {
                 Some(spot) if is_it(spot.key) => {
                     if self.awaited > 0 {
@@ -331,8 +335,8 @@ impl Frames {
 
     /// Where a frame is that there is no short cut to.
     #[inline]
-    fn base_of(&self, number: u32) -> Base {
-        self.state(number).frame.as_ref().map_or(Base::NONE, Frame::base)
+    fn base_of(&self, number: u32) -> FrameBase {
+        self.state(number).frame.as_ref().map_or(FrameBase::NONE, Frame::base)
     }
 
     /// [`Frame::vacant`], keeping the short cut.
@@ -375,7 +379,7 @@ impl Frames {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::hybrid_log::pool_unsafe::Piece;
+    use crate::hybrid_log::pool_unsafe::PoolPiece;
 
     use crate::support::record_type_unsafe::RecordType;
 
@@ -399,10 +403,10 @@ mod tests {
     fn the_short_cut_is_there_exactly_while_records_change_in_place() {
         let mut frames = Frames::new(2, 3);
         let types = RecordType::of::<u64, String>();
-        let piece = || Piece::allocated(Frame::layout(types, 3));
+        let piece = || PoolPiece::allocated(Frame::layout(types, 3));
         let state = || FrameState {
             frame: Some(Frame::new(types, 3, piece())),
-            stage: Stage::Mutable,
+            stage: FrameStage::Mutable,
             heap_bytes: 0,
             epoch: 0,
             dead: 0,
@@ -438,10 +442,10 @@ mod tests {
         frames.shorten(one);
         assert!(value(&mut frames, one, slot).is_none(), "a frozen frame");
         frames.state_mut(one).frame.as_mut().unwrap().thaw(frozen);
-        frames.state_mut(one).stage = Stage::Cooling;
+        frames.state_mut(one).stage = FrameStage::Cooling;
         frames.shorten(one);
         assert!(value(&mut frames, one, slot).is_none(), "a cooling frame");
-        frames.state_mut(one).stage = Stage::Mutable;
+        frames.state_mut(one).stage = FrameStage::Mutable;
         frames.shorten(one);
         assert_eq!(value(&mut frames, one, slot).unwrap(), "ab");
         let taken = frames.state_mut(one).frame.take();

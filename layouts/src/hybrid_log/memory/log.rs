@@ -38,29 +38,29 @@ use alluvium_pagestore::{Account, Error, MemoryKind, Result, fingerprint};
 use crate::contract::fetch::Fetch;
 use crate::contract::table::{StateContext, TableStats};
 use crate::heap::hash_range::HashRange;
-use crate::hybrid_log::address::{Address, Place, StoredAt};
-use crate::hybrid_log::cold::{Cold, Later};
-use crate::hybrid_log::config::Sizes;
+use crate::hybrid_log::address::{Address, Location, StoredAt};
+use crate::hybrid_log::cold::{ColdTier, TierSetup};
+use crate::hybrid_log::config::LogSizes;
 use crate::hybrid_log::deaths::Deaths;
 use crate::hybrid_log::flush::{Flusher, drop_frame};
 use crate::hybrid_log::frame_unsafe::Frame;
-use crate::hybrid_log::frames_unsafe::{FrameState, Frames, NO_FRAME, Stage};
+use crate::hybrid_log::frames_unsafe::{FrameStage, FrameState, Frames, NO_FRAME};
 use crate::hybrid_log::index::{Index, IndexHash, Position};
-use crate::hybrid_log::pool_unsafe::Pool;
-use crate::hybrid_log::spill::Spill;
-use crate::hybrid_log::stored::Stored;
+use crate::hybrid_log::pool_unsafe::PiecePool;
+use crate::hybrid_log::spill::DeathSpill;
+use crate::hybrid_log::stored::StoredSegments;
 use crate::hybrid_log::writers::Writers;
 use crate::support::first_panic::FirstPanic;
 use crate::support::oversize::Oversize;
 use crate::support::record_type_unsafe::RecordType;
-use barrier::Barrier;
-pub use barrier::{INDEX_SEGMENT_SLOTS, Sealing};
-pub use beside::{Beside, Bookings};
-pub use copies::Copies;
+use barrier::LogBarrier;
+pub use barrier::{INDEX_SEGMENT_SLOTS, SealProgress};
+pub use beside::{Bookings, LogNeighbor};
+pub use copies::CopyFrame;
 use copies::CopyQueue;
 use eviction::{Eviction, FROZEN_MAX};
-pub use freeing::Needed;
-use ring::Ring;
+pub use freeing::NeededBytes;
+use ring::FrameRing;
 
 /// Slots redirected per new record while memory is short.
 pub const QUANTUM: u32 = 8;
@@ -78,7 +78,7 @@ pub const NOWHERE: u64 = u64::MAX;
 
 /// Where a key's record is.
 #[derive(Clone, Copy, Debug)]
-pub enum Located {
+pub enum RecordLocation {
     /// In memory.
     Resident { at: Position, number: u32, slot: u32 },
     /// Not in memory; storage may have it.
@@ -93,18 +93,18 @@ pub struct Log {
     pub record_type: &'static RecordType,
     pub name: String,
     pub account: Rc<Account>,
-    pub sizes: Sizes,
+    pub sizes: LogSizes,
     pub index: Index,
     pub frames: Frames,
-    pub stored: Option<Stored>,
+    pub stored: Option<StoredSegments>,
     pub flusher: Option<Flusher>,
     pub stats: TableStats,
     pub oversize: Oversize,
     /// Memory for more frames.
-    pub pool: Pool,
-    ring: Ring,
+    pub pool: PiecePool,
+    ring: FrameRing,
     eviction: Eviction,
-    barrier: Barrier,
+    barrier: LogBarrier,
     /// Copies of records that a checkpoint is to have.
     copies: CopyQueue,
     /// First hash of the owned key groups, and the bits that all their hashes share.
@@ -114,11 +114,11 @@ pub struct Log {
     /// The log is over, and the helper removes, or has, what only it knows of.
     is_abandoned: bool,
     /// Records that stay cold.
-    pub cold: Option<Box<Cold>>,
+    pub cold: Option<Box<ColdTier>>,
     /// If there are none yet, and are to be once the index takes too much.
-    pub later: Option<Box<Later>>,
+    pub later: Option<Box<TierSetup>>,
     /// What was there before it was cleared, until it is dropped.
-    pub beside: Option<Rc<RefCell<dyn Beside>>>,
+    pub beside: Option<Rc<RefCell<dyn LogNeighbor>>>,
 }
 
 impl Log {
@@ -126,7 +126,7 @@ impl Log {
     pub fn open(
         context: &StateContext,
         record_type: &'static RecordType,
-        sizes: Sizes,
+        sizes: LogSizes,
         index: Index,
     ) -> Self {
         let storage = context.segments.clone().map(|store| {
@@ -135,10 +135,16 @@ impl Log {
             let floor = sizes.floor_bytes(0);
             let deaths = Deaths::new(account.clone(), sizes.deaths_max, floor);
             let (spilled, spiller) = (sizes.spilled_max, helper.clone());
-            let spill = Spill::new(store.clone(), spiller, patience, spilled);
+            let spill = DeathSpill::new(store.clone(), spiller, patience, spilled);
             let deaths = (deaths, spill);
-            let stored =
-                Stored::new(store.clone(), helper.clone(), account, reads, patience, deaths);
+            let stored = StoredSegments::new(
+                store.clone(),
+                helper.clone(),
+                account,
+                reads,
+                patience,
+                deaths,
+            );
             let writers = Writers::new(&store, fingerprint(&context.name), &sizes);
             (stored, Flusher::new(helper, store, writers))
         });
@@ -151,8 +157,8 @@ impl Log {
         let (stored, flusher) = storage.unzip();
         let (slots, helper) = (sizes.slots, Some(context.helper.clone()));
         let layout = Frame::layout(record_type, slots);
-        let cold = sizes.cold_runs.then(|| Cold::new(context, record_type, &sizes)).flatten();
-        let pool = Pool::new(layout, account.clone(), MemoryKind::Tables, helper);
+        let cold = sizes.cold_runs.then(|| ColdTier::new(context, record_type, &sizes)).flatten();
+        let pool = PiecePool::new(layout, account.clone(), MemoryKind::Tables, helper);
         let mut log = Self {
             record_type,
             name,
@@ -165,9 +171,9 @@ impl Log {
             flusher,
             stats: TableStats::default(),
             oversize: Oversize::new(&context.name, context.max_value_bytes),
-            ring: Ring::new(frames_max, spares_max),
+            ring: FrameRing::new(frames_max, spares_max),
             eviction: Eviction::new(want_free),
-            barrier: Barrier::default(),
+            barrier: LogBarrier::default(),
             copies,
             hashes,
             tables_booked: 0,
@@ -260,7 +266,7 @@ impl Log {
     }
 
     #[inline(always)]
-    pub fn stage(&self, number: u32) -> Stage {
+    pub fn stage(&self, number: u32) -> FrameStage {
         self.frames.state(number).stage
     }
 
@@ -294,8 +300,8 @@ impl Log {
             wanted
         })?;
         match address.place() {
-            Place::Stored(stored) => Some((at, stored)),
-            Place::Memory(_) => None,
+            Location::Stored(stored) => Some((at, stored)),
+            Location::Memory(_) => None,
         }
     }
 
@@ -400,14 +406,14 @@ impl Log {
     #[inline]
     pub fn is_kept(&self, number: u32, slot: u32) -> bool {
         let due = self.frames.epoch().due();
-        self.stage(number) == Stage::Frozen
+        self.stage(number) == FrameStage::Frozen
             || self.barrier.is_open() && self.frame(number).is_due(slot, due)
     }
 
     /// Whether the record in a slot can be changed where it is.
     #[inline]
     pub fn is_in_place(&self, number: u32, slot: u32) -> bool {
-        self.stage(number) == Stage::Mutable && !self.is_kept(number, slot)
+        self.stage(number) == FrameStage::Mutable && !self.is_kept(number, slot)
     }
 
     /// The record in a slot that [`is_in_place`](Log::is_in_place) is about to be changed.
@@ -473,7 +479,7 @@ impl Log {
             || self.eviction.is_of(number);
         if used == 0 && !is_wanted {
             self.retire(number);
-        } else if stage == Stage::Mutable
+        } else if stage == FrameStage::Mutable
             && has_room(used, heap_after)
             && !has_room(used + 1, heap_after + heap)
         {
@@ -491,7 +497,7 @@ impl Log {
             let state = self.frames.state(number);
             let vacant = state.frame.as_ref().is_some_and(|f| f.used() < f.slots())
                 && state.heap_bytes <= self.sizes.frame_heap_bytes;
-            if state.stage == Stage::Mutable && vacant && !self.ring.is_fill(number) {
+            if state.stage == FrameStage::Mutable && vacant && !self.ring.is_fill(number) {
                 self.ring.fill_again(number);
                 return Ok(());
             }
@@ -520,7 +526,7 @@ impl Log {
         self.stats.pages_begun += 1;
         let state = FrameState {
             frame: Some(frame),
-            stage: Stage::Mutable,
+            stage: FrameStage::Mutable,
             heap_bytes: 0,
             epoch: self.barrier.epoch(),
             dead: 0,

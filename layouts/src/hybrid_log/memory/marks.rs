@@ -15,7 +15,7 @@ pub(in crate::hybrid_log) const DIED: [u32; 2] = [1 << 30, 1 << 29];
 pub(in crate::hybrid_log) const TOUCHED: u32 = 1 << 28;
 /// The record is *fresh*, on storage nowhere, since it was changed in the epoch with this number; 0 if it is not. With
 /// the barrier of a checkpoint all that are fresh since others become those it is to have. Numbers come again after
-/// [`Epoch::COUNT`] barriers: by then no record may have them.
+/// [`MarkEpoch::COUNT`] barriers: by then no record may have them.
 pub(in crate::hybrid_log) const SINCE: u32 = 127 << GRAIN_BITS;
 pub(in crate::hybrid_log) const GRAIN: u32 = (1 << GRAIN_BITS) - 1;
 /// In a frame of copies, whose records neither die nor change: the first record of another frame.
@@ -23,9 +23,9 @@ pub(in crate::hybrid_log) const FIRST: u32 = TOUCHED;
 
 /// What a mark has of an epoch: one of a few numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::hybrid_log) struct Epoch(u32);
+pub(in crate::hybrid_log) struct MarkEpoch(u32);
 
-impl Epoch {
+impl MarkEpoch {
     pub(in crate::hybrid_log) const FIRST: Self = Self(1 << GRAIN_BITS);
     /// So many after one comes the same again.
     pub(in crate::hybrid_log) const COUNT: u32 = SINCE >> GRAIN_BITS;
@@ -36,8 +36,8 @@ impl Epoch {
     }
 
     /// What is fresh since others than this one.
-    pub(in crate::hybrid_log) fn due(self) -> Due {
-        Due { not_since: self.0 }
+    pub(in crate::hybrid_log) fn due(self) -> FreshFilter {
+        FreshFilter { not_since: self.0 }
     }
 
     #[inline(always)]
@@ -59,12 +59,12 @@ pub(in crate::hybrid_log) fn number_of(word: u32) -> u8 {
 
 /// Which fresh records are meant.
 #[derive(Clone, Copy, Debug)]
-pub(in crate::hybrid_log) struct Due {
+pub(in crate::hybrid_log) struct FreshFilter {
     /// Not those that are fresh since this epoch; 0 for all.
     pub(in crate::hybrid_log) not_since: u32,
 }
 
-impl Due {
+impl FreshFilter {
     /// All that are fresh.
     pub(in crate::hybrid_log) const ALL: Self = Self { not_since: 0 };
 }

@@ -47,27 +47,27 @@ pub fn piece_bytes(bytes: usize) -> usize {
 
 /// One piece of memory, uninitialised.
 #[derive(Debug)]
-pub struct Piece {
+pub struct PoolPiece {
     start: NonNull<u8>,
     layout: Layout,
-    origin: Origin,
+    origin: PieceOrigin,
 }
 
 /// Where a piece came from.
 #[derive(Debug)]
-enum Origin {
+enum PieceOrigin {
     Allocator,
-    Chunk(Arc<Chunk>),
+    Chunk(Arc<PoolChunk>),
     /// A chunk aside.
-    Aside(Arc<Chunk>),
+    Aside(Arc<PoolChunk>),
 }
 
 // SAFETY: a piece owns its memory; it is only a place.
-unsafe impl Send for Piece {}
+unsafe impl Send for PoolPiece {}
 // SAFETY: as above; a shared piece tells its address and nothing else.
-unsafe impl Sync for Piece {}
+unsafe impl Sync for PoolPiece {}
 
-impl Piece {
+impl PoolPiece {
     /// Its first byte; aligned as the pool was asked to.
     pub fn start(&self) -> NonNull<u8> {
         self.start
@@ -79,7 +79,7 @@ impl Piece {
         // SAFETY: the size is not zero.
         let start = unsafe { alloc(layout) };
         let Some(start) = NonNull::new(start) else { handle_alloc_error(layout) };
-        Self { start, layout, origin: Origin::Allocator }
+        Self { start, layout, origin: PieceOrigin::Allocator }
     }
 
     /// Bytes of it.
@@ -90,18 +90,18 @@ impl Piece {
     /// Gives it back alone, between others that stay. The allocator may keep it then: no memory of its whole pages is
     /// resident any more. Cost: a call of the operating system.
     pub fn give_back(self) {
-        if matches!(self.origin, Origin::Allocator) {
+        if matches!(self.origin, PieceOrigin::Allocator) {
             leave_pages(self.start, self.layout.size());
         }
     }
 }
 
-impl Drop for Piece {
+impl Drop for PoolPiece {
     fn drop(&mut self) {
         match &self.origin {
             // SAFETY: it came from the allocator with this layout.
-            Origin::Allocator => unsafe { dealloc(self.start.as_ptr(), self.layout) },
-            Origin::Chunk(chunk) | Origin::Aside(chunk) => {
+            PieceOrigin::Allocator => unsafe { dealloc(self.start.as_ptr(), self.layout) },
+            PieceOrigin::Chunk(chunk) | PieceOrigin::Aside(chunk) => {
                 chunk.give_back(self.start, self.layout.size());
             }
         }
@@ -110,7 +110,7 @@ impl Drop for Piece {
 
 /// The pieces of one table.
 #[derive(Debug)]
-pub struct Pool {
+pub struct PiecePool {
     layout: Layout,
     account: Rc<Account>,
     kind: MemoryKind,
@@ -118,15 +118,15 @@ pub struct Pool {
     helper: Option<Helper>,
     taken_bytes: u64,
     /// The chunk that pieces are cut from, and the bytes of it that are cut.
-    chunk: Option<(Arc<Chunk>, usize)>,
-    ahead: Option<Mailbox<Arc<Chunk>>>,
+    chunk: Option<(Arc<PoolChunk>, usize)>,
+    ahead: Option<Mailbox<Arc<PoolChunk>>>,
     /// The chunk aside, and the bytes of it that are cut: of it nothing is booked.
-    aside: Option<(Arc<Chunk>, usize)>,
+    aside: Option<(Arc<PoolChunk>, usize)>,
     /// Bytes booked for what is resident and not cut.
     booked: u64,
 }
 
-impl Pool {
+impl PiecePool {
     /// A pool of pieces of this layout. Chunks are booked on `account` as `kind`.
     pub fn new(
         layout: Layout,
@@ -137,7 +137,7 @@ impl Pool {
         Self::on_pages(page_bytes(), layout, account, kind, helper)
     }
 
-    /// [`new`](Pool::new) on a system with such pages.
+    /// [`new`](PiecePool::new) on a system with such pages.
     fn on_pages(
         page_bytes: usize,
         layout: Layout,
@@ -162,22 +162,22 @@ impl Pool {
     }
 
     /// Takes the place of another pool: what the allocator had to give is not asked of it again.
-    pub fn go_on_from(&mut self, before: &Pool) {
+    pub fn go_on_from(&mut self, before: &PiecePool) {
         self.taken_bytes = self.taken_bytes.max(before.taken_bytes);
     }
 
     /// A piece, which the caller has booked. Cost: an allocation or a mapping at the most.
-    pub fn take(&mut self) -> Piece {
+    pub fn take(&mut self) -> PoolPiece {
         self.taken_bytes += self.layout.size() as u64;
         if self.taken_bytes <= HUGE_FROM || self.helper.is_none() {
-            return Piece::allocated(self.layout);
+            return PoolPiece::allocated(self.layout);
         }
         let piece = self.cut().or_else(|| self.cut_aside());
-        piece.unwrap_or_else(|| Piece::allocated(self.layout))
+        piece.unwrap_or_else(|| PoolPiece::allocated(self.layout))
     }
 
     /// A piece of a chunk, if the helper has one ready: to touch one here would take milliseconds.
-    fn cut(&mut self) -> Option<Piece> {
+    fn cut(&mut self) -> Option<PoolPiece> {
         self.helper.as_ref()?;
         if self.chunk.as_ref().is_none_or(|(_, cut)| *cut == CHUNK_BYTES) {
             let arrived = self.ahead.as_ref().map(Mailbox::try_recv);
@@ -199,20 +199,20 @@ impl Pool {
         self.unbook(self.layout.size() as u64);
         // For the next one at once: the helper may have other jobs before.
         self.ask();
-        Some(Piece { start, layout: self.layout, origin: Origin::Chunk(chunk) })
+        Some(PoolPiece { start, layout: self.layout, origin: PieceOrigin::Chunk(chunk) })
     }
 
     /// A piece of the chunk aside; `None` if the operating system refuses one.
-    fn cut_aside(&mut self) -> Option<Piece> {
+    fn cut_aside(&mut self) -> Option<PoolPiece> {
         self.have_aside(self.layout.size());
         let (start, chunk) = next_of(self.aside.as_mut()?, self.layout.size());
-        Some(Piece { start, layout: self.layout, origin: Origin::Aside(chunk) })
+        Some(PoolPiece { start, layout: self.layout, origin: PieceOrigin::Aside(chunk) })
     }
 
     /// Maps another chunk aside if so many bytes are not left. Of what is left nothing is resident.
     fn have_aside(&mut self, bytes: usize) {
         if self.aside.as_ref().is_none_or(|(_, cut)| cut + bytes > CHUNK_BYTES) {
-            self.aside = Chunk::map_aside().map(|chunk| (Arc::new(chunk), 0));
+            self.aside = PoolChunk::map_aside().map(|chunk| (Arc::new(chunk), 0));
         }
     }
 
@@ -226,7 +226,7 @@ impl Pool {
         self.ahead = Some(ahead);
         let helper = self.helper.as_ref().expect("a pool that cuts has a helper");
         helper.submit(move || {
-            if let Some(chunk) = Chunk::map() {
+            if let Some(chunk) = PoolChunk::map() {
                 chunk.touch();
                 reply.send(Arc::new(chunk));
             }
@@ -256,14 +256,17 @@ impl Pool {
     }
 }
 
-impl Drop for Pool {
+impl Drop for PiecePool {
     fn drop(&mut self) {
         self.close();
     }
 }
 
 /// The next piece of a chunk.
-fn next_of((chunk, cut): &mut (Arc<Chunk>, usize), bytes: usize) -> (NonNull<u8>, Arc<Chunk>) {
+fn next_of(
+    (chunk, cut): &mut (Arc<PoolChunk>, usize),
+    bytes: usize,
+) -> (NonNull<u8>, Arc<PoolChunk>) {
     let start = chunk.at(*cut);
     *cut += bytes;
     (start, chunk.clone())
@@ -271,7 +274,7 @@ fn next_of((chunk, cut): &mut (Arc<Chunk>, usize), bytes: usize) -> (NonNull<u8>
 
 /// 2 MiB of address space, on a huge page unless it is aside.
 #[derive(Debug)]
-struct Chunk {
+struct PoolChunk {
     start: NonNull<u8>,
     /// A piece was given back, or nobody touches it ahead: on small pages from now on.
     #[cfg(all(target_os = "linux", not(miri)))]
@@ -279,11 +282,11 @@ struct Chunk {
 }
 
 // SAFETY: a chunk owns its mapping; its memory is reached through pieces only.
-unsafe impl Send for Chunk {}
+unsafe impl Send for PoolChunk {}
 // SAFETY: as above; what a shared chunk does is calls to the operating system.
-unsafe impl Sync for Chunk {}
+unsafe impl Sync for PoolChunk {}
 
-impl Chunk {
+impl PoolChunk {
     /// The place `offset` bytes into it.
     fn at(&self, offset: usize) -> NonNull<u8> {
         assert!(offset < CHUNK_BYTES, "{offset} is not in the chunk");
@@ -301,24 +304,24 @@ fn leave_pages(_: NonNull<u8>, _: usize) {}
 
 #[cfg(all(target_os = "linux", not(miri)))]
 mod mapped {
-    use super::{CHUNK_BYTES, Chunk};
+    use super::{CHUNK_BYTES, PoolChunk};
     use crate::support::system_page::page_bytes;
     use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
     use std::ptr::NonNull;
     use std::sync::atomic::{AtomicBool, Ordering};
 
-    impl Chunk {
+    impl PoolChunk {
         /// A new chunk, not touched; `None` if the operating system refuses.
-        pub fn map() -> Option<Chunk> {
+        pub fn map() -> Option<PoolChunk> {
             Self::map_on(Advice::LinuxHugepage, false)
         }
 
         /// A new chunk on small pages; `None` if the operating system refuses.
-        pub fn map_aside() -> Option<Chunk> {
+        pub fn map_aside() -> Option<PoolChunk> {
             Self::map_on(Advice::LinuxNoHugepage, true)
         }
 
-        fn map_on(pages: Advice, split: bool) -> Option<Chunk> {
+        fn map_on(pages: Advice, split: bool) -> Option<PoolChunk> {
             let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
             let both = ProtFlags::READ | ProtFlags::WRITE;
             // SAFETY: a new mapping at a place that the operating system chooses.
@@ -334,7 +337,10 @@ mod mapped {
                 }
                 let _ = munmap(start.byte_add(CHUNK_BYTES), CHUNK_BYTES - before);
                 let _ = madvise(start, CHUNK_BYTES, pages);
-                Some(Chunk { start: NonNull::new(start.cast())?, split: AtomicBool::new(split) })
+                Some(PoolChunk {
+                    start: NonNull::new(start.cast())?,
+                    split: AtomicBool::new(split),
+                })
             }
         }
 
@@ -373,7 +379,7 @@ mod mapped {
         }
     }
 
-    impl Drop for Chunk {
+    impl Drop for PoolChunk {
         fn drop(&mut self) {
             // SAFETY: every piece holds a handle of its chunk: there are none any more.
             let _ = unsafe { munmap(self.start.as_ptr().cast(), CHUNK_BYTES) };
@@ -382,11 +388,11 @@ mod mapped {
 }
 
 #[cfg(not(all(target_os = "linux", not(miri))))]
-impl Chunk {
-    fn map() -> Option<Chunk> {
+impl PoolChunk {
+    fn map() -> Option<PoolChunk> {
         None
     }
-    fn map_aside() -> Option<Chunk> {
+    fn map_aside() -> Option<PoolChunk> {
         None
     }
     fn touch(&self) {}
@@ -398,9 +404,9 @@ mod tests {
     use super::*;
 
     #[cfg(all(target_os = "linux", not(miri)))]
-    fn chunk_of(piece: &Piece) -> Option<*const Chunk> {
+    fn chunk_of(piece: &PoolPiece) -> Option<*const PoolChunk> {
         match &piece.origin {
-            Origin::Chunk(chunk) => Some(Arc::as_ptr(chunk)),
+            PieceOrigin::Chunk(chunk) => Some(Arc::as_ptr(chunk)),
             _ => None,
         }
     }
@@ -411,9 +417,9 @@ mod tests {
         let size = if cfg!(miri) { 256 } else { 64 << 10 };
         let layout = Layout::from_size_align(size, 64).unwrap();
         let helper = if cfg!(miri) { Helper::inline() } else { Helper::thread().unwrap() };
-        let mut pool = Pool::new(layout, account.clone(), MemoryKind::Pages, Some(helper));
+        let mut pool = PiecePool::new(layout, account.clone(), MemoryKind::Pages, Some(helper));
         let count = if cfg!(miri) { 3 } else { 300 };
-        let mut pieces: Vec<Piece> = (0..count).map(|_| pool.take()).collect();
+        let mut pieces: Vec<PoolPiece> = (0..count).map(|_| pool.take()).collect();
         assert!(account.used() <= 2 * CHUNK_BYTES as u64, "{account:?}");
         for (i, piece) in pieces.iter().enumerate() {
             assert_eq!(piece.start().as_ptr() as usize % 64, 0);
@@ -443,7 +449,7 @@ mod tests {
         let account = Account::root(1 << 30);
         let layout = Layout::from_size_align(16 << 10, 64).unwrap();
         let helper = Some(Helper::thread().unwrap());
-        let mut pool = Pool::new(layout, account.clone(), MemoryKind::Index, helper);
+        let mut pool = PiecePool::new(layout, account.clone(), MemoryKind::Index, helper);
         let (mut pieces, mut cut) = (Vec::new(), 0);
         // The helper is late now and then: what it is late for comes of a chunk aside.
         while cut < 500 {
@@ -478,12 +484,13 @@ mod tests {
             let account = Account::root(1 << 30);
             let layout = Layout::from_size_align(piece, 64).unwrap();
             let helper = Some(Helper::thread().unwrap());
-            let mut pool = Pool::on_pages(page, layout, account.clone(), MemoryKind::Index, helper);
+            let mut pool =
+                PiecePool::on_pages(page, layout, account.clone(), MemoryKind::Index, helper);
             let count = 4 * HUGE_FROM as usize / piece;
-            let mut pieces: Vec<Piece> = (0..count).map(|_| pool.take()).collect();
+            let mut pieces: Vec<PoolPiece> = (0..count).map(|_| pool.take()).collect();
             let of_chunks = pieces
                 .iter()
-                .filter(|piece| !matches!(piece.origin, Origin::Allocator))
+                .filter(|piece| !matches!(piece.origin, PieceOrigin::Allocator))
                 .inspect(|piece| assert_eq!(piece.start().as_ptr().addr() % page, 0))
                 .count();
             assert_eq!(of_chunks > 0, is_cut, "pieces of {piece} on pages of {page}");
@@ -492,7 +499,7 @@ mod tests {
                 // SAFETY: the piece is ours and so long.
                 unsafe { piece.start().as_ptr().write_bytes(i as u8 | 1, piece.bytes()) };
             }
-            let kept: Vec<(usize, Piece)> =
+            let kept: Vec<(usize, PoolPiece)> =
                 pieces.drain(..).enumerate().filter(|(i, _)| i % 2 == 0).collect();
             for (i, piece) in &kept {
                 // SAFETY: written above.
@@ -518,7 +525,7 @@ mod tests {
     fn whole_pages_of_a_piece_that_is_given_back_are_not_resident() {
         let page = page_bytes();
         for bytes in [page / 2, 4 * page, 4 * page + 64] {
-            let piece = Piece::allocated(Layout::from_size_align(bytes, 64).unwrap());
+            let piece = PoolPiece::allocated(Layout::from_size_align(bytes, 64).unwrap());
             let start = piece.start();
             // SAFETY: the piece is ours and so long.
             unsafe { start.as_ptr().write_bytes(1, bytes) };

@@ -10,10 +10,10 @@ use alluvium_pagestore::{
 };
 
 use crate::contract::table::Cursor;
-use crate::hybrid_log::address::{Address, Place, StoredAt};
-use crate::hybrid_log::cold::Cold;
-use crate::hybrid_log::config::Sizes;
-use crate::hybrid_log::core::{Core, TOO_LARGE, Visit, stored_address};
+use crate::hybrid_log::address::{Address, Location, StoredAt};
+use crate::hybrid_log::cold::ColdTier;
+use crate::hybrid_log::config::LogSizes;
+use crate::hybrid_log::core::{LogCore, TOO_LARGE, VisitRecords, stored_address};
 use crate::hybrid_log::frame_unsafe::Frame;
 use crate::hybrid_log::index::Index;
 use crate::support::booked::Booked;
@@ -34,7 +34,7 @@ const AHEAD_SHARE: u64 = 8;
 /// What an entry of the index takes with its part of the directory, and while segments split.
 const ENTRY_BYTES_MAX: u64 = 64;
 
-impl Core {
+impl LogCore {
     pub(in crate::hybrid_log) fn restore(
         &mut self,
         image: &StateImage,
@@ -64,8 +64,8 @@ impl Core {
     fn restore_runs(&mut self, part: &ImagePart) -> Result<()> {
         let store = self.context.segment_store()?;
         if self.log.cold.is_none() {
-            Cold::check(&self.context, &self.log.sizes)?;
-            let cold = Cold::new(&self.context, self.log.record_type, &self.log.sizes);
+            ColdTier::check(&self.context, &self.log.sizes)?;
+            let cold = ColdTier::new(&self.context, self.log.record_type, &self.log.sizes);
             self.log.cold = cold.map(Box::new);
         }
         let cold = self.log.cold.as_mut().expect("there is a store");
@@ -168,7 +168,7 @@ impl Core {
     fn book_longer_pages(&mut self, records: u32) -> Result<()> {
         let sizes = &mut self.log.sizes;
         if records > sizes.page_records {
-            let longer = Sizes { page_records: records, ..sizes.clone() };
+            let longer = LogSizes { page_records: records, ..sizes.clone() };
             let more = longer.rewrite_bytes() - sizes.rewrite_bytes();
             self.log.account.reserve(
                 MemoryKind::Buffers,
@@ -187,7 +187,7 @@ impl Core {
         &mut self,
         cursor: &mut Cursor,
         fuel: usize,
-        visit: Visit<'_>,
+        visit: VisitRecords<'_>,
     ) -> Result<()> {
         if self.log.cold.is_some() && self.knows_hashes() {
             // The tier may have many more than the index.
@@ -263,7 +263,7 @@ impl Core {
     pub(in crate::hybrid_log) fn visit_addresses(
         &mut self,
         addresses: &[Address],
-        visit: Visit<'_>,
+        visit: VisitRecords<'_>,
     ) -> Result<()> {
         let stored_from = addresses.partition_point(|address| address.is_memory());
         let (resident, stored) = addresses.split_at(stored_from);
@@ -354,7 +354,7 @@ fn sort(addresses: &mut [Address]) {
 
 fn place_of(address: Address) -> StoredAt {
     match address.place() {
-        Place::Stored(at) => at,
-        Place::Memory(_) => unreachable!("addresses in memory were visited before"),
+        Location::Stored(at) => at,
+        Location::Memory(_) => unreachable!("addresses in memory were visited before"),
     }
 }

@@ -155,7 +155,7 @@ impl Deaths {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::checkpoint::Nth;
+    use crate::checkpoint::DeadListPosition;
     use alluvium_pagestore::{MIB, SegmentId};
 
     fn death(grain: usize) -> Death {
@@ -174,7 +174,7 @@ mod tests {
             assert!(deaths.note(false, death(grain)));
         }
         deaths.carry_over(|death| panic!("{death:?} has no room"));
-        let (mut found, mut at, mut calls) = (Vec::new(), Nth::default(), 0);
+        let (mut found, mut at, mut calls) = (Vec::new(), DeadListPosition::default(), 0);
         while at != deaths.now.end() {
             let (some, next) = deaths.now.some(at, deaths.now.end(), 1000);
             assert!(next != at && some.len() <= 1000, "{at:?} of {:?}", deaths.now.end());

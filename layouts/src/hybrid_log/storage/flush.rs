@@ -19,20 +19,20 @@ use alluvium_pagestore::{
 
 use crate::checkpoint::Jobs;
 use crate::hybrid_log::frame_unsafe::{Frame, FrozenFrame};
-use crate::hybrid_log::log::Copies;
+use crate::hybrid_log::log::CopyFrame;
 use crate::hybrid_log::writers::Writers;
 use crate::support::record_type_unsafe::ErasedTouched;
 use crate::trace_span;
 
 /// The records of some slots, in one segment: a frame whose values are long may have several.
-pub struct Written {
+pub struct WrittenSlots {
     pub page: WrittenPage,
     pub records: u64,
     pub slots: Range<u32>,
 }
 
 /// What the helper answers.
-pub enum Answer {
+pub enum FlushOutcome {
     /// A frame was written, or could not be.
     Flushed {
         /// The frame's number.
@@ -42,16 +42,16 @@ pub enum Answer {
         /// What was booked for a record that is longer than others.
         booked: u64,
         /// Where the records went.
-        result: Result<Vec<Written>>,
+        result: Result<Vec<WrittenSlots>>,
         /// Segments that were sealed on the way.
         sealed: Vec<SegmentInfo>,
     },
     /// Copies of records were written, or could not be.
     Copied {
         /// The copies.
-        copies: Copies,
+        copies: CopyFrame,
         /// Where the records went.
-        result: Result<Vec<Written>>,
+        result: Result<Vec<WrittenSlots>>,
         /// Segments that were sealed on the way.
         sealed: Vec<SegmentInfo>,
     },
@@ -77,7 +77,7 @@ pub enum Answer {
 
 /// Hands frames to the helper and collects answers.
 pub struct Flusher {
-    jobs: Jobs<Answer>,
+    jobs: Jobs<FlushOutcome>,
     store: SegmentStore,
     writers: Arc<Mutex<Writers>>,
     /// When a value was touched last, if entries expire.
@@ -121,18 +121,18 @@ impl Flusher {
                 let mut writers = writers.lock().expect("a writer's user does not panic");
                 writers.for_pages().shrink_scratch(0);
             }
-            Answer::Flushed { number, frozen, booked, result, sealed }
+            FlushOutcome::Flushed { number, frozen, booked, result, sealed }
         });
     }
 
     /// Has copies of records written.
-    pub fn flush_copies(&mut self, mut copies: Copies) {
+    pub fn flush_copies(&mut self, mut copies: CopyFrame) {
         let (writers, touched) = (self.writers.clone(), self.touched);
         self.jobs.submit(move || {
             let frozen = copies.frame.freeze();
             let (result, sealed) = write_page(&writers, copies.first, &frozen, touched);
             copies.frame.thaw(frozen);
-            Answer::Copied { copies, result, sealed }
+            FlushOutcome::Copied { copies, result, sealed }
         });
     }
 
@@ -141,7 +141,7 @@ impl Flusher {
         self.jobs.submit(move || {
             // What panics here panics for nobody: there is no call that it belongs to.
             let _panic = drop_entries(&mut frame);
-            Answer::Reaped { frame, heap_bytes }
+            FlushOutcome::Reaped { frame, heap_bytes }
         });
     }
 
@@ -152,7 +152,7 @@ impl Flusher {
             let mut writers = writers.lock().expect("a writer's user does not panic");
             let result = writers.seal();
             let sealed = writers.take_sealed();
-            Answer::Sealed { epoch, result, sealed }
+            FlushOutcome::Sealed { epoch, result, sealed }
         });
     }
 
@@ -162,12 +162,12 @@ impl Flusher {
         self.jobs.submit(move || {
             // The writers, which are booked until the answer, are dropped before it.
             writers.lock().expect("a writer's user does not panic").abandon();
-            Answer::Abandoned
+            FlushOutcome::Abandoned
         });
     }
 
     /// An answer, if there is one.
-    pub fn poll(&mut self) -> Option<Answer> {
+    pub fn poll(&mut self) -> Option<FlushOutcome> {
         self.jobs.poll()
     }
 
@@ -178,7 +178,7 @@ impl Flusher {
     }
 
     /// Waits a moment for an answer, doing the work of an inline helper.
-    pub fn wait(&mut self) -> Option<Answer> {
+    pub fn wait(&mut self) -> Option<FlushOutcome> {
         let device = self.store.device();
         self.jobs.wait(|| device.drive())
     }
@@ -205,7 +205,7 @@ fn write_page(
     number: u32,
     frozen: &FrozenFrame,
     touched: Option<ErasedTouched>,
-) -> (Result<Vec<Written>>, Vec<SegmentInfo>) {
+) -> (Result<Vec<WrittenSlots>>, Vec<SegmentInfo>) {
     trace_span!(DEBUG, "flush", page = number);
     let mut writers = writers.lock().expect("a writer's user does not panic");
     // The next page is begun over what a panic leaves of this one.
@@ -221,7 +221,7 @@ fn write(
     writer: &mut SegmentWriter,
     frozen: &FrozenFrame,
     touched: Option<ErasedTouched>,
-) -> Result<Vec<Written>> {
+) -> Result<Vec<WrittenSlots>> {
     let (mut parts, mut first, mut records) = (Vec::with_capacity(1), 0, 0);
     for slot in 0..frozen.slots() {
         let Some(record) = frozen.get(slot) else { continue };
@@ -229,7 +229,7 @@ fn write(
         let length = record.encode(writer).map_err(named)?;
         if records > 0 && !writer.has_room(length) {
             let page = writer.finish_page()?;
-            parts.push(Written { page, records, slots: first..slot });
+            parts.push(WrittenSlots { page, records, slots: first..slot });
             records = 0;
         }
         if records == 0 {
@@ -249,6 +249,6 @@ fn write(
     if records == 0 {
         writer.begin_page()?;
     }
-    parts.push(Written { page: writer.finish_page()?, records, slots: first..frozen.slots() });
+    parts.push(WrittenSlots { page: writer.finish_page()?, records, slots: first..frozen.slots() });
     Ok(parts)
 }

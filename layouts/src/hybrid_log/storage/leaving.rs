@@ -40,7 +40,7 @@ impl SegmentSet {
 
 /// A set of segments, and the frame that is next.
 #[derive(Debug, Default)]
-pub struct Leaving {
+pub struct LeavingSegments {
     segments: SegmentSet,
     /// Frames that may have records of them.
     frames: FrameSet,
@@ -51,7 +51,7 @@ pub struct Leaving {
     has_skipped: bool,
 }
 
-impl Leaving {
+impl LeavingSegments {
     /// No segments yet, to be looked for in so many frames.
     pub fn none(frames: usize) -> Self {
         Self { end: frames as u32, ..Self::default() }
@@ -117,7 +117,7 @@ mod tests {
 
     #[test]
     fn it_has_what_was_added_and_ends_after_the_last_frame() {
-        let mut leaving = Leaving::none(5);
+        let mut leaving = LeavingSegments::none(5);
         assert!(leaving.is_over(), "nothing to look for");
         let mut frames = FrameSet::default();
         frames.insert(3);

@@ -11,30 +11,30 @@ use std::sync::Arc;
 
 use alluvium_pagestore::io::BLOCK_BYTES;
 use alluvium_pagestore::{
-    Error, ErrorKind, FooterEntry, Progress, RECORD_HEADER_BYTES, Result, Rewrite,
+    Error, ErrorKind, FooterEntry, RECORD_HEADER_BYTES, Result, Rewrite, RewriteProgress,
     SegmentDirectory, SegmentId, SegmentMeta, SegmentReader, WrittenPage, fingerprint,
 };
 
-use crate::checkpoint::Job;
+use crate::checkpoint::HelperJob;
 use crate::hybrid_log::address::StoredAt;
-use crate::hybrid_log::core::{Core, stored_address};
-use crate::hybrid_log::leaving::{Leaving, SegmentSet};
+use crate::hybrid_log::core::{LogCore, stored_address};
+use crate::hybrid_log::leaving::{LeavingSegments, SegmentSet};
 use crate::support::booked::Booked;
 
 /// The rewrite under way, if there is one, and the segments that are given up with it.
 #[derive(Default)]
 pub struct Rewriter {
-    job: Option<Rewriting>,
-    leaving: Leaving,
+    job: Option<SegmentRewrite>,
+    leaving: LeavingSegments,
     /// Segments that the end of the checkpoint being taken is awaited for.
     put_off: SegmentSet,
     /// The rewrite that a checkpoint has interrupted. It goes on where it was: checkpoints in quick
     /// succession would have it begin again for ever otherwise.
-    interrupted: Option<Rewriting>,
+    interrupted: Option<SegmentRewrite>,
     /// Whether steps wait for the helper.
     patient: bool,
     /// Copies of long records that nobody waits for any more, and their memory.
-    given_up: Vec<(Job<Result<Copied>>, Booked)>,
+    given_up: Vec<(HelperJob<Result<CopiedEntries>>, Booked)>,
 }
 
 impl Rewriter {
@@ -45,8 +45,9 @@ impl Rewriter {
     }
 
     /// Leaves a rewrite to the helper.
-    fn leave(&mut self, job: Option<Rewriting>) {
-        if let Some(Rewriting { step: Step::Copying(copying, Some(booked)), .. }) = job {
+    fn leave(&mut self, job: Option<SegmentRewrite>) {
+        if let Some(SegmentRewrite { step: RewritePhase::Copying(copying, Some(booked)), .. }) = job
+        {
             self.given_up.push((copying, booked));
         }
         self.settle();
@@ -59,8 +60,8 @@ impl Rewriter {
         helper: &alluvium_pagestore::Helper,
         booked: Booked,
     ) {
-        let copied = || Ok(Copied { entries: Vec::new(), grains: Vec::new(), page: None });
-        self.given_up.push((Job::submit(helper, PART, copied), booked));
+        let copied = || Ok(CopiedEntries { entries: Vec::new(), grains: Vec::new(), page: None });
+        self.given_up.push((HelperJob::submit(helper, PART, copied), booked));
     }
 
     /// Booked for copies that nobody waits for any more. It is given back as they end, whichever log the records are of
@@ -74,7 +75,7 @@ impl Rewriter {
     }
 }
 
-struct Rewriting {
+struct SegmentRewrite {
     /// Number and id of the segment.
     segment: u32,
     id: SegmentId,
@@ -83,33 +84,33 @@ struct Rewriting {
     directory: Option<Arc<SegmentDirectory>>,
     /// The next image.
     image: usize,
-    step: Step,
+    step: RewritePhase,
 }
 
 /// A segment's directory, and the entries of one of its images.
-type Footer = (Arc<SegmentDirectory>, Vec<FooterEntry>);
+type LoadedFooter = (Arc<SegmentDirectory>, Vec<FooterEntry>);
 
 /// What the helper has of one.
 const PART: &str = "a part of a rewrite";
 
-enum Step {
+enum RewritePhase {
     /// Frames are looked through for records of the segments that are given up.
     Sweeping,
     /// The next image's footer is to be read.
     Next,
     /// The helper reads the directory or a footer.
-    Reading(Job<Result<Footer>>),
+    Reading(HelperJob<Result<LoadedFooter>>),
     /// The owner looks which entries are live: those before `looked` that are stand at the front.
     Filtering { entries: Vec<FooterEntry>, looked: usize, live: usize },
     /// The helper copies.
-    Copying(Job<Result<Copied>>, Option<Booked>),
+    Copying(HelperJob<Result<CopiedEntries>>, Option<Booked>),
     /// The owner installs the copies from `next` on.
-    Installing { copied: Copied, segment: u32, next: usize },
+    Installing { copied: CopiedEntries, segment: u32, next: usize },
 }
 
 /// What the helper copied: entries of the old image, and their grains in the new one; [`LEFT_OUT`] of
 /// those that have expired.
-struct Copied {
+struct CopiedEntries {
     entries: Vec<FooterEntry>,
     grains: Vec<u32>,
     page: Option<WrittenPage>,
@@ -124,7 +125,7 @@ const SMALL_PART: u64 = 2;
 /// No grain of a segment.
 const LEFT_OUT: u32 = u32::MAX;
 
-impl Rewrite for Core {
+impl Rewrite for LogCore {
     fn foresee(&mut self, segments: &[u64]) {
         let Some(stored) = &self.log.stored else { return };
         let first = segments.first().and_then(|&segment| stored.number_of(SegmentId(segment)));
@@ -151,14 +152,18 @@ impl Rewrite for Core {
         };
         let is_over = stored.is_over(number, self.expired_to());
         if let Some(job) = self.rewriter.interrupted.take_if(|job| job.id == id) {
-            self.rewriter.job = Some(Rewriting { is_over, ..job });
+            self.rewriter.job = Some(SegmentRewrite { is_over, ..job });
             return Ok(());
         }
         if !self.rewriter.leaving.has(number) {
             self.foresee(&[segment]);
         }
-        let step = if self.rewriter.leaving.has(number) { Step::Sweeping } else { Step::Next };
-        let job = Rewriting { segment: number, id, is_over, directory: None, image: 0, step };
+        let step = if self.rewriter.leaving.has(number) {
+            RewritePhase::Sweeping
+        } else {
+            RewritePhase::Next
+        };
+        let job = SegmentRewrite { segment: number, id, is_over, directory: None, image: 0, step };
         self.rewriter.job = Some(job);
         Ok(())
     }
@@ -167,18 +172,18 @@ impl Rewrite for Core {
         self.rewriter.patient = patient;
     }
 
-    fn step(&mut self, fuel: usize) -> Result<Progress> {
+    fn step(&mut self, fuel: usize) -> Result<RewriteProgress> {
         let Some(mut job) = self.rewriter.job.take() else {
-            return Ok(Progress::Done { spent: 0 });
+            return Ok(RewriteProgress::Done { spent: 0 });
         };
-        if self.is_capturing() && !matches!(job.step, Step::Sweeping | Step::Next) {
+        if self.is_capturing() && !matches!(job.step, RewritePhase::Sweeping | RewritePhase::Next) {
             // A checkpoint has interrupted it, and has not ended yet.
             self.rewriter.put_off.insert(job.segment);
             self.rewriter.interrupted = Some(job);
-            return Ok(Progress::Done { spent: 1 });
+            return Ok(RewriteProgress::Done { spent: 1 });
         }
         let outcome = self.advance(&mut job, fuel.max(1));
-        if !matches!(outcome, Ok(Progress::Done { .. })) {
+        if !matches!(outcome, Ok(RewriteProgress::Done { .. })) {
             self.rewriter.job = Some(job);
         }
         outcome
@@ -220,7 +225,7 @@ impl Rewrite for Core {
     }
 }
 
-impl Core {
+impl LogCore {
     pub(in crate::hybrid_log) fn give_up_rewrite(&mut self) {
         self.rewriter.give_up_job();
         let interrupted = self.rewriter.interrupted.take();
@@ -232,7 +237,7 @@ impl Core {
     /// Frames that were not to be looked through while a checkpoint was taken are next time.
     pub(in crate::hybrid_log) fn forget_sweep(&mut self) {
         if self.rewriter.leaving.is_over() && self.rewriter.leaving.has_skipped() {
-            self.rewriter.leaving = Leaving::default();
+            self.rewriter.leaving = LeavingSegments::default();
         }
     }
 
@@ -240,22 +245,22 @@ impl Core {
     pub(in crate::hybrid_log) fn put_rewrite_off(&mut self) {
         self.rewriter.put_off = SegmentSet::default();
         self.forget_sweep();
-        let is_put_off = |job: &mut Rewriting| !matches!(job.step, Step::Sweeping);
+        let is_put_off = |job: &mut SegmentRewrite| !matches!(job.step, RewritePhase::Sweeping);
         let Some(mut job) = self.rewriter.job.take_if(is_put_off) else { return };
         let old = job.segment;
         job.step = match job.step {
             // They are in the segment that the checkpoint ends.
-            Step::Installing { copied, segment, next } => {
+            RewritePhase::Installing { copied, segment, next } => {
                 (next..copied.entries.len())
                     .for_each(|nth| self.install_nth(old, &copied, segment, nth));
                 self.count_rewritten(&copied);
                 job.image += 1;
-                Step::Next
+                RewritePhase::Next
             }
             // So are these, but nobody waits for them now: the image is begun again.
-            Step::Copying(answer, booked) => {
+            RewritePhase::Copying(answer, booked) => {
                 self.rewriter.given_up.extend(booked.map(|booked| (answer, booked)));
-                Step::Next
+                RewritePhase::Next
             }
             step => step,
         };
@@ -263,55 +268,55 @@ impl Core {
         self.rewriter.interrupted = Some(job);
     }
 
-    fn advance(&mut self, job: &mut Rewriting, fuel: usize) -> Result<Progress> {
+    fn advance(&mut self, job: &mut SegmentRewrite, fuel: usize) -> Result<RewriteProgress> {
         let (mut spent, patient) = (0, self.rewriter.patient);
         loop {
             // On an error the image is begun again.
-            let step = std::mem::replace(&mut job.step, Step::Next);
+            let step = std::mem::replace(&mut job.step, RewritePhase::Next);
             match step {
                 // Notes that there is no room for would be written to storage.
-                Step::Sweeping if self.is_capturing() && !self.log.has_room_to_note() => {}
-                Step::Sweeping => {
+                RewritePhase::Sweeping if self.is_capturing() && !self.log.has_room_to_note() => {}
+                RewritePhase::Sweeping => {
                     let slots = (fuel - spent).saturating_mul(SLOTS_PER_FUEL);
                     let leaving = &mut self.rewriter.leaving;
                     let looked = self.log.take_back_step(leaving, slots);
                     // What a whole frame is worth beyond what there is, is paid for later.
                     spent += looked.div_ceil(SLOTS_PER_FUEL);
                     if !leaving.is_over() {
-                        job.step = Step::Sweeping;
-                        return Ok(Progress::Working { spent });
+                        job.step = RewritePhase::Sweeping;
+                        return Ok(RewriteProgress::Working { spent });
                     }
                 }
-                Step::Next => {
+                RewritePhase::Next => {
                     // Nothing on storage is live any more: frames in memory had the rest.
                     if self.log.stored.as_ref().is_none_or(|s| s.live_of(job.segment) == 0) {
-                        return Ok(Progress::Done { spent: spent + 1 });
+                        return Ok(RewriteProgress::Done { spent: spent + 1 });
                     }
                     if self.is_capturing() {
                         let Rewriter { put_off, leaving, .. } = &mut self.rewriter;
                         put_off.insert(job.segment);
                         put_off.insert_all(leaving.segments());
-                        return Ok(Progress::Done { spent: spent + 1 });
+                        return Ok(RewriteProgress::Done { spent: spent + 1 });
                     }
                     if job.directory.as_ref().is_some_and(|d| d.images().len() == job.image) {
-                        return Ok(Progress::Done { spent });
+                        return Ok(RewriteProgress::Done { spent });
                     }
-                    job.step = Step::Reading(self.start_reading(job));
+                    job.step = RewritePhase::Reading(self.start_reading(job));
                 }
-                Step::Reading(answer) => {
+                RewritePhase::Reading(answer) => {
                     match answer.poll_driving(&self.context.helper, patient)? {
                         Some(read) => {
                             let (directory, entries) = read?;
                             job.directory = Some(directory);
-                            job.step = Step::Filtering { entries, looked: 0, live: 0 };
+                            job.step = RewritePhase::Filtering { entries, looked: 0, live: 0 };
                         }
                         None => {
-                            job.step = Step::Reading(answer);
-                            return Ok(Progress::Working { spent });
+                            job.step = RewritePhase::Reading(answer);
+                            return Ok(RewriteProgress::Working { spent });
                         }
                     }
                 }
-                Step::Filtering { mut entries, mut looked, mut live } => {
+                RewritePhase::Filtering { mut entries, mut looked, mut live } => {
                     let end = entries.len().min(looked + fuel - spent);
                     spent += end - looked;
                     if job.is_over {
@@ -329,8 +334,8 @@ impl Core {
                         looked += 1;
                     }
                     if looked < entries.len() {
-                        job.step = Step::Filtering { entries, looked, live };
-                        return Ok(Progress::Working { spent });
+                        job.step = RewritePhase::Filtering { entries, looked, live };
+                        return Ok(RewriteProgress::Working { spent });
                     }
                     entries.truncate(live);
                     if live == 0 {
@@ -338,10 +343,10 @@ impl Core {
                     } else {
                         let booked = self.book_longest(&entries)?;
                         let answer = self.start_copying(job.segment, entries);
-                        job.step = Step::Copying(answer, booked);
+                        job.step = RewritePhase::Copying(answer, booked);
                     }
                 }
-                Step::Copying(answer, booked) => {
+                RewritePhase::Copying(answer, booked) => {
                     match answer.poll_driving(&self.context.helper, patient)? {
                         Some(copied) => {
                             let copied = copied?;
@@ -350,15 +355,15 @@ impl Core {
                                 Some(page) => stored.update(&page.segment, 0)?,
                                 None => job.segment,
                             };
-                            job.step = Step::Installing { copied, segment, next: 0 };
+                            job.step = RewritePhase::Installing { copied, segment, next: 0 };
                         }
                         None => {
-                            job.step = Step::Copying(answer, booked);
-                            return Ok(Progress::Working { spent });
+                            job.step = RewritePhase::Copying(answer, booked);
+                            return Ok(RewriteProgress::Working { spent });
                         }
                     }
                 }
-                Step::Installing { copied, segment, mut next } => {
+                RewritePhase::Installing { copied, segment, mut next } => {
                     let end = copied.entries.len().min(next + fuel - spent);
                     spent += end - next;
                     while next < end {
@@ -366,15 +371,15 @@ impl Core {
                         next += 1;
                     }
                     if next < copied.entries.len() {
-                        job.step = Step::Installing { copied, segment, next };
-                        return Ok(Progress::Working { spent });
+                        job.step = RewritePhase::Installing { copied, segment, next };
+                        return Ok(RewriteProgress::Working { spent });
                     }
                     self.count_rewritten(&copied);
                     job.image += 1;
                 }
             }
             if spent >= fuel {
-                return Ok(Progress::Working { spent });
+                return Ok(RewriteProgress::Working { spent });
             }
         }
     }
@@ -384,10 +389,10 @@ impl Core {
         SegmentReader::new(store, fingerprint(&self.context.name), self.log.sizes.window_bytes)
     }
 
-    fn start_reading(&self, job: &Rewriting) -> Job<Result<Footer>> {
+    fn start_reading(&self, job: &SegmentRewrite) -> HelperJob<Result<LoadedFooter>> {
         let (mut reader, image, known) = (self.reader(), job.image, job.directory.clone());
         let info = self.log.stored.as_ref().expect("a log with segments").info(job.segment).clone();
-        Job::submit(&self.context.helper, PART, move || {
+        HelperJob::submit(&self.context.helper, PART, move || {
             let directory = match known {
                 Some(directory) => directory,
                 None => Arc::new(reader.open(&info)?),
@@ -417,12 +422,16 @@ impl Core {
         Ok(Some(Booked::buffers(self.log.account.clone(), more)))
     }
 
-    fn start_copying(&self, segment: u32, entries: Vec<FooterEntry>) -> Job<Result<Copied>> {
+    fn start_copying(
+        &self,
+        segment: u32,
+        entries: Vec<FooterEntry>,
+    ) -> HelperJob<Result<CopiedEntries>> {
         let mut reader = self.reader();
         let info = self.log.stored.as_ref().expect("a log with segments").info(segment).clone();
         let writers = self.log.flusher.as_ref().expect("a log with segments").writers();
         let (expiry, record_type) = (self.expiry, self.log.record_type);
-        Job::submit(&self.context.helper, PART, move || {
+        HelperJob::submit(&self.context.helper, PART, move || {
             let mut writers = writers.lock().expect("a writer's user does not panic");
             let writer = writers.for_copies();
             let mut copy = || {
@@ -454,7 +463,7 @@ impl Core {
             // records are in them.
             let copied = copy();
             // The memory of the reader, which goes first, may be given back with the answer.
-            copied.map(|(grains, page)| Copied { entries, grains, page })
+            copied.map(|(grains, page)| CopiedEntries { entries, grains, page })
         })
     }
 
@@ -465,7 +474,7 @@ impl Core {
     }
 
     /// Points the index to a copy, or removes what has expired.
-    fn install_nth(&mut self, old: u32, copied: &Copied, segment: u32, nth: usize) {
+    fn install_nth(&mut self, old: u32, copied: &CopiedEntries, segment: u32, nth: usize) {
         let entry = &copied.entries[nth];
         match copied.grains[nth] {
             LEFT_OUT => self.remove_expired(old, &[*entry]),
@@ -474,7 +483,7 @@ impl Core {
     }
 
     /// All copies of an image are installed.
-    fn count_rewritten(&mut self, copied: &Copied) {
+    fn count_rewritten(&mut self, copied: &CopiedEntries) {
         let records = copied.grains.iter().filter(|g| **g != LEFT_OUT).count() as u64;
         self.log.stats.rewritten += records;
         let state = &*self.context.name;

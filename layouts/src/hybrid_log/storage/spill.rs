@@ -20,7 +20,7 @@ use alluvium_pagestore::{
     BlobReader, BlobRef, BlobWriter, Death, Error, ErrorKind, Helper, Result, SegmentStore,
 };
 
-use crate::checkpoint::{Job, Jobs};
+use crate::checkpoint::{HelperJob, Jobs};
 
 /// Parts that are filled or written: one, and those that the helper has.
 const PARTS: usize = 3;
@@ -30,7 +30,7 @@ const DEATH_BYTES: usize = 8;
 
 /// Deaths on storage, of the checkpoint being taken.
 #[derive(Debug)]
-pub struct Spill {
+pub struct DeathSpill {
     store: SegmentStore,
     patience: Duration,
     /// Deaths in a part.
@@ -39,11 +39,11 @@ pub struct Spill {
     empty: Vec<Vec<Death>>,
     /// What is read again.
     read: Vec<Death>,
-    jobs: Jobs<Written>,
+    jobs: Jobs<SpillOutcome>,
     /// How many checkpoints had one: what is written for others is nobody's.
     generation: u64,
     /// While a checkpoint is taken.
-    chain: Option<Arc<Chain>>,
+    chain: Option<Arc<DeathChain>>,
     /// Whether parts were given to the helper for it.
     has_written: bool,
     /// Why deaths are lost.
@@ -52,7 +52,7 @@ pub struct Spill {
 
 /// The helper has written a part, which is empty again, or could not.
 #[derive(Debug)]
-struct Written {
+struct SpillOutcome {
     generation: u64,
     part: Vec<Death>,
     result: Result<()>,
@@ -60,21 +60,21 @@ struct Written {
 
 /// The parts on storage. Only the helper looks at which was the last.
 #[derive(Debug)]
-struct Chain {
+struct DeathChain {
     blobs: BlobWriter,
     last: Mutex<Option<BlobRef>>,
     is_given_up: AtomicBool,
 }
 
 /// Some deaths that were read again, and where those before them are.
-pub struct Recalled {
+pub struct RecalledDeaths {
     deaths: Vec<Death>,
     before: Option<BlobRef>,
 }
 
 /// Which part is read next.
 #[derive(Clone, Copy, Debug)]
-pub enum Next {
+pub enum NextPart {
     /// The last of all that were given to the helper.
     Last,
     /// The one here.
@@ -82,9 +82,9 @@ pub enum Next {
 }
 
 /// The answer of a read.
-pub type Reading = Job<(Vec<Death>, Result<Option<BlobRef>>)>;
+pub type DeathsRead = HelperJob<(Vec<Death>, Result<Option<BlobRef>>)>;
 
-impl Spill {
+impl DeathSpill {
     /// Nothing yet; parts of so many deaths, which the caller has booked.
     pub fn new(store: SegmentStore, helper: Helper, patience: Duration, part: usize) -> Self {
         let new = || Vec::with_capacity(part);
@@ -119,7 +119,7 @@ impl Spill {
         self.end();
         self.generation += 1;
         let (blobs, last, is_given_up) = (blobs.clone(), Mutex::default(), AtomicBool::default());
-        self.chain = Some(Arc::new(Chain { blobs, last, is_given_up }));
+        self.chain = Some(Arc::new(DeathChain { blobs, last, is_given_up }));
     }
 
     /// No checkpoint is being taken any more.
@@ -171,7 +171,7 @@ impl Spill {
         self.jobs.submit(move || {
             let result = chain.write(&part);
             part.clear();
-            Written { generation, part, result }
+            SpillOutcome { generation, part, result }
         });
         true
     }
@@ -204,7 +204,7 @@ impl Spill {
         }
     }
 
-    fn take(&mut self, written: Written) {
+    fn take(&mut self, written: SpillOutcome) {
         self.empty.push(written.part);
         if let (Err(error), true) = (written.result, written.generation == self.generation) {
             let why = format!(
@@ -225,21 +225,21 @@ impl Spill {
     }
 
     /// Begins to read a part again.
-    pub fn start_reading(&mut self, next: Next) -> Option<Reading> {
+    pub fn start_reading(&mut self, next: NextPart) -> Option<DeathsRead> {
         let chain = self.chain.clone()?;
         let mut deaths = std::mem::take(&mut self.read);
         let reader = BlobReader::new(self.store.shared_device());
-        Some(Job::submit(self.jobs.helper(), "what has died", move || {
+        Some(HelperJob::submit(self.jobs.helper(), "what has died", move || {
             let read = chain.read(&reader, next, &mut deaths);
             (deaths, read)
         }))
     }
 
     /// The part that was read, if it was; `None` while it is not.
-    pub fn take_read(&mut self, reading: &Reading) -> Option<Result<Recalled>> {
+    pub fn take_read(&mut self, reading: &DeathsRead) -> Option<Result<RecalledDeaths>> {
         let read = reading.poll().transpose()?;
         Some(read.and_then(|(deaths, before)| match before {
-            Ok(before) => Ok(Recalled { deaths, before }),
+            Ok(before) => Ok(RecalledDeaths { deaths, before }),
             Err(error) => {
                 self.read = deaths;
                 Err(error)
@@ -248,20 +248,20 @@ impl Spill {
     }
 
     /// Takes back what was read, when it is used; gives where those before it are.
-    pub fn give_back(&mut self, recalled: Recalled) -> Option<BlobRef> {
+    pub fn give_back(&mut self, recalled: RecalledDeaths) -> Option<BlobRef> {
         self.read = recalled.deaths;
         recalled.before
     }
 }
 
-impl Recalled {
+impl RecalledDeaths {
     /// The deaths.
     pub fn deaths(&self) -> &[Death] {
         &self.deaths
     }
 }
 
-impl Chain {
+impl DeathChain {
     /// Writes a part behind the others.
     fn write(&self, deaths: &[Death]) -> Result<()> {
         if self.is_given_up.load(Ordering::Relaxed) {
@@ -284,14 +284,14 @@ impl Chain {
     fn read(
         &self,
         reader: &BlobReader,
-        next: Next,
+        next: NextPart,
         deaths: &mut Vec<Death>,
     ) -> Result<Option<BlobRef>> {
         deaths.clear();
         let last = || *self.last.lock().unwrap_or_else(PoisonError::into_inner);
         let at = match next {
-            Next::Last => last(),
-            Next::At(at) => Some(at),
+            NextPart::Last => last(),
+            NextPart::At(at) => Some(at),
         };
         let Some(at) = at else { return Ok(None) };
         let bytes = reader.read(&at)?;
@@ -311,16 +311,16 @@ mod tests {
     use alluvium_pagestore::SegmentId;
     use alluvium_pagestore::io::{Fault, Faults, Simulated};
 
-    fn spill(device: &Simulated, patience: Duration) -> Spill {
+    fn spill(device: &Simulated, patience: Duration) -> DeathSpill {
         let store = SegmentStore::new(Arc::new(device.clone()), 1);
-        let mut spill = Spill::new(store, Helper::inline(), patience, 32);
+        let mut spill = DeathSpill::new(store, Helper::inline(), patience, 32);
         spill.begin(&BlobWriter::new(Arc::new(device.clone()), 1, 4096));
         spill
     }
 
-    fn recall(spill: &mut Spill) -> Result<Vec<u32>> {
+    fn recall(spill: &mut DeathSpill) -> Result<Vec<u32>> {
         let mut all: Vec<u32> = spill.in_memory().iter().map(|death| death.grain()).collect();
-        let mut next = spill.has_written().then_some(Next::Last);
+        let mut next = spill.has_written().then_some(NextPart::Last);
         while let Some(at) = next {
             let reading = spill.start_reading(at).expect("a checkpoint is being taken");
             let recalled = loop {
@@ -330,7 +330,7 @@ mod tests {
                 }
             };
             all.extend(recalled.deaths().iter().map(|death| death.grain()));
-            next = spill.give_back(recalled).map(Next::At);
+            next = spill.give_back(recalled).map(NextPart::At);
         }
         all.sort_unstable();
         Ok(all)
@@ -372,7 +372,7 @@ mod tests {
         let device = Simulated::new(7, Faults::none());
         let store = SegmentStore::new(Arc::new(device.clone()), 1);
         let patience = Duration::from_millis(20);
-        let mut spill = Spill::new(store, Helper::thread().unwrap(), patience, 32);
+        let mut spill = DeathSpill::new(store, Helper::thread().unwrap(), patience, 32);
         spill.begin(&BlobWriter::new(Arc::new(device.clone()), 1, 64));
         device.on_nth_write(1, Fault::Stuck);
         // The first part is with the device, however late its helper comes, before anybody waits for it.

@@ -16,27 +16,27 @@ use alluvium_pagestore::{
     SegmentMeta, SegmentStore, Time,
 };
 
-use self::reading::Reads;
-use crate::checkpoint::{Counts, LiveSets, NamedBy};
+use self::reading::RecordReads;
+use crate::checkpoint::{LiveSets, NamedBy, SegmentCounts};
 use crate::contract::table::CheckpointOutcome;
 use crate::hybrid_log::address::SEGMENTS_MAX;
 use crate::hybrid_log::deaths::Deaths;
 use crate::hybrid_log::frame_set::FrameSet;
 use crate::hybrid_log::leaving::SegmentSet;
-use crate::hybrid_log::spill::Spill;
+use crate::hybrid_log::spill::DeathSpill;
 
-pub use self::reading::Read;
+pub use self::reading::RecordRead;
 
 /// The segments of one table, and what reads them.
 #[derive(Debug)]
-pub struct Stored {
+pub struct StoredSegments {
     store: SegmentStore,
     helper: Helper,
     account: Rc<Account>,
-    segments: Vec<Option<Segment>>,
+    segments: Vec<Option<LiveSegment>>,
     by_id: BTreeMap<SegmentId, u32>,
     vacant: Vec<u32>,
-    reads: Reads,
+    reads: RecordReads,
     /// Bytes of all segment files.
     bytes: u64,
     /// Live records, and the estimated bytes of them.
@@ -49,7 +49,7 @@ pub struct Stored {
     /// Sets that a checkpoint makes of live records.
     pub sets: Option<LiveSets>,
     /// What dies before its set is begun, and is not noted.
-    pub spill: Spill,
+    pub spill: DeathSpill,
     /// Whether the checkpoint being taken knows of which segments it makes sets: others need none.
     is_looked_over: bool,
 }
@@ -58,10 +58,10 @@ pub struct Stored {
 const GROWTH: usize = 8;
 
 #[derive(Debug)]
-struct Segment {
+struct LiveSegment {
     info: SegmentInfo,
     named: NamedBy,
-    counts: Counts,
+    counts: SegmentCounts,
     /// The set of live records that a checkpoint has made; those noted since are dead.
     base: Option<Box<BlobRef>>,
     /// The last barrier whose checkpoint needs no more to know which records die: it has the set of those
@@ -86,7 +86,7 @@ pub struct SegmentBefore {
     pub has_dead: bool,
 }
 
-impl Stored {
+impl StoredSegments {
     /// No segments; so many buffers of so many bytes for reads, and room for deaths, which the caller has
     /// booked.
     pub fn new(
@@ -95,7 +95,7 @@ impl Stored {
         account: Rc<Account>,
         reads: (usize, usize),
         patience: Duration,
-        (deaths, spill): (Deaths, Spill),
+        (deaths, spill): (Deaths, DeathSpill),
     ) -> Self {
         Self {
             store,
@@ -104,7 +104,7 @@ impl Stored {
             segments: Vec::new(),
             by_id: BTreeMap::new(),
             vacant: Vec::new(),
-            reads: Reads::new(reads, patience),
+            reads: RecordReads::new(reads, patience),
             bytes: 0,
             live_records: 0,
             epoch: 0,
@@ -164,7 +164,7 @@ impl Stored {
     }
 
     fn table_bytes_each() -> u64 {
-        size_of::<Option<Segment>>() as u64 + 160
+        size_of::<Option<LiveSegment>>() as u64 + 160
     }
 
     /// Bytes that the tables are to take if so many records are live, as long as they are now, and half of the segments'
@@ -199,9 +199,9 @@ impl Stored {
             segment.counts.add_written(live as u32, self.epoch);
             return Ok(number);
         }
-        let mut counts = Counts::default();
+        let mut counts = SegmentCounts::default();
         counts.add_written(live as u32, self.epoch);
-        let segment = Segment {
+        let segment = LiveSegment {
             info: info.clone(),
             named: NamedBy::default(),
             counts,
@@ -325,14 +325,14 @@ impl Stored {
 
     /// Segments of which nobody knows when they were touched last were not after `now`.
     pub fn touched_by(&mut self, now: Time) {
-        let unknown = |segment: &&mut Segment| segment.info.latest == Time::MAX;
+        let unknown = |segment: &&mut LiveSegment| segment.info.latest == Time::MAX;
         for segment in self.segments.iter_mut().flatten().filter(unknown) {
             segment.info.latest = now;
         }
     }
 }
 
-impl Segment {
+impl LiveSegment {
     /// Whether all of its records were touched last before `expired_to`.
     fn is_over(&self, expired_to: Time) -> bool {
         self.info.sealed && self.info.latest < expired_to

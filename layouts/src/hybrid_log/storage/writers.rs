@@ -9,7 +9,7 @@
 
 use alluvium_pagestore::{Result, SegmentInfo, SegmentStore, SegmentWriter};
 
-use crate::hybrid_log::config::Sizes;
+use crate::hybrid_log::config::LogSizes;
 
 /// One writer for each generation.
 pub struct Writers {
@@ -19,7 +19,7 @@ pub struct Writers {
 
 impl Writers {
     /// Those that `sizes` are for, and book, of a state known by its fingerprint.
-    pub fn new(store: &SegmentStore, state: u64, sizes: &Sizes) -> Self {
+    pub fn new(store: &SegmentStore, state: u64, sizes: &LogSizes) -> Self {
         let of = |chunk| SegmentWriter::new(store.clone(), state, chunk, sizes.segment_bytes);
         let old = sizes.old_chunk_bytes.map(|chunk| of(chunk).images_max(sizes.old_images_max));
         Self { young: of(sizes.chunk_bytes), old }

@@ -7,10 +7,10 @@ use alluvium_pagestore::{Key, Lookup, Result, State};
 
 use crate::contract::table::BatchError;
 use crate::hybrid_log::address::StoredAt;
-use crate::hybrid_log::core::Core;
+use crate::hybrid_log::core::LogCore;
 use crate::hybrid_log::index::IndexHash;
-use crate::hybrid_log::log::{Located, NOWHERE};
-use crate::hybrid_log::stored::Read;
+use crate::hybrid_log::log::{NOWHERE, RecordLocation};
+use crate::hybrid_log::stored::RecordRead;
 use crate::hybrid_log::table::HybridLogTable;
 
 /// Items whose memory accesses overlap.
@@ -86,7 +86,7 @@ impl<K: Key, V: State> HybridLogTable<K, V> {
         for (i, item) in items.iter().enumerate().skip(from) {
             if likely[i] == NOWHERE
                 && self.core.log.may_be_in_levels(key(item).key_hash())
-                && matches!(self.core.locate_again(hashes[i], key(item)), Located::Absent)
+                && matches!(self.core.locate_again(hashes[i], key(item)), RecordLocation::Absent)
             {
                 if count == at_once {
                     end = i;
@@ -190,7 +190,7 @@ impl<K: Key, V: State> HybridLogTable<K, V> {
                 self.core.log.index.prefetch(self.hash(later));
             }
             // Of a key that has an entry no filter is asked.
-            if matches!(self.core.locate_again(self.hash(key), key), Located::Absent) {
+            if matches!(self.core.locate_again(self.hash(key), key), RecordLocation::Absent) {
                 (hashes[count], places[count]) = (key.key_hash(), place as u16);
                 count += 1;
             }
@@ -218,7 +218,7 @@ impl<K: Key, V: State> HybridLogTable<K, V> {
             let hash = hashes[i];
             // What is likely to be in memory is not looked for: if it is not there it is read by itself.
             if likely[i] == NOWHERE
-                && matches!(self.core.locate_again(hash, key(item)), Located::Cold)
+                && matches!(self.core.locate_again(hash, key(item)), RecordLocation::Cold)
             {
                 let place = self.core.log.candidate(hash, 0).map(|(_, place)| place);
                 let stored = self.core.log.stored.as_ref().expect("looked at above");
@@ -241,7 +241,7 @@ impl<K: Key, V: State> HybridLogTable<K, V> {
         &mut self,
         batch: &[T],
         key: impl Fn(&T) -> &Q,
-        mut apply: impl FnMut(&mut Self, &T, (IndexHash, u64), &mut Option<Read>) -> Result<()>,
+        mut apply: impl FnMut(&mut Self, &T, (IndexHash, u64), &mut Option<RecordRead>) -> Result<()>,
     ) -> std::result::Result<(), BatchError> {
         let mut applied = 0;
         let small = self.core.log.index.len() * 32 < 512 << 10;
@@ -268,7 +268,7 @@ impl<K: Key, V: State> HybridLogTable<K, V> {
                 // panics would take it along.
                 if self.core.group_reads
                     && self.core.group[i].is_some()
-                    && matches!(self.core.locate_again(hashes[i], key(item)), Located::Cold)
+                    && matches!(self.core.locate_again(hashes[i], key(item)), RecordLocation::Cold)
                 {
                     ahead = self.core.group[i].take();
                 }
@@ -294,7 +294,7 @@ impl<K: Key, V: State> HybridLogTable<K, V> {
     }
 }
 
-impl Core {
+impl LogCore {
     /// Reads what look-ups of these hashes read first of runs, all at once.
     fn read_runs_of(&mut self, hashes: &[u64]) {
         // A single read gains nothing by being started first.

@@ -11,15 +11,15 @@ use alluvium_pagestore::{Key, Result, State};
 
 use crate::contract::by_hash::{ByHash, VisitRun};
 use crate::contract::table::Cursor;
-use crate::hybrid_log::address::{Address, Place};
-use crate::hybrid_log::core::{Core, Visit};
+use crate::hybrid_log::address::{Address, Location};
+use crate::hybrid_log::core::{LogCore, VisitRecords};
 use crate::hybrid_log::index::{Index, IndexHash, PREFIX_BITS};
 use crate::hybrid_log::table::HybridLogTable;
 use crate::support::booked::Booked;
 use crate::support::record_type_unsafe::RecordRun;
 
 /// Entries of the index that a step has to do with, and where the next one begins.
-struct Found {
+struct IndexEntries {
     entries: Vec<(IndexHash, Address)>,
     next: Option<u32>,
 }
@@ -60,7 +60,7 @@ impl<K: Key, V: State> ByHash<K, V> for HybridLogTable<K, V> {
     }
 }
 
-impl Core {
+impl LogCore {
     /// Whether the index keeps what tells key groups apart; not so in tests of colliding hashes.
     pub(in crate::hybrid_log) fn knows_hashes(&self) -> bool {
         self.log.sizes.hash_mask == u64::MAX
@@ -79,7 +79,7 @@ impl Core {
             let memory = self.book_step()?;
             let (first, last) = self.prefixes_of(hashes);
             let prefixes = ((cursor.position as u32).max(first), last);
-            let Found { entries, next } =
+            let IndexEntries { entries, next } =
                 self.find_entries(prefixes, fuel.max(1) - removed, u32::MAX);
             removed += entries.len().max(1);
             for (hash, address) in entries {
@@ -106,7 +106,7 @@ impl Core {
         hashes: &RangeInclusive<u64>,
         cursor: &mut Cursor,
         fuel: usize,
-        visit: Visit<'_>,
+        visit: VisitRecords<'_>,
     ) -> Result<()> {
         let record_type = self.log.record_type;
         let mut wanted = |run: &RecordRun<'_>| {
@@ -122,7 +122,7 @@ impl Core {
         prefixes: (u32, u32),
         cursor: &mut Cursor,
         fuel: usize,
-        visit: Visit<'_>,
+        visit: VisitRecords<'_>,
     ) -> Result<()> {
         let mut visited = 0;
         while !cursor.done && visited < fuel.max(1) {
@@ -158,11 +158,11 @@ impl Core {
     fn remove_entry(&mut self, hash: IndexHash, address: Address) {
         let Some((at, _)) = self.log.index.find(hash, |known| known == address) else { return };
         match address.place() {
-            Place::Stored(place) => {
+            Location::Stored(place) => {
                 self.log.stored.as_mut().expect("a log with segments").record_died(place);
                 self.log.index.remove(at);
             }
-            Place::Memory(slot) => {
+            Location::Memory(slot) => {
                 let (number, slot) = self.log.slot_of(slot);
                 if self.log.is_kept(number, slot) {
                     self.log.leave_for_dead(number, slot);
@@ -179,7 +179,12 @@ impl Core {
 
     /// The next entries of a range of prefixes, about so many, and at least all of one prefix. So many prefixes are looked
     /// at, at most.
-    fn find_entries(&mut self, (from, last): (u32, u32), fuel: usize, at_once: u32) -> Found {
+    fn find_entries(
+        &mut self,
+        (from, last): (u32, u32),
+        fuel: usize,
+        at_once: u32,
+    ) -> IndexEntries {
         let end = last.min(from.saturating_add(at_once - 1));
         let mut entries = Vec::with_capacity(self.log.sizes.buckets * 7);
         let give = |hash, address| entries.push((hash, address));
@@ -192,7 +197,7 @@ impl Core {
         };
         if entries.len() <= fuel {
             // All of the segment, whose order is nobody's concern.
-            return Found { entries, next: after.filter(|next| *next <= last) };
+            return IndexEntries { entries, next: after.filter(|next| *next <= last) };
         }
         entries.sort_unstable_by_key(|entry| (entry.0.prefix(), entry.1.0));
         let mut count = fuel;
@@ -204,7 +209,7 @@ impl Core {
         }
         let next = entries.get(count).map(|entry| entry.0.prefix()).or(after);
         entries.truncate(count);
-        Found { entries, next: next.filter(|next| *next <= last) }
+        IndexEntries { entries, next: next.filter(|next| *next <= last) }
     }
 
     /// So many prefixes are visited at once that the cold tier has about so many records of them.

@@ -10,8 +10,8 @@ use std::cell::RefCell;
 use std::rc::Rc;
 
 use alluvium_pagestore::{
-    Account, Asked, BlobRef, BlobWriter, ByteSize, Error, ErrorKind, MemoryKind, Result, Rewrite,
-    SegmentStore, StateImage,
+    Account, BlobRef, BlobWriter, ByteSize, Error, ErrorKind, MemoryKind, ReclaimScope, Result,
+    Rewrite, SegmentStore, StateImage,
 };
 
 use self::handed_over::HandedOver;
@@ -21,27 +21,27 @@ use crate::contract::table::{CheckpointOutcome, Pace, RunStats, StateContext, Ta
 use crate::contract::upkeep::Upkeep;
 use crate::hybrid_log::address::{Address, StoredAt};
 use crate::hybrid_log::batches::GROUP;
-use crate::hybrid_log::capture::{Capture, Late};
-use crate::hybrid_log::cold::{Cold, RECORDS_TICK};
+use crate::hybrid_log::cold::{ColdTier, RECORDS_TICK};
 use crate::hybrid_log::config::{FRAMES_MIN, HybridLog};
-use crate::hybrid_log::expiring::Expiry;
+use crate::hybrid_log::expiring::LogExpiry;
 use crate::hybrid_log::frame_unsafe::Frame;
 use crate::hybrid_log::index::{Index, IndexHash, Position};
 use crate::hybrid_log::log::{Log, QUANTUM};
+use crate::hybrid_log::log_checkpoint::{AbandonedCheckpoints, LogCheckpoint};
 use crate::hybrid_log::rewriter::Rewriter;
-use crate::hybrid_log::stored::{Read, Stored};
+use crate::hybrid_log::stored::{RecordRead, StoredSegments};
 use crate::support::booked::Booked;
 use crate::support::record_type_unsafe::{RecordRun, RecordType};
 
 /// Takes records that are shown, a run at a time: a call by a table of functions for each record would double what a scan
 /// of small records in memory costs.
-pub(in crate::hybrid_log) type Visit<'v> = &'v mut dyn FnMut(&RecordRun<'_>) -> Result<()>;
+pub(in crate::hybrid_log) type VisitRecords<'v> = &'v mut dyn FnMut(&RecordRun<'_>) -> Result<()>;
 
 /// Segments of an index with few entries that a tick looks at, to join them.
 const JOINED_AHEAD: usize = 16;
 
 /// An open hybrid log of records of any type.
-pub(in crate::hybrid_log) struct Core {
+pub(in crate::hybrid_log) struct LogCore {
     /// A pass of which reads were left, and what is booked for it; before the log, whose account that is.
     pub(in crate::hybrid_log) left_pass: Option<(SegmentStore, Booked)>,
     /// What was there before the state was cleared, until it is dropped; before the log, below whose account its own is.
@@ -49,9 +49,9 @@ pub(in crate::hybrid_log) struct Core {
     /// Before the log, on whose account its copies are booked.
     pub(in crate::hybrid_log) rewriter: Rewriter,
     /// The checkpoint being taken, or not decided yet; before the log, on whose account its runs are booked.
-    pub(in crate::hybrid_log) capture: Option<Box<Capture>>,
+    pub(in crate::hybrid_log) checkpoint: Option<Box<LogCheckpoint>>,
     /// What nobody waits for; before the log, in the same way.
-    pub(in crate::hybrid_log) late: Late,
+    pub(in crate::hybrid_log) late: AbandonedCheckpoints,
     pub(in crate::hybrid_log) log: Log,
     pub(in crate::hybrid_log) context: StateContext,
     /// Where the last checkpoint has the records that have died.
@@ -61,11 +61,11 @@ pub(in crate::hybrid_log) struct Core {
     /// What a read has found to be longer than memory has room for, twice over: to be made free.
     pub(in crate::hybrid_log) lacking: u64,
     /// How entries expire, if they do.
-    pub(in crate::hybrid_log) expiry: Option<Expiry>,
+    pub(in crate::hybrid_log) expiry: Option<LogExpiry>,
     /// Hashes of keys that were read from storage lately: read again, they move to memory.
     pub(in crate::hybrid_log) touched: Box<[u32]>,
     /// The reads of one group of a batch.
-    pub(in crate::hybrid_log) group: Box<[Option<Read>]>,
+    pub(in crate::hybrid_log) group: Box<[Option<RecordRead>]>,
     /// Whether there are any.
     pub(in crate::hybrid_log) group_reads: bool,
     /// Whether it was handed over and is being dropped: no checkpoint can have more of it.
@@ -101,10 +101,10 @@ fn beside_others(error: Error, account: &Account, is_plain: bool) -> Error {
 
 /// What the table takes beside its log.
 pub(in crate::hybrid_log) fn fixed_bytes() -> u64 {
-    (TOUCHED * 4 + GROUP * size_of::<Option<Read>>()) as u64
+    (TOUCHED * 4 + GROUP * size_of::<Option<RecordRead>>()) as u64
 }
 
-impl Core {
+impl LogCore {
     /// Opens the log that a layout describes, and restores what the context says.
     pub(in crate::hybrid_log) fn open(
         layout: &HybridLog,
@@ -118,7 +118,7 @@ impl Core {
         let is_plain = record_type.is_plain();
         let sizes = sizes.map_err(|error| beside_others(error, &account, is_plain))?;
         if sizes.cold_runs {
-            Cold::check(&context, &sizes)?;
+            ColdTier::check(&context, &sizes)?;
         }
         let buffers = fixed_bytes() + sizes.buffer_bytes(stored);
         let mut index = Index::new(account.clone(), sizes.buckets, Some(context.helper.clone()))?;
@@ -137,10 +137,10 @@ impl Core {
             log,
             context,
             rewriter: Rewriter::default(),
-            capture: None,
+            checkpoint: None,
             known_deaths: Vec::new(),
             named_runs: PinnedRuns::default(),
-            late: Late::default(),
+            late: AbandonedCheckpoints::default(),
             lacking: 0,
             expiry: None,
             touched: vec![0; TOUCHED].into_boxed_slice(),
@@ -188,7 +188,7 @@ impl Core {
     pub(in crate::hybrid_log) fn read_stored(
         &mut self,
         (hash, whole_hash): (IndexHash, u64),
-        mut ahead: Option<Read>,
+        mut ahead: Option<RecordRead>,
         key: &dyn Fn() -> String,
         is_it: &mut dyn FnMut(&[u8]) -> Result<Option<u64>>,
     ) -> Result<Option<(Position, StoredAt)>> {
@@ -271,7 +271,7 @@ impl Core {
     }
 }
 
-impl Upkeep for Core {
+impl Upkeep for LogCore {
     fn tick(&mut self, work: usize) -> Result<usize> {
         self.context.helper.drive();
         let mut done = 0;
@@ -321,14 +321,14 @@ impl Upkeep for Core {
             return Ok(given);
         }
         let asked = self.log.account.asked_for();
-        if asked == Asked::Unknown {
+        if asked == ReclaimScope::Unknown {
             return beside;
         }
         // What storage refuses there may be had here without it.
         let more = self.log.give_memory_up(bytes - given)?;
         let lacking = (bytes - given).saturating_sub(more);
         let lent = self.log.cold.as_mut().map_or(0, |cold| match asked {
-            Asked::All => cold.give_up_to_states(lacking),
+            ReclaimScope::All => cold.give_up_to_states(lacking),
             _ => cold.lend_spare(lacking),
         });
         self.log.keep_for_work();
@@ -396,7 +396,7 @@ impl Upkeep for Core {
             live_keys,
             live_bytes: resident * slot + values + stored_bytes + live_runs,
             disk_bytes: disk_bytes + runs.bytes,
-            fetches: log.stored.as_ref().map_or(0, Stored::fetches)
+            fetches: log.stored.as_ref().map_or(0, StoredSegments::fetches)
                 + log.cold.as_ref().map_or(0, |cold| cold.fetches()),
             live_disk_bytes: stored_bytes + live_runs,
             runs,

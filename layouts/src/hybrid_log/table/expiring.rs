@@ -14,12 +14,12 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use alluvium_pagestore::{Error, ErrorKind, FooterEntry, MemoryKind, Result, SegmentInfo, Time};
 
 use crate::contract::table::Cursor;
-use crate::hybrid_log::core::{Core, stored_address};
+use crate::hybrid_log::core::{LogCore, stored_address};
 use crate::support::record_type_unsafe::{ErasedTouched, RecordRef, RecordType};
 
 /// How the entries of a log expire.
 #[derive(Clone, Copy, Debug)]
-pub struct Expiry {
+pub struct LogExpiry {
     of: ErasedTouched,
     /// There is memory for a value that is decoded to be asked.
     is_asked: bool,
@@ -27,7 +27,7 @@ pub struct Expiry {
     pub to: Time,
 }
 
-impl Expiry {
+impl LogExpiry {
     /// Tells when a value was touched last.
     pub fn of(&self) -> ErasedTouched {
         self.of
@@ -64,7 +64,7 @@ impl Expiry {
     }
 }
 
-impl Core {
+impl LogCore {
     /// Whether entries can expire: a cold tier counts its keys by their last touch.
     pub(in crate::hybrid_log) fn can_expire(&self) -> Result<()> {
         let can = self.log.cold.as_ref().map_or(Ok(()), |cold| cold.can_expire());
@@ -79,7 +79,7 @@ impl Core {
         let is_plain = self.log.record_type.is_plain();
         let (account, bytes) = (&self.log.account, self.context.max_value_bytes);
         let is_asked = is_plain || account.try_reserve(MemoryKind::Buffers, bytes);
-        self.expiry = Some(Expiry { of: touched, is_asked, to: Time::MIN });
+        self.expiry = Some(LogExpiry { of: touched, is_asked, to: Time::MIN });
         if let (Some(flusher), Some(stored)) = (&mut self.log.flusher, &mut self.log.stored) {
             flusher.stamp_with(touched);
             stored.touched_by(now);

@@ -10,12 +10,12 @@ use alluvium_pagestore::SegmentId;
 
 use crate::contract::fetch::Ticket;
 use crate::hybrid_log::address::StoredAt;
-use crate::hybrid_log::stored::Read;
+use crate::hybrid_log::stored::RecordRead;
 
 /// The reads under way and those that wait to be used.
 #[derive(Debug)]
-pub struct Fetches {
-    slots: Box<[Slot]>,
+pub struct RecordFetches {
+    slots: Box<[RecordFetch]>,
     /// Reads that have not ended.
     reading: usize,
     /// Slots that are not vacant.
@@ -25,22 +25,22 @@ pub struct Fetches {
 }
 
 #[derive(Debug)]
-struct Slot {
+struct RecordFetch {
     /// Tells the tickets of a slot's uses apart.
     generation: u32,
     at: StoredAt,
     id: SegmentId,
-    state: State,
+    state: RecordFetchState,
 }
 
 #[derive(Debug)]
-enum State {
+enum RecordFetchState {
     Vacant,
     Reading,
     GivenUp,
-    Done(Read),
+    Done(RecordRead),
     /// Done, and the ticket was told to have ended.
-    Told(Read),
+    Told(RecordRead),
 }
 
 /// Generations, and so tickets, leave the top bit of a token to others.
@@ -48,7 +48,7 @@ const GENERATIONS: u32 = u32::MAX >> 1;
 
 /// What is known of a place.
 #[derive(Debug, PartialEq, Eq)]
-pub enum Known {
+pub enum RecordReadProgress {
     /// It was read.
     Read,
     /// It is being read.
@@ -59,17 +59,22 @@ pub enum Known {
     Full,
 }
 
-impl Fetches {
+impl RecordFetches {
     /// Vacant slots.
     pub fn new(slots: usize) -> Self {
         let nowhere = StoredAt { segment: 0, grain: 0 };
-        let vacant = || Slot { generation: 0, at: nowhere, id: SegmentId(0), state: State::Vacant };
+        let vacant = || RecordFetch {
+            generation: 0,
+            at: nowhere,
+            id: SegmentId(0),
+            state: RecordFetchState::Vacant,
+        };
         Self { slots: (0..slots).map(|_| vacant()).collect(), reading: 0, used: 0, started: 0 }
     }
 
     /// Bytes of so many slots.
     pub fn memory_bytes(slots: usize) -> u64 {
-        (slots * size_of::<Slot>()) as u64
+        (slots * size_of::<RecordFetch>()) as u64
     }
 
     /// Whether all slots are vacant.
@@ -89,26 +94,35 @@ impl Fetches {
     }
 
     /// How far the read of a place is.
-    pub fn known(&self, at: StoredAt, id: SegmentId) -> Known {
+    pub fn known(&self, at: StoredAt, id: SegmentId) -> RecordReadProgress {
         for (number, slot) in self.slots.iter().enumerate() {
             if (slot.at, slot.id) == (at, id) {
                 match slot.state {
-                    State::Done(_) | State::Told(_) => return Known::Read,
-                    State::Reading => return Known::Reading(ticket(number, slot)),
-                    State::Vacant | State::GivenUp => {}
+                    RecordFetchState::Done(_) | RecordFetchState::Told(_) => {
+                        return RecordReadProgress::Read;
+                    }
+                    RecordFetchState::Reading => {
+                        return RecordReadProgress::Reading(ticket(number, slot));
+                    }
+                    RecordFetchState::Vacant | RecordFetchState::GivenUp => {}
                 }
             }
         }
-        if self.used < self.slots.len() { Known::Nothing } else { Known::Full }
+        if self.used < self.slots.len() {
+            RecordReadProgress::Nothing
+        } else {
+            RecordReadProgress::Full
+        }
     }
 
     /// Takes a vacant slot for a read that is about to start.
     pub fn begin(&mut self, at: StoredAt, id: SegmentId) -> Ticket {
-        let vacant = self.slots.iter().position(|slot| matches!(slot.state, State::Vacant));
+        let vacant =
+            self.slots.iter().position(|slot| matches!(slot.state, RecordFetchState::Vacant));
         let number = vacant.expect("a slot is vacant");
         let slot = &mut self.slots[number];
         let generation = (slot.generation + 1) & GENERATIONS;
-        *slot = Slot { generation, at, id, state: State::Reading };
+        *slot = RecordFetch { generation, at, id, state: RecordFetchState::Reading };
         (self.reading, self.used) = (self.reading + 1, self.used + 1);
         self.started += 1;
         ticket(number, slot)
@@ -117,7 +131,7 @@ impl Fetches {
     /// The read could not be started.
     pub fn cancel(&mut self, ticket: Ticket) {
         let slot = self.slot_of(ticket).expect("a slot that was just taken");
-        slot.state = State::Vacant;
+        slot.state = RecordFetchState::Vacant;
         (self.reading, self.used) = (self.reading - 1, self.used - 1);
     }
 
@@ -127,14 +141,14 @@ impl Fetches {
     }
 
     /// A read has ended. Gives it back if nobody wants it any more.
-    pub fn end(&mut self, ticket: Ticket, read: Read) -> Option<Read> {
+    pub fn end(&mut self, ticket: Ticket, read: RecordRead) -> Option<RecordRead> {
         self.reading -= 1;
         let slot = self.slot_of(ticket).expect("the slot of a read under way");
-        if matches!(slot.state, State::Reading) {
-            slot.state = State::Done(read);
+        if matches!(slot.state, RecordFetchState::Reading) {
+            slot.state = RecordFetchState::Done(read);
             return None;
         }
-        slot.state = State::Vacant;
+        slot.state = RecordFetchState::Vacant;
         self.used -= 1;
         Some(read)
     }
@@ -142,9 +156,9 @@ impl Fetches {
     /// Tells the tickets whose reads have ended, each once.
     pub fn tell(&mut self, tell: &mut dyn FnMut(Ticket)) {
         for (number, slot) in self.slots.iter_mut().enumerate() {
-            match std::mem::replace(&mut slot.state, State::Vacant) {
-                State::Done(read) => {
-                    slot.state = State::Told(read);
+            match std::mem::replace(&mut slot.state, RecordFetchState::Vacant) {
+                RecordFetchState::Done(read) => {
+                    slot.state = RecordFetchState::Told(read);
                     tell(ticket(number, slot));
                 }
                 other => slot.state = other,
@@ -153,24 +167,27 @@ impl Fetches {
     }
 
     /// Takes the read of a place to use it.
-    pub fn take(&mut self, at: StoredAt, id: SegmentId) -> Option<Read> {
+    pub fn take(&mut self, at: StoredAt, id: SegmentId) -> Option<RecordRead> {
         let slot = self.slots.iter_mut().find(|slot| {
-            (slot.at, slot.id) == (at, id) && matches!(slot.state, State::Done(_) | State::Told(_))
+            (slot.at, slot.id) == (at, id)
+                && matches!(slot.state, RecordFetchState::Done(_) | RecordFetchState::Told(_))
         })?;
         self.used -= 1;
-        match std::mem::replace(&mut slot.state, State::Vacant) {
-            State::Done(read) | State::Told(read) => Some(read),
+        match std::mem::replace(&mut slot.state, RecordFetchState::Vacant) {
+            RecordFetchState::Done(read) | RecordFetchState::Told(read) => Some(read),
             _ => unreachable!("matched above"),
         }
     }
 
     /// Nobody wants the read any more; gives it back if it has ended.
-    pub fn release(&mut self, ticket: Ticket) -> Option<Read> {
+    pub fn release(&mut self, ticket: Ticket) -> Option<RecordRead> {
         let slot = self.slot_of(ticket)?;
-        match std::mem::replace(&mut slot.state, State::Vacant) {
-            State::Reading | State::GivenUp => slot.state = State::GivenUp,
-            State::Vacant => {}
-            State::Done(read) | State::Told(read) => {
+        match std::mem::replace(&mut slot.state, RecordFetchState::Vacant) {
+            RecordFetchState::Reading | RecordFetchState::GivenUp => {
+                slot.state = RecordFetchState::GivenUp
+            }
+            RecordFetchState::Vacant => {}
+            RecordFetchState::Done(read) | RecordFetchState::Told(read) => {
                 self.used -= 1;
                 return Some(read);
             }
@@ -179,12 +196,12 @@ impl Fetches {
     }
 
     /// The slot that a ticket names, if the ticket is the slot's latest.
-    fn slot_of(&mut self, ticket: Ticket) -> Option<&mut Slot> {
+    fn slot_of(&mut self, ticket: Ticket) -> Option<&mut RecordFetch> {
         let slot = self.slots.get_mut((ticket.0 & u64::from(u32::MAX)) as usize)?;
         (u64::from(slot.generation) == ticket.0 >> 32).then_some(slot)
     }
 }
 
-fn ticket(number: usize, slot: &Slot) -> Ticket {
+fn ticket(number: usize, slot: &RecordFetch) -> Ticket {
     Ticket(u64::from(slot.generation) << 32 | number as u64)
 }

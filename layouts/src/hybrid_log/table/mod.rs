@@ -25,13 +25,13 @@ use alluvium_pagestore::{
     Result, Rewrite, State, StateImage, Time, description_of,
 };
 
-use self::reaching::Found;
+use self::reaching::ValueLocation;
 use super::config::HybridLog;
-use super::core::{Core, Visit};
+use super::core::{LogCore, VisitRecords};
 use super::index::{IndexHash, Position};
-use super::log::{Located, NOWHERE};
-use super::stored::Read;
-use super::typed_unsafe::{Changing, Typed};
+use super::log::{NOWHERE, RecordLocation};
+use super::stored::RecordRead;
+use super::typed_unsafe::{ChangingValue, TypedLog};
 use crate::contract::by_hash::ByHash;
 use crate::contract::expiry::{ExpiryPass, Touched};
 use crate::contract::fetch::{Fetch, Ticket};
@@ -39,13 +39,13 @@ use crate::contract::table::{
     BatchError, CheckpointOutcome, Cursor, Layout, Pace, Peek, StateContext, Table, TableStats,
 };
 use crate::contract::upkeep::Upkeep;
-use crate::heap::lent::{Changed, book_change};
+use crate::heap::lent::{ChangedValue, book_change};
 use crate::support::oversize::Oversize;
 use crate::support::record_type_unsafe::{ErasedTouched, RecordRun, heap_of};
 
 /// An open [`HybridLog`].
 pub struct HybridLogTable<K: Key, V: State> {
-    pub(super) core: Typed<K, V>,
+    pub(super) core: TypedLog<K, V>,
     /// The value that the last cold `get` read, unless a write came after it.
     scratch: Option<Scratch<K, V>>,
     /// Tells when a value was touched last, if entries expire.
@@ -85,7 +85,7 @@ impl<K: Key, V: State> Layout<K, V> for HybridLog {
     }
 
     fn open(&self, context: StateContext) -> Result<Self::Table> {
-        Ok(HybridLogTable { core: Typed::open(self, context)?, scratch: None, last_touch: None })
+        Ok(HybridLogTable { core: TypedLog::open(self, context)?, scratch: None, last_touch: None })
     }
 }
 
@@ -121,7 +121,7 @@ impl<K: Key, V: State> HybridLogTable<K, V> {
         // Measuring runs user code, which may panic: before the old record is gone.
         let heap = heap_of(&key, &value);
         match self.put_checked(hash, (&key, &value, heap)) {
-            Ok(Put::Over(number, slot)) => {
+            Ok(PutKind::Over(number, slot)) => {
                 let entry = self.core.changing(number, slot);
                 let (before, after) = (entry.value.heap_bytes() as u64, value.heap_bytes() as u64);
                 let old = std::mem::replace(entry.value, value);
@@ -130,14 +130,14 @@ impl<K: Key, V: State> HybridLogTable<K, V> {
                 drop(old);
                 Ok(true)
             }
-            Ok(Put::Instead(at, to, old)) => {
+            Ok(PutKind::Instead(at, to, old)) => {
                 self.core.put(to, (key, value, heap));
                 self.core.lead_to(at, to);
                 // Dropping runs user code, which may panic: only now.
                 drop(old);
                 Ok(true)
             }
-            Ok(Put::New(to)) => {
+            Ok(PutKind::New(to)) => {
                 self.insert(hash, (key, value, heap), to);
                 Ok(false)
             }
@@ -177,13 +177,13 @@ impl<K: Key, V: State> HybridLogTable<K, V> {
         (number, slot): (u32, u32),
         change: impl FnOnce(&mut V) -> R,
     ) -> R {
-        let Changing { key, value, frame_heap, account, oversize } =
+        let ChangingValue { key, value, frame_heap, account, oversize } =
             self.core.changing(number, slot);
         if V::NO_HEAP {
             return change(value);
         }
         let before = value.heap_bytes() as u64;
-        let lent = Lent { key, value, before, frame_heap, account, oversize };
+        let lent = LentValue { key, value, before, frame_heap, account, oversize };
         change(lent.value)
     }
 
@@ -201,7 +201,7 @@ impl<K: Key, V: State> HybridLogTable<K, V> {
         key: &Q,
         init: impl FnOnce() -> V,
         change: impl FnOnce(&mut V) -> R,
-        ahead: &mut Option<Read>,
+        ahead: &mut Option<RecordRead>,
     ) -> Result<R> {
         if !V::NO_HEAP && self.core.log.account.available() < self.core.log.sizes.headroom_bytes {
             self.core.log.make_headroom()?;
@@ -228,7 +228,7 @@ impl<K: Key, V: State> HybridLogTable<K, V> {
 
 /// A value lent to a user's closure; books the change of its heap when dropped, also by a panic, and
 /// tells if it is too large then.
-struct Lent<'a, K: Key, V: HeapSize> {
+struct LentValue<'a, K: Key, V: HeapSize> {
     key: &'a K,
     value: &'a mut V,
     before: u64,
@@ -237,7 +237,7 @@ struct Lent<'a, K: Key, V: HeapSize> {
     oversize: &'a mut Oversize,
 }
 
-impl<K: Key, V: HeapSize> Changed for Lent<'_, K, V> {
+impl<K: Key, V: HeapSize> ChangedValue for LentValue<'_, K, V> {
     fn measure(&self) -> u64 {
         self.value.heap_bytes() as u64
     }
@@ -253,7 +253,7 @@ impl<K: Key, V: HeapSize> Changed for Lent<'_, K, V> {
     }
 }
 
-impl<K: Key, V: HeapSize> Drop for Lent<'_, K, V> {
+impl<K: Key, V: HeapSize> Drop for LentValue<'_, K, V> {
     fn drop(&mut self) {
         book_change(self);
     }
@@ -273,16 +273,16 @@ impl<K: Key, V: State> Table<K, V> for HybridLogTable<K, V> {
     fn peek<Q: Lookup<K> + ?Sized>(&self, key: &Q) -> Peek<'_, V> {
         let hash = self.hash(key);
         let found = match self.core.locate(hash, key) {
-            Located::Absent if !self.core.log.may_be_in_runs(key.key_hash()) => {
+            RecordLocation::Absent if !self.core.log.may_be_in_runs(key.key_hash()) => {
                 return Peek::Absent;
             }
-            Located::Resident { number, slot, .. } => Found::Slot(number, slot),
-            Located::Absent | Located::Cold
+            RecordLocation::Resident { number, slot, .. } => ValueLocation::Slot(number, slot),
+            RecordLocation::Absent | RecordLocation::Cold
                 if self.scratch.as_ref().is_some_and(|s| key.is(&s.key)) =>
             {
-                Found::Scratch
+                ValueLocation::Scratch
             }
-            Located::Absent | Located::Cold => return Peek::Unknown,
+            RecordLocation::Absent | RecordLocation::Cold => return Peek::Unknown,
         };
         self.found(found).map_or(Peek::Absent, Peek::Resident)
     }
@@ -324,7 +324,7 @@ impl<K: Key, V: State> Table<K, V> for HybridLogTable<K, V> {
     ) -> Result<Option<R>> {
         self.drop_scratch();
         let hash = self.hash(key);
-        if let Located::Resident { number, slot, .. } = self.core.locate(hash, key) {
+        if let RecordLocation::Resident { number, slot, .. } = self.core.locate(hash, key) {
             if self.core.log.is_in_place(number, slot) {
                 self.core.change_in_place(number, slot);
                 return Ok(Some(self.change_unchecked((number, slot), change)));
@@ -365,11 +365,11 @@ impl<K: Key, V: State> Table<K, V> for HybridLogTable<K, V> {
             return self.take_and_bury(hash, key);
         }
         match self.core.locate(hash, key) {
-            Located::Absent => Ok(None),
-            Located::Resident { at, number, slot } => {
+            RecordLocation::Absent => Ok(None),
+            RecordLocation::Resident { at, number, slot } => {
                 Ok(Some(self.take_resident(at, number, slot)))
             }
-            Located::Cold => self.take_cold(hash, key),
+            RecordLocation::Cold => self.take_cold(hash, key),
         }
     }
 
@@ -451,12 +451,12 @@ impl<K: Key, V: State> Table<K, V> for HybridLogTable<K, V> {
     fn fetch<Q: Lookup<K> + ?Sized>(&mut self, key: &Q) -> Fetch {
         let hash = self.hash(key);
         let located = self.core.locate(hash, key);
-        if matches!(located, Located::Resident { .. })
+        if matches!(located, RecordLocation::Resident { .. })
             || self.scratch.as_ref().is_some_and(|scratch| key.is(&scratch.key))
         {
             return Fetch::Ready;
         }
-        if matches!(located, Located::Absent) {
+        if matches!(located, RecordLocation::Absent) {
             return self.core.log.fetch_from_runs(key.key_hash());
         }
         let Some((_, place)) = self.core.log.candidate(hash, 0) else { return Fetch::Ready };
@@ -581,7 +581,7 @@ impl<K: Key, V: State> HybridLogTable<K, V> {
     pub(super) fn guarded(
         &mut self,
         visit: &mut dyn FnMut(&K, &V) -> Result<()>,
-        scan: &mut dyn FnMut(&mut Core, Visit<'_>) -> Result<()>,
+        scan: &mut dyn FnMut(&mut LogCore, VisitRecords<'_>) -> Result<()>,
     ) -> Result<()> {
         self.core.clear_group();
         let mut panicked = None;
@@ -601,7 +601,7 @@ impl<K: Key, V: State> HybridLogTable<K, V> {
 }
 
 /// How a value is put.
-enum Put<K, V> {
+enum PutKind<K, V> {
     /// Over the old value in this slot.
     Over(u32, u32),
     /// Into this slot, instead of a record elsewhere, which was taken out of there.
@@ -631,9 +631,9 @@ impl<K: Key, V: State> HybridLogTable<K, V> {
     ) -> Result<Option<V>> {
         let prepared = self.prepare_to_bury(key.key_hash());
         let taken = match self.core.locate_again(hash, key) {
-            Located::Absent => self.take_from_runs(key),
-            Located::Resident { .. } => self.take_buried(hash, key),
-            Located::Cold => self.take_cold(hash, key),
+            RecordLocation::Absent => self.take_from_runs(key),
+            RecordLocation::Resident { .. } => self.take_buried(hash, key),
+            RecordLocation::Cold => self.take_cold(hash, key),
         };
         match (taken, prepared) {
             // There is no room for a tombstone, since storage takes none.
@@ -652,11 +652,11 @@ impl<K: Key, V: State> HybridLogTable<K, V> {
         self.bury(key)?;
         // Reading may have made room, which moves records.
         match self.core.locate_again(hash, key) {
-            Located::Resident { at, number, slot } => {
+            RecordLocation::Resident { at, number, slot } => {
                 Ok(Some(self.take_resident(at, number, slot)))
             }
-            Located::Cold => self.take_cold(hash, key),
-            Located::Absent => unreachable!("to bury a key takes no entry out of the index"),
+            RecordLocation::Cold => self.take_cold(hash, key),
+            RecordLocation::Absent => unreachable!("to bury a key takes no entry out of the index"),
         }
     }
 
@@ -684,11 +684,12 @@ impl<K: Key, V: State> HybridLogTable<K, V> {
 
     /// Where a value may be too large, one that replaces it and is smaller needs no room: it may be
     /// what the memory is lacking.
-    fn put_over_larger(&mut self, hash: IndexHash, key: &K, value: &V) -> Option<Put<K, V>> {
+    fn put_over_larger(&mut self, hash: IndexHash, key: &K, value: &V) -> Option<PutKind<K, V>> {
         if !self.core.log.oversize.is_seen() {
             return None;
         }
-        let Located::Resident { number, slot, .. } = self.core.locate_again(hash, key) else {
+        let RecordLocation::Resident { number, slot, .. } = self.core.locate_again(hash, key)
+        else {
             return None;
         };
         let (_, known) = self.core.entry(number, slot)?;
@@ -696,7 +697,7 @@ impl<K: Key, V: State> HybridLogTable<K, V> {
             return None;
         }
         self.core.log.freshen(number, slot);
-        Some(Put::Over(number, slot))
+        Some(PutKind::Over(number, slot))
     }
 
     /// Everything about a put that can fail: afterwards the old record, if it is not where the new
@@ -705,7 +706,7 @@ impl<K: Key, V: State> HybridLogTable<K, V> {
         &mut self,
         hash: IndexHash,
         (key, value, heap): (&K, &V, u64),
-    ) -> Result<Put<K, V>> {
+    ) -> Result<PutKind<K, V>> {
         self.core.log.oversize.check(key, heap)?;
         match self.put_into_room(hash, key, value) {
             Err(error) if !self.core.make_lacking()? => Err(error),
@@ -714,7 +715,7 @@ impl<K: Key, V: State> HybridLogTable<K, V> {
         }
     }
 
-    fn put_into_room(&mut self, hash: IndexHash, key: &K, value: &V) -> Result<Put<K, V>> {
+    fn put_into_room(&mut self, hash: IndexHash, key: &K, value: &V) -> Result<PutKind<K, V>> {
         if let Some(over) = self.put_over_larger(hash, key, value) {
             return Ok(over);
         }
@@ -722,32 +723,38 @@ impl<K: Key, V: State> HybridLogTable<K, V> {
             self.core.log.make_headroom()?;
         }
         match self.core.locate(hash, key) {
-            Located::Absent => return self.put_new(hash, key, value),
-            Located::Resident { number, slot, .. } if self.core.log.is_in_place(number, slot) => {
+            RecordLocation::Absent => return self.put_new(hash, key, value),
+            RecordLocation::Resident { number, slot, .. }
+                if self.core.log.is_in_place(number, slot) =>
+            {
                 self.core.log.freshen(number, slot);
-                return Ok(Put::Over(number, slot));
+                return Ok(PutKind::Over(number, slot));
             }
-            Located::Resident { .. } | Located::Cold => {}
+            RecordLocation::Resident { .. } | RecordLocation::Cold => {}
         }
         let to = self.core.log.make_room_to_move()?;
         match self.core.locate_again(hash, key) {
-            Located::Absent => self.put_new(hash, key, value),
-            Located::Resident { number, slot, .. } if self.core.log.is_in_place(number, slot) => {
+            RecordLocation::Absent => self.put_new(hash, key, value),
+            RecordLocation::Resident { number, slot, .. }
+                if self.core.log.is_in_place(number, slot) =>
+            {
                 self.core.log.freshen(number, slot);
-                Ok(Put::Over(number, slot))
+                Ok(PutKind::Over(number, slot))
             }
-            Located::Resident { at, number, slot } if self.core.log.is_kept(number, slot) => {
+            RecordLocation::Resident { at, number, slot }
+                if self.core.log.is_kept(number, slot) =>
+            {
                 self.core.log.leave_for_dead(number, slot);
-                Ok(Put::Instead(at, to, None))
+                Ok(PutKind::Instead(at, to, None))
             }
-            Located::Resident { at, number, slot } => {
+            RecordLocation::Resident { at, number, slot } => {
                 let (key, value, _) = self.core.take(number, slot);
-                Ok(Put::Instead(at, to, Some((key, value))))
+                Ok(PutKind::Instead(at, to, Some((key, value))))
             }
-            Located::Cold => match self.read_cold(hash, key, None)? {
+            RecordLocation::Cold => match self.read_cold(hash, key, None)? {
                 Some((at, place, k, v)) => {
                     self.core.log.stored.as_mut().expect("a store").record_died(place);
-                    Ok(Put::Instead(at, to, Some((k, v))))
+                    Ok(PutKind::Instead(at, to, Some((k, v))))
                 }
                 None => self.put_new(hash, key, value),
             },

@@ -16,8 +16,8 @@ use alluvium_pagestore::{
 };
 
 use crate::contract::table::Cursor;
-use crate::hybrid_log::core::{Core, Visit, stored_address};
-use crate::hybrid_log::frames_unsafe::Stage;
+use crate::hybrid_log::core::{LogCore, VisitRecords, stored_address};
+use crate::hybrid_log::frames_unsafe::FrameStage;
 use crate::restore::full_image::PAGE_RECORDS_MAX;
 use crate::support::booked::Booked;
 use crate::support::record_type_unsafe::RecordRun;
@@ -29,8 +29,11 @@ const BUFFER_BYTES_MAX: u64 = 1 << 20;
 /// Window for directories, and for images that are longer than a buffer.
 const WINDOW_BYTES: usize = 2 * BLOCK_BYTES;
 
-impl Core {
-    pub(in crate::hybrid_log) fn visit_where_they_are(&mut self, visit: Visit<'_>) -> Result<()> {
+impl LogCore {
+    pub(in crate::hybrid_log) fn visit_where_they_are(
+        &mut self,
+        visit: VisitRecords<'_>,
+    ) -> Result<()> {
         self.log.end_leaving();
         let cold = self.log.index.stored();
         if cold == 0 {
@@ -60,7 +63,7 @@ impl Core {
         self.scan_all(visit)
     }
 
-    fn scan_all(&mut self, visit: Visit<'_>) -> Result<()> {
+    fn scan_all(&mut self, visit: VisitRecords<'_>) -> Result<()> {
         let mut cursor = Cursor::default();
         while !cursor.done {
             self.scan_entries(&mut cursor, usize::MAX, visit)?;
@@ -124,7 +127,7 @@ impl Core {
         &mut self,
         store: &SegmentStore,
         buffer_bytes: usize,
-        visit: Visit<'_>,
+        visit: VisitRecords<'_>,
     ) -> Result<u64> {
         let stored = self.log.stored.as_ref().expect("a log with segments");
         let live = stored.numbers().filter(|&number| stored.live_of(number) > 0);
@@ -134,22 +137,22 @@ impl Core {
         let mut pass = SegmentPass::new(store.clone(), state, WINDOW_BYTES, buffer_bytes);
         let mut open = |nth: usize| Ok(segments[nth].1.clone());
         let mut records =
-            Records { table: self, segments: &segments, number: 0, visited: 0, visit };
+            IndexedRecords { table: self, segments: &segments, number: 0, visited: 0, visit };
         pass.run(segments.len(), &mut open, &mut records)?;
         Ok(records.visited)
     }
 
     /// Visits the keys that have no entry in the index: one pass over all runs.
-    fn visit_runs(&mut self, visit: Visit<'_>) -> Result<()> {
+    fn visit_runs(&mut self, visit: VisitRecords<'_>) -> Result<()> {
         if self.log.cold.is_none() {
             return Ok(());
         }
         self.scan_cold(&(0..=u64::MAX), usize::MAX, visit).map(|_| ())
     }
 
-    fn visit_frames(&mut self, visit: Visit<'_>) -> Result<()> {
+    fn visit_frames(&mut self, visit: VisitRecords<'_>) -> Result<()> {
         for number in 0..self.log.frames.count() as u32 {
-            if self.log.stage(number) == Stage::Vacant {
+            if self.log.stage(number) == FrameStage::Vacant {
                 continue;
             }
             // Of a frame that is being left, the index has the first records on storage already.
@@ -162,16 +165,16 @@ impl Core {
 }
 
 /// Visits what the index has of the segments' records.
-struct Records<'t> {
-    table: &'t mut Core,
+struct IndexedRecords<'t> {
+    table: &'t mut LogCore,
     segments: &'t [(u32, SegmentInfo)],
     /// Of the segment at hand.
     number: u32,
     visited: u64,
-    visit: Visit<'t>,
+    visit: VisitRecords<'t>,
 }
 
-impl PassVisitor for Records<'_> {
+impl PassVisitor for IndexedRecords<'_> {
     fn begin(&mut self, nth: usize) -> Result<()> {
         self.number = self.segments[nth].0;
         Ok(())

@@ -12,14 +12,14 @@ use alluvium_pagestore::{
 
 use super::{HybridLogTable, Scratch};
 use crate::hybrid_log::address::StoredAt;
-use crate::hybrid_log::frames_unsafe::Stage;
+use crate::hybrid_log::frames_unsafe::FrameStage;
 use crate::hybrid_log::index::{IndexHash, Position};
-use crate::hybrid_log::log::Located;
-use crate::hybrid_log::stored::Read;
+use crate::hybrid_log::log::RecordLocation;
+use crate::hybrid_log::stored::RecordRead;
 use crate::support::record_type_unsafe::heap_of;
 
 /// Where a value is that was found.
-pub(super) enum Found {
+pub(super) enum ValueLocation {
     Absent,
     Slot(u32, u32),
     Scratch,
@@ -32,7 +32,7 @@ impl<K: Key, V: State> HybridLogTable<K, V> {
         &mut self,
         hash: IndexHash,
         key: &Q,
-        ahead: Option<Read>,
+        ahead: Option<RecordRead>,
     ) -> Result<Option<(Position, StoredAt, K, V)>> {
         let (whole_hash, mut found) = (key.key_hash(), None);
         let mut is_it = |payload: &[u8]| {
@@ -54,7 +54,7 @@ impl<K: Key, V: State> HybridLogTable<K, V> {
         &mut self,
         hash: IndexHash,
         key: &Q,
-        ahead: Option<Read>,
+        ahead: Option<RecordRead>,
     ) -> Result<Option<(Position, StoredAt, K, V)>> {
         match self.read_cold(hash, key, ahead) {
             Err(error) if !self.core.make_lacking().map_err(|e| in_call(e, &error))? => Err(error),
@@ -69,7 +69,7 @@ impl<K: Key, V: State> HybridLogTable<K, V> {
         &mut self,
         hash: IndexHash,
         key: &Q,
-        ahead: &mut Option<Read>,
+        ahead: &mut Option<RecordRead>,
     ) -> Result<Option<(u32, u32)>> {
         match self.core.find_short(hash, key) {
             Some(slot) => Ok(Some(slot)),
@@ -82,7 +82,7 @@ impl<K: Key, V: State> HybridLogTable<K, V> {
         &mut self,
         hash: IndexHash,
         key: &Q,
-        ahead: &mut Option<Read>,
+        ahead: &mut Option<RecordRead>,
     ) -> Result<Option<(u32, u32)>> {
         let owned = match self.try_to_own(hash, key, ahead) {
             Err(error) if !self.core.make_lacking().map_err(|e| in_call(e, &error))? => {
@@ -103,16 +103,18 @@ impl<K: Key, V: State> HybridLogTable<K, V> {
         &mut self,
         hash: IndexHash,
         key: &Q,
-        ahead: &mut Option<Read>,
+        ahead: &mut Option<RecordRead>,
     ) -> Result<Option<(u32, u32)>> {
         let found = self.core.locate(hash, key);
         match found {
-            Located::Absent => return Ok(None),
-            Located::Resident { number, slot, .. } if self.core.log.is_in_place(number, slot) => {
+            RecordLocation::Absent => return Ok(None),
+            RecordLocation::Resident { number, slot, .. }
+                if self.core.log.is_in_place(number, slot) =>
+            {
                 self.core.change_in_place(number, slot);
                 return Ok(Some((number, slot)));
             }
-            Located::Resident { .. } | Located::Cold => {}
+            RecordLocation::Resident { .. } | RecordLocation::Cold => {}
         }
         let (to, found) = match self.core.log.slot_at_hand() {
             Some(slot) => (slot, found),
@@ -120,23 +122,23 @@ impl<K: Key, V: State> HybridLogTable<K, V> {
             None => (self.core.log.make_room_to_move()?, self.core.locate_again(hash, key)),
         };
         let (at, entry) = match found {
-            Located::Absent => return Ok(None),
-            Located::Resident { at, number, slot } => match self.core.log.stage(number) {
+            RecordLocation::Absent => return Ok(None),
+            RecordLocation::Resident { at, number, slot } => match self.core.log.stage(number) {
                 _ if self.core.log.is_in_place(number, slot) => {
                     self.core.change_in_place(number, slot);
                     return Ok(Some((number, slot)));
                 }
                 _ if self.core.log.is_kept(number, slot) => (at, self.core.copy(number, slot)),
-                Stage::Mutable => unreachable!("it is kept, or changed where it is"),
-                Stage::Frozen => unreachable!("a frozen frame is kept"),
-                Stage::Cooling | Stage::Failed | Stage::Clean => {
+                FrameStage::Mutable => unreachable!("it is kept, or changed where it is"),
+                FrameStage::Frozen => unreachable!("a frozen frame is kept"),
+                FrameStage::Cooling | FrameStage::Failed | FrameStage::Clean => {
                     let entry = self.core.take(number, slot);
                     self.core.log.stats.moves += 1;
                     (at, entry)
                 }
-                Stage::Vacant => unreachable!("an index entry into a vacant frame"),
+                FrameStage::Vacant => unreachable!("an index entry into a vacant frame"),
             },
-            Located::Cold => {
+            RecordLocation::Cold => {
                 let Some((at, place, k, v)) = self.read_cold(hash, key, ahead.take())? else {
                     return Ok(None);
                 };
@@ -156,12 +158,12 @@ impl<K: Key, V: State> HybridLogTable<K, V> {
         &mut self,
         hash: IndexHash,
         key: &Q,
-        ahead: &mut Option<Read>,
-    ) -> Result<Found> {
+        ahead: &mut Option<RecordRead>,
+    ) -> Result<ValueLocation> {
         match self.core.locate(hash, key) {
-            Located::Absent if !self.has_cold() => Ok(Found::Absent),
-            Located::Resident { number, slot, .. } => Ok(Found::Slot(number, slot)),
-            Located::Absent | Located::Cold => self.find_cold(hash, key, ahead),
+            RecordLocation::Absent if !self.has_cold() => Ok(ValueLocation::Absent),
+            RecordLocation::Resident { number, slot, .. } => Ok(ValueLocation::Slot(number, slot)),
+            RecordLocation::Absent | RecordLocation::Cold => self.find_cold(hash, key, ahead),
         }
     }
 
@@ -172,46 +174,48 @@ impl<K: Key, V: State> HybridLogTable<K, V> {
         &mut self,
         hash: IndexHash,
         key: &Q,
-        ahead: &mut Option<Read>,
-    ) -> Result<Found> {
+        ahead: &mut Option<RecordRead>,
+    ) -> Result<ValueLocation> {
         if self.scratch.as_ref().is_some_and(|scratch| key.is(&scratch.key)) {
             if let Some(read) = ahead.take() {
                 self.core.log.stored.as_mut().expect("a read has a store").recycle(read);
             }
-            return Ok(Found::Scratch);
+            return Ok(ValueLocation::Scratch);
         }
         self.drop_scratch();
         let filter = &mut self.core.touched[hash.0 as usize >> 22];
         let again = *filter == hash.0 | 1;
         *filter = hash.0 | 1;
-        if matches!(self.core.locate_again(hash, key), Located::Absent) {
+        if matches!(self.core.locate_again(hash, key), RecordLocation::Absent) {
             return self.find_in_runs(hash, key, again);
         }
         if again && self.core.log.slot_at_hand().is_some() {
             let owned = self.own_slowly(hash, key, ahead)?;
-            return Ok(owned.map_or(Found::Absent, |(number, slot)| Found::Slot(number, slot)));
+            return Ok(owned.map_or(ValueLocation::Absent, |(number, slot)| {
+                ValueLocation::Slot(number, slot)
+            }));
         }
         self.core.log.make_headroom()?;
         let Some((_, place, key, value)) = self.read_cold_in_room(hash, key, ahead.take())? else {
             return if self.has_cold() {
                 self.find_in_runs(hash, key, false)
             } else {
-                Ok(Found::Absent)
+                Ok(ValueLocation::Absent)
             };
         };
         let heap = heap_of(&key, &value);
         self.core.log.account.charge(MemoryKind::Values, heap);
         self.scratch = Some(Scratch { key, value, heap });
         // Only now: who waits for a read in vain has not waited for room before.
-        if again { self.keep_scratch(hash, place) } else { Ok(Found::Scratch) }
+        if again { self.keep_scratch(hash, place) } else { Ok(ValueLocation::Scratch) }
     }
 
     /// Moves the record that was read from a place to memory, if there is room.
-    fn keep_scratch(&mut self, hash: IndexHash, place: StoredAt) -> Result<Found> {
+    fn keep_scratch(&mut self, hash: IndexHash, place: StoredAt) -> Result<ValueLocation> {
         let (number, slot) = match self.core.log.make_room_to_move() {
             Ok(to) => to,
             // A page that cannot be written keeps records from moving to memory, not from being read.
-            Err(error) if is_lack_of_room(&error) => return Ok(Found::Scratch),
+            Err(error) if is_lack_of_room(&error) => return Ok(ValueLocation::Scratch),
             Err(error) => return Err(error),
         };
         // Making room moves records, but none that is on storage alone.
@@ -222,15 +226,17 @@ impl<K: Key, V: State> HybridLogTable<K, V> {
         self.core.put((number, slot), (key, value, heap));
         self.core.lead_to(at.expect("the record's entry"), (number, slot));
         self.core.log.stored.as_mut().expect("a store").record_died(place);
-        Ok(Found::Slot(number, slot))
+        Ok(ValueLocation::Slot(number, slot))
     }
 
     #[inline]
-    pub(super) fn found(&self, found: Found) -> Option<&V> {
+    pub(super) fn found(&self, found: ValueLocation) -> Option<&V> {
         match found {
-            Found::Absent => None,
-            Found::Slot(number, slot) => self.core.entry(number, slot).map(|(_, value)| value),
-            Found::Scratch => self.scratch.as_ref().map(|scratch| &scratch.value),
+            ValueLocation::Absent => None,
+            ValueLocation::Slot(number, slot) => {
+                self.core.entry(number, slot).map(|(_, value)| value)
+            }
+            ValueLocation::Scratch => self.scratch.as_ref().map(|scratch| &scratch.value),
         }
     }
 }

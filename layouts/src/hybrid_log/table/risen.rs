@@ -5,9 +5,9 @@
 
 use alluvium_pagestore::{ErrorKind, Key, Lookup, MemoryKind, Result, State, Time, codec};
 
-use super::reaching::Found;
-use super::{HybridLogTable, Put, Scratch};
-use crate::hybrid_log::cold::{Cold, Known};
+use super::reaching::ValueLocation;
+use super::{HybridLogTable, PutKind, Scratch};
+use crate::hybrid_log::cold::{ColdPresence, ColdTier};
 use crate::hybrid_log::index::IndexHash;
 use crate::hybrid_log::log::Log;
 use crate::support::record_type_unsafe::heap_of;
@@ -29,7 +29,7 @@ impl<K: Key, V: State> HybridLogTable<K, V> {
     fn in_cold<R>(
         &mut self,
         needs: u64,
-        call: &mut dyn FnMut(&mut Cold) -> Result<R>,
+        call: &mut dyn FnMut(&mut ColdTier) -> Result<R>,
     ) -> Result<R> {
         let log = &mut self.core.log;
         let cold = log.cold.as_mut().expect("asked before");
@@ -62,7 +62,7 @@ impl<K: Key, V: State> HybridLogTable<K, V> {
         });
         let state = &self.core.context.name;
         let known = known.map_err(|error| error.with("state", state))?;
-        Ok(found.filter(|(_, value)| known == Known::There && !self.has_expired(value)))
+        Ok(found.filter(|(_, value)| known == ColdPresence::There && !self.has_expired(value)))
     }
 
     /// Whether a value of the runs has expired: then its key is not there.
@@ -99,29 +99,29 @@ impl<K: Key, V: State> HybridLogTable<K, V> {
         hash: IndexHash,
         key: &Q,
         again: bool,
-    ) -> Result<Found> {
+    ) -> Result<ValueLocation> {
         if again && self.core.log.slot_at_hand().is_some() {
             match self.own_slowly(hash, key, &mut None) {
-                Ok(Some((number, slot))) => return Ok(Found::Slot(number, slot)),
-                Ok(None) => return Ok(Found::Absent),
+                Ok(Some((number, slot))) => return Ok(ValueLocation::Slot(number, slot)),
+                Ok(None) => return Ok(ValueLocation::Absent),
                 // The index has no room for it: it is lent.
                 Err(error) if error.kind() == ErrorKind::OverBudget => {}
                 Err(error) => return Err(error),
             }
         }
-        let Some((key, value)) = self.read_run(key)? else { return Ok(Found::Absent) };
+        let Some((key, value)) = self.read_run(key)? else { return Ok(ValueLocation::Absent) };
         let heap = heap_of(&key, &value);
         self.core.log.account.charge(MemoryKind::Values, heap);
         self.scratch = Some(Scratch { key, value, heap });
-        Ok(Found::Scratch)
+        Ok(ValueLocation::Scratch)
     }
 
     /// A put of a key that has no entry in the index.
-    pub(super) fn put_new(&mut self, hash: IndexHash, key: &K, value: &V) -> Result<Put<K, V>> {
+    pub(super) fn put_new(&mut self, hash: IndexHash, key: &K, value: &V) -> Result<PutKind<K, V>> {
         if self.has_cold() && self.rise(hash, key)? {
             return self.put_into_room(hash, key, value);
         }
-        Ok(Put::New(self.core.log.make_room(hash)?))
+        Ok(PutKind::New(self.core.log.make_room(hash)?))
     }
 
     /// Pays for a tombstone, and makes room for it: tombstones move down, and records with them, the key's own perhaps.
@@ -164,7 +164,7 @@ impl<K: Key, V: State> HybridLogTable<K, V> {
         key: &Q,
         has_entry: bool,
         give: &mut dyn FnMut(K, V),
-    ) -> Result<Known> {
+    ) -> Result<ColdPresence> {
         let hash = key.key_hash();
         let needs = self.core.log.cold.as_ref().map_or(0, |cold| cold.burial_bytes());
         let expired_to = self.core.log.cold.as_ref().map_or(Time::MIN, |cold| cold.expired_to());
@@ -192,7 +192,7 @@ impl<K: Key, V: State> HybridLogTable<K, V> {
         self.core.log.make_headroom()?;
         let mut taken = None;
         let known = self.bury_and_take(key, false, &mut |_, value| taken = Some(value))?;
-        if known != Known::There {
+        if known != ColdPresence::There {
             return Ok(None);
         }
         let touched = taken.as_ref().map_or(Time::MAX, |value| self.touched_last(value));

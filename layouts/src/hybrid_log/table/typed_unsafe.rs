@@ -1,10 +1,10 @@
 //! The part of a hybrid log that knows the types of its records: looking one up, changing it, putting and taking it.
 //!
-//! A [`Core`] is compiled once, for records of any type. [`Typed`] is one whose records are known to be of `K` and `V`;
+//! A [`LogCore`] is compiled once, for records of any type. [`TypedLog`] is one whose records are known to be of `K` and `V`;
 //! only it reaches native keys and values. This is the record path: no call here goes by a table of functions.
 //!
-//! What makes it sound: a `Typed<K, V>` is made around a core whose record type is that of `K` and `V`, which is looked
-//! at; its log is replaced by another one of its own record type only ([`Core::hand_over`]). Debug builds check the
+//! What makes it sound: a `TypedLog<K, V>` is made around a core whose record type is that of `K` and `V`, which is looked
+//! at; its log is replaced by another one of its own record type only ([`LogCore::hand_over`]). Debug builds check the
 //! types of each frame that is reached.
 
 use std::marker::PhantomData;
@@ -12,19 +12,19 @@ use std::marker::PhantomData;
 use alluvium_pagestore::{Key, Lookup, MemoryKind, Result, State};
 
 use crate::contract::table::StateContext;
-use crate::hybrid_log::address::{Place, StoredAt};
+use crate::hybrid_log::address::{Location, StoredAt};
 use crate::hybrid_log::config::HybridLog;
-use crate::hybrid_log::core::Core;
-use crate::hybrid_log::frame_unsafe::Shape;
+use crate::hybrid_log::core::LogCore;
+use crate::hybrid_log::frame_unsafe::SlotLayout;
 use crate::hybrid_log::index::IndexHash;
-use crate::hybrid_log::log::{Located, Log};
+use crate::hybrid_log::log::{Log, RecordLocation};
 use crate::support::out_of_line_unsafe::DroppedHere;
 use crate::support::record_type_unsafe::{RecordType, heap_of};
 use crate::support::typed_core::typed_core;
 
 typed_core! {
     /// A core whose records have keys `K` and values `V`.
-    pub(in crate::hybrid_log) struct Typed(Core);
+    pub(in crate::hybrid_log) struct TypedLog(LogCore);
 }
 
 #[inline(never)]
@@ -32,12 +32,12 @@ fn open(
     layout: &HybridLog,
     record_type: &'static RecordType,
     context: StateContext,
-) -> Result<DroppedHere<Core>> {
-    Core::open(layout, record_type, context).map(DroppedHere::new)
+) -> Result<DroppedHere<LogCore>> {
+    LogCore::open(layout, record_type, context).map(DroppedHere::new)
 }
 
 // SAFETY: in all of these the log is one of records of these types, which `open` has looked at.
-impl<K: Key, V: State> Typed<K, V> {
+impl<K: Key, V: State> TypedLog<K, V> {
     /// Opens the log that a layout describes for these types, and restores what the context says.
     pub fn open(layout: &HybridLog, context: StateContext) -> Result<Self> {
         let core = open(layout, RecordType::of::<K, V>(), context)?;
@@ -60,11 +60,11 @@ impl<K: Key, V: State> Typed<K, V> {
     /// Key and value in a used slot of a frame that is not frozen, and the heap that the frame's
     /// entries own, to be changed; keeps the short cut. And the log's account and bound of values.
     #[inline(always)]
-    pub fn changing(&mut self, number: u32, slot: u32) -> Changing<'_, K, V> {
+    pub fn changing(&mut self, number: u32, slot: u32) -> ChangingValue<'_, K, V> {
         let Log { frames, account, oversize, .. } = &mut self.core.log;
         // SAFETY: as said above.
         let (key, value, frame_heap) = unsafe { frames.entry_and_heap(number, slot) };
-        Changing { key, value, frame_heap, account, oversize }
+        ChangingValue { key, value, frame_heap, account, oversize }
     }
 
     /// The slot of a key's record, if there is a short cut to it. The fast path of a write: two
@@ -120,15 +120,15 @@ impl<K: Key, V: State> Typed<K, V> {
 
     /// Finds a key's record without reading storage.
     #[inline(always)]
-    pub fn locate<Q: Lookup<K> + ?Sized>(&self, hash: IndexHash, key: &Q) -> Located {
+    pub fn locate<Q: Lookup<K> + ?Sized>(&self, hash: IndexHash, key: &Q) -> RecordLocation {
         let log = self.log();
         let mut cold = false;
         let found = log.index.find(hash, |address| match address.place() {
-            Place::Memory(address) => {
+            Location::Memory(address) => {
                 let (number, slot) = log.slot_of(address);
                 self.entry(number, slot).is_some_and(|(k, _)| key.is(k))
             }
-            Place::Stored(_) => {
+            Location::Stored(_) => {
                 cold = true;
                 false
             }
@@ -136,17 +136,17 @@ impl<K: Key, V: State> Typed<K, V> {
         match found {
             Some((at, address)) => {
                 let (number, slot) = log.slot_of(address.0);
-                Located::Resident { at, number, slot }
+                RecordLocation::Resident { at, number, slot }
             }
-            None if cold => Located::Cold,
-            None => Located::Absent,
+            None if cold => RecordLocation::Cold,
+            None => RecordLocation::Absent,
         }
     }
 
-    /// [`locate`](Typed::locate) where a call more is nothing beside what was done before, or is to be done: compiled
+    /// [`locate`](TypedLog::locate) where a call more is nothing beside what was done before, or is to be done: compiled
     /// once for each type of key.
     #[inline(never)]
-    pub fn locate_again<Q: Lookup<K> + ?Sized>(&self, hash: IndexHash, key: &Q) -> Located {
+    pub fn locate_again<Q: Lookup<K> + ?Sized>(&self, hash: IndexHash, key: &Q) -> RecordLocation {
         self.locate(hash, key)
     }
 
@@ -154,7 +154,7 @@ impl<K: Key, V: State> Typed<K, V> {
     /// is hinted to load; [`NOWHERE`](crate::hybrid_log::log::NOWHERE) if there is none.
     #[inline(always)]
     pub fn prefetch_candidate(&self, hash: IndexHash) -> u64 {
-        self.log().prefetch_candidate(Shape::for_types::<K, V>().stride, hash)
+        self.log().prefetch_candidate(SlotLayout::for_types::<K, V>().stride, hash)
     }
 
     /// Puts an entry that owns `heap` bytes into a free slot; the index is the caller's.
@@ -197,7 +197,7 @@ impl<K: Key, V: State> Typed<K, V> {
 }
 
 /// An entry in a slot, to be changed, and what is to be told of the change.
-pub(in crate::hybrid_log) struct Changing<'a, K, V> {
+pub(in crate::hybrid_log) struct ChangingValue<'a, K, V> {
     pub key: &'a K,
     pub value: &'a mut V,
     pub frame_heap: &'a mut u64,

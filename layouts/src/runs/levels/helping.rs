@@ -13,13 +13,13 @@ use std::time::{Duration, Instant};
 use alluvium_pagestore::{Helper, Result};
 
 use super::Levels;
-use super::work::{Away, BoxedJudge, Share, Worker};
+use super::work::{BoxedJudge, HelperShare, MergeShare, MergeWorker};
 use crate::runs::writer::RunSizes;
 use crate::support::booked::Booked;
 
 /// What a step of a merge that a helper does came to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Helped {
+pub enum HelpedStep {
     /// A share was handed over, or what was merged is a level.
     Something,
     /// The helper has not done its share yet.
@@ -30,8 +30,8 @@ pub enum Helped {
 
 /// A merge that was given up while a helper had it, and the memory that it takes.
 #[derive(Debug)]
-pub(super) struct Leaving {
-    away: Away,
+pub(super) struct AbandonedMerge {
+    away: HelperShare,
     memory: Booked,
 }
 
@@ -58,20 +58,20 @@ impl Levels {
         (runs, read_bytes): (RunSizes, usize),
         is_patient: bool,
         judge_of: &mut dyn FnMut(bool) -> BoxedJudge,
-    ) -> Result<Helped> {
+    ) -> Result<HelpedStep> {
         if !self.has_left(is_patient) {
-            return Ok(Helped::Waiting);
+            return Ok(HelpedStep::Waiting);
         }
         if self.merging.is_none() {
             let Some((due, work, memory)) = self.prepare(runs, read_bytes) else {
-                return Ok(Helped::Nothing);
+                return Ok(HelpedStep::Nothing);
             };
-            let mut merging = self.merging_of(due, Worker::Gone, memory);
-            merging.worker = Worker::Here(work, Some(judge_of(merging.is_last)));
+            let mut merging = self.merging_of(due, MergeWorker::Gone, memory);
+            merging.worker = MergeWorker::Here(work, Some(judge_of(merging.is_last)));
             self.merging = Some(merging);
             self.is_early = false;
             self.hand_over();
-            return Ok(Helped::Something);
+            return Ok(HelpedStep::Something);
         }
         match self.take_share(is_patient)? {
             // One that has failed begins again.
@@ -79,26 +79,26 @@ impl Levels {
             Some(done) => {
                 self.stepped(done)?;
             }
-            None => return Ok(Helped::Waiting),
+            None => return Ok(HelpedStep::Waiting),
         }
-        Ok(Helped::Something)
+        Ok(HelpedStep::Something)
     }
 
     /// Takes what came of a share, if it is there. A share that was not begun has come to nothing.
     fn take_share(&mut self, is_patient: bool) -> Result<Option<Result<bool>>> {
         let helper = self.helper.as_ref().expect("a merge on a helper has one");
         let merging = self.merging.as_mut().expect("looked at before");
-        let Worker::Away(away) = &merging.worker else { return Ok(Some(Ok(false))) };
+        let MergeWorker::Away(away) = &merging.worker else { return Ok(Some(Ok(false))) };
         match poll(helper, away, is_patient) {
             Ok(None) => Ok(None),
-            Ok(Some(Share { work, judge, done })) => {
+            Ok(Some(MergeShare { work, judge, done })) => {
                 // A share in which one request of many fails has gone on.
                 let has_gone_on = work.read_bytes() > merging.read_bytes;
                 merging.read_bytes = work.read_bytes();
                 if has_gone_on || matches!(done, Ok(Ok(false))) {
                     merging.failed = 0;
                 }
-                merging.worker = Worker::Here(work, Some(judge));
+                merging.worker = MergeWorker::Here(work, Some(judge));
                 Ok(Some(done.unwrap_or_else(|panic| resume_unwind(panic))))
             }
             Err(error) => {
@@ -111,17 +111,19 @@ impl Levels {
 
     fn hand_over(&mut self) {
         let Self { helper: Some(helper), merging: Some(merging), .. } = self else { return };
-        let worker = std::mem::replace(&mut merging.worker, Worker::Gone);
+        let worker = std::mem::replace(&mut merging.worker, MergeWorker::Gone);
         merging.worker = match worker {
-            Worker::Here(work, Some(judge)) => Worker::Away(Away::begin(helper, work, judge)),
+            MergeWorker::Here(work, Some(judge)) => {
+                MergeWorker::Away(HelperShare::begin(helper, work, judge))
+            }
             other => other,
         };
     }
 
     /// A merge was given up while a helper has it.
-    pub(super) fn leave_alone(&mut self, away: Away, memory: Booked) {
+    pub(super) fn leave_alone(&mut self, away: HelperShare, memory: Booked) {
         away.give_up();
-        self.leaving.push(Leaving { away, memory });
+        self.leaving.push(AbandonedMerge { away, memory });
     }
 
     /// Whether no helper has a merge that was given up; the memory of one that has ended comes back.
@@ -147,7 +149,7 @@ impl Levels {
 }
 
 /// What came of a share, if it is there. Has a helper that takes turns with this thread do it.
-fn poll(helper: &Helper, away: &Away, is_patient: bool) -> Result<Option<Share>> {
+fn poll(helper: &Helper, away: &HelperShare, is_patient: bool) -> Result<Option<MergeShare>> {
     if is_patient {
         return away.job.poll_driving(helper, true);
     }

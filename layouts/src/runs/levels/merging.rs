@@ -7,8 +7,8 @@ use std::ops::Range;
 
 use alluvium_pagestore::{Error, MemoryKind, Result};
 
-use super::parts::Due;
-use super::work::{Work, Worker};
+use super::parts::DueLevels;
+use super::work::{MergeWork, MergeWorker};
 use super::{Level, Levels};
 use crate::runs::directory::RunInfo;
 use crate::runs::merge::{Judge, MergeSizes, is_of_device};
@@ -59,8 +59,8 @@ const NOTED_BYTES: u64 = 1024;
 
 /// A merge under way.
 #[derive(Debug)]
-pub(super) struct Merging {
-    pub(super) worker: Worker,
+pub(super) struct LevelMerge {
+    pub(super) worker: MergeWorker,
     /// The levels that it merges.
     pub(super) numbers: Vec<u64>,
     /// Whether the oldest level is one of them.
@@ -122,7 +122,7 @@ impl Levels {
     /// Bytes that are booked for the merge which goes on, without the directories of what it writes.
     pub fn merging_bytes(&self) -> u64 {
         let kept = self.kept_for_next.as_ref().map_or(0, Booked::bytes);
-        let work_of = |merging: &Merging| merging.memory.bytes() - merging.directory_bytes;
+        let work_of = |merging: &LevelMerge| merging.memory.bytes() - merging.directory_bytes;
         kept + self.merging.as_ref().map_or(0, work_of)
     }
 
@@ -184,7 +184,7 @@ impl Levels {
             return Ok(false);
         };
         work.open()?;
-        self.merging = Some(self.merging_of(due, Worker::Here(work, None), memory));
+        self.merging = Some(self.merging_of(due, MergeWorker::Here(work, None), memory));
         self.is_early = false;
         Ok(true)
     }
@@ -195,24 +195,24 @@ impl Levels {
         &mut self,
         runs: RunSizes,
         read_bytes: usize,
-    ) -> Option<(Due, Box<Work>, (Booked, u64))> {
+    ) -> Option<(DueLevels, Box<MergeWork>, (Booked, u64))> {
         let due = self.due()?;
         let (sizes, bytes, directories) = self.sizes_of(&due, runs, read_bytes);
         let memory = self.book(bytes + directories)?;
         let merged = self.infos_of(due.range.clone());
         let part = self.part_from(due.from, &runs);
-        let work = Work::new(self.store.clone(), self.state, merged, sizes, part);
+        let work = MergeWork::new(self.store.clone(), self.state, merged, sizes, part);
         Some((due, Box::new(work), (memory, directories)))
     }
 
     pub(super) fn merging_of(
         &self,
-        due: Due,
-        worker: Worker,
+        due: DueLevels,
+        worker: MergeWorker,
         (memory, directory_bytes): (Booked, u64),
-    ) -> Merging {
+    ) -> LevelMerge {
         let merged = &self.levels[due.range.clone()];
-        Merging {
+        LevelMerge {
             worker,
             numbers: merged.iter().map(|level| level.number).collect(),
             is_last: due.range.end == self.levels.len(),
@@ -245,7 +245,12 @@ impl Levels {
     }
 
     /// The sizes of a merge of levels, what it takes, and what is booked with it for directories.
-    fn sizes_of(&self, due: &Due, runs: RunSizes, read_bytes: usize) -> (MergeSizes, u64, u64) {
+    fn sizes_of(
+        &self,
+        due: &DueLevels,
+        runs: RunSizes,
+        read_bytes: usize,
+    ) -> (MergeSizes, u64, u64) {
         let is_last = due.range.end == self.levels.len();
         let merged = self.infos_of(due.range.clone());
         let infos: Vec<&[RunInfo]> = merged.iter().map(Vec::as_slice).collect();
@@ -293,7 +298,9 @@ impl Levels {
 
     fn go_on(&mut self, fuel: u64, judge: &mut dyn Judge) -> Result<bool> {
         let merging = self.merging.as_mut().expect("a merge was begun");
-        let Worker::Here(work, _) = &mut merging.worker else { panic!("a helper has the merge") };
+        let MergeWorker::Here(work, _) = &mut merging.worker else {
+            panic!("a helper has the merge")
+        };
         let done = work.step(fuel, judge);
         merging.read_bytes = work.read_bytes();
         if matches!(done, Ok(false)) {
@@ -305,7 +312,7 @@ impl Levels {
     /// The merge, or a part of it, is over: what it wrote stands where the levels stood that it merged, or above them.
     fn install(&mut self) -> Result<bool> {
         let merging = self.merging.as_mut().expect("a merge was begun");
-        let Worker::Here(work, _) = &merging.worker else { panic!("a helper has the merge") };
+        let MergeWorker::Here(work, _) = &merging.worker else { panic!("a helper has the merge") };
         let (next, sealed) = (work.next_hash(), work.sealed.clone());
         let directories = std::mem::take(&mut merging.directory_bytes);
         merging.memory.give_some_back(directories);
@@ -323,7 +330,7 @@ impl Levels {
             }
         };
         let mut merging = self.merging.take().expect("looked at above");
-        if let Worker::Here(work, _) = &mut merging.worker {
+        if let MergeWorker::Here(work, _) = &mut merging.worker {
             level.are_unsynced(&work.unsynced);
             self.done.helper_nanos += work.helper_nanos;
             self.done.built_nanos += work.built_nanos();
@@ -365,15 +372,16 @@ impl Levels {
     /// has seen so.
     pub fn give_up(&mut self) {
         self.kept_for_next = None;
-        let Some(Merging { worker, mut memory, directory_bytes, .. }) = self.merging.take() else {
+        let Some(LevelMerge { worker, mut memory, directory_bytes, .. }) = self.merging.take()
+        else {
             return;
         };
         memory.give_some_back(directory_bytes);
         match worker {
             // It removes what it wrote.
-            Worker::Here(work, _) => drop(work),
-            Worker::Away(away) => self.leave_alone(away, memory),
-            Worker::Gone => {}
+            MergeWorker::Here(work, _) => drop(work),
+            MergeWorker::Away(away) => self.leave_alone(away, memory),
+            MergeWorker::Gone => {}
         }
     }
 }

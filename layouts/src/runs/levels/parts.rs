@@ -14,9 +14,9 @@ use std::ops::Range;
 
 use alluvium_pagestore::KeyGroup;
 
-use super::merging::{ABOVE_MAX, EARLY_SHARE, MERGED_MAX, Merging, SHARE, due, due_above};
+use super::merging::{ABOVE_MAX, EARLY_SHARE, LevelMerge, MERGED_MAX, SHARE, due, due_above};
 use super::{Level, Levels};
-use crate::runs::merge::Part;
+use crate::runs::merge::MergePart;
 use crate::runs::writer::{PARTITIONS_MAX, RunSizes};
 
 /// So many merges in parts may be under way, each of levels that are newer than those of the one before.
@@ -30,7 +30,7 @@ const PARTITION_BYTES: u64 = 4 << 10;
 
 /// A merge of which at least one part is over.
 #[derive(Debug)]
-pub(super) struct Parted {
+pub(super) struct PartedMerge {
     /// The levels that it merges.
     numbers: Vec<u64>,
     /// The level that the parts before have become, unless nothing stayed of them.
@@ -41,7 +41,7 @@ pub(super) struct Parted {
 
 /// Which levels are to be merged.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Due {
+pub(super) struct DueLevels {
     /// Where they are.
     pub range: Range<usize>,
     /// The first hash to be merged. Not the lowest: it is the next part of a merge.
@@ -56,11 +56,11 @@ impl Levels {
     }
 
     /// The part of a merge that begins with a hash.
-    pub(super) fn part_from(&self, from: u64, runs: &RunSizes) -> Part {
+    pub(super) fn part_from(&self, from: u64, runs: &RunSizes) -> MergePart {
         let of_partitions = PARTITION_BYTES * runs.partition_hashes as u64;
         match self.part_bytes {
-            Some(bytes) => Part { from, bytes, partitions: u64::MAX },
-            None => Part { from, bytes: of_partitions, partitions: PART_PARTITIONS },
+            Some(bytes) => MergePart { from, bytes, partitions: u64::MAX },
+            None => MergePart { from, bytes: of_partitions, partitions: PART_PARTITIONS },
         }
     }
 
@@ -72,7 +72,7 @@ impl Levels {
     /// How many levels there would be if each merge in parts were over: those that it merges, and what it wrote so far, count
     /// as one. Cost: O(levels).
     pub fn standing(&self) -> usize {
-        let spare = |parted: &Parted| {
+        let spare = |parted: &PartedMerge| {
             let merged = parted.merged.and_then(|number| self.position(number));
             (self.range_of(parted).len() + usize::from(merged.is_some())).saturating_sub(1)
         };
@@ -109,7 +109,7 @@ impl Levels {
             let above = start.checked_sub(1).map(|above| &self.levels[above]);
             let merged = above.filter(ends_there).map(|level| level.number);
             let numbers = self.levels[start..end].iter().map(|level| level.number).collect();
-            self.parted.push(Parted { numbers, merged, next });
+            self.parted.push(PartedMerge { numbers, merged, next });
             below = start;
         }
         // More than may be under way are none that went on.
@@ -126,9 +126,9 @@ impl Levels {
         levels.find_map(|(at, level)| Some((at, is_cut(level)?)))
     }
 
-    pub(super) fn due(&self) -> Option<Due> {
+    pub(super) fn due(&self) -> Option<DueLevels> {
         let records = |levels: &[Level]| levels.iter().map(Level::records).collect::<Vec<u64>>();
-        let newest = |count: usize| Due { range: 0..count, from: 0 };
+        let newest = |count: usize| DueLevels { range: 0..count, from: 0 };
         let Some(parted) = self.parted.last() else {
             let share = if self.is_early { EARLY_SHARE } else { SHARE };
             return due(&records(&self.levels), share).map(newest);
@@ -142,7 +142,7 @@ impl Levels {
         // Unless its next part fails again and again: then levels would pile up above.
         let goes_first = self.part_bytes.is_none() && above <= 2 * ABOVE_MAX;
         if goes_first && records_of(&self.levels[..above]) > SHARE * of_it {
-            return Some(Due { range, from: parted.next });
+            return Some(DueLevels { range, from: parted.next });
         }
         // Beside as many as may be under way some levels are merged that take one part: it is over before they go on.
         let may_begin = |count: &usize| {
@@ -150,7 +150,7 @@ impl Levels {
             self.parted.len() < PARTED_MAX || bytes() <= self.part_bytes.unwrap_or(0)
         };
         let begun = due_above(&records(&self.levels[..above]), may_begin);
-        Some(begun.map_or(Due { range, from: parted.next }, newest))
+        Some(begun.map_or(DueLevels { range, from: parted.next }, newest))
     }
 
     fn position(&self, number: u64) -> Option<usize> {
@@ -158,7 +158,7 @@ impl Levels {
     }
 
     /// Where the levels are that are left of a merge in parts.
-    fn range_of(&self, parted: &Parted) -> Range<usize> {
+    fn range_of(&self, parted: &PartedMerge) -> Range<usize> {
         let is_its = |level: &&Level| parted.numbers.contains(&level.number);
         let start = self.levels.iter().take_while(|level| !is_its(level)).count();
         start..start + self.levels[start..].iter().take_while(is_its).count()
@@ -168,7 +168,7 @@ impl Levels {
     pub(super) fn install_part(
         &mut self,
         level: Level,
-        (merging, at): (Merging, usize),
+        (merging, at): (LevelMerge, usize),
         next: u64,
     ) {
         let of_it = &mut self.levels[at..at + merging.numbers.len()];
@@ -177,17 +177,21 @@ impl Levels {
         }
         let before = if merging.from > 0 { self.parted.pop() } else { None };
         let merged = self.put_merged(level, (before, at));
-        self.parted.push(Parted { numbers: merging.numbers, merged, next });
+        self.parted.push(PartedMerge { numbers: merging.numbers, merged, next });
     }
 
     /// The last part of a merge is over, or all of it at once. The levels are gone that it merged, from a place on.
-    pub(super) fn install_last(&mut self, level: Level, (merging, at): (Merging, usize)) {
+    pub(super) fn install_last(&mut self, level: Level, (merging, at): (LevelMerge, usize)) {
         let before = if merging.from > 0 { self.parted.pop() } else { None };
         self.put_merged(level, (before, at));
     }
 
     /// Puts what was merged behind what the parts before have become, or at a place. Returns its level.
-    fn put_merged(&mut self, level: Level, (before, at): (Option<Parted>, usize)) -> Option<u64> {
+    fn put_merged(
+        &mut self,
+        level: Level,
+        (before, at): (Option<PartedMerge>, usize),
+    ) -> Option<u64> {
         let at_before = before.and_then(|parted| self.position(parted.merged?));
         if let Some(merged) = at_before.map(|at| &mut self.levels[at]) {
             merged.latest = merged.latest.max(level.latest);

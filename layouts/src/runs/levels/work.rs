@@ -11,9 +11,9 @@ use std::time::Instant;
 
 use alluvium_pagestore::{Helper, Result, SegmentStore};
 
-use crate::checkpoint::Job;
+use crate::checkpoint::HelperJob;
 use crate::runs::directory::RunInfo;
-use crate::runs::merge::{Judge, Merge, MergeSizes, Part};
+use crate::runs::merge::{Judge, MergePart, MergeSizes, RunMerge};
 use crate::runs::unsynced::UnsyncedRun;
 use crate::support::nanos_since;
 use crate::trace_span;
@@ -27,28 +27,28 @@ const LOOK_BYTES: u64 = 64 << 10;
 pub type BoxedJudge = Box<dyn Judge + Send>;
 
 /// A merge, what it merges, and what it has written.
-pub(super) struct Work {
+pub(super) struct MergeWork {
     store: SegmentStore,
     state: u64,
     levels: Vec<Vec<RunInfo>>,
     sizes: MergeSizes,
-    part: Part,
+    part: MergePart,
     /// None before it is opened.
-    merge: Option<Merge>,
+    merge: Option<RunMerge>,
     pub sealed: Vec<RunInfo>,
     pub unsynced: Vec<UnsyncedRun>,
     /// What shares of a helper took.
     pub helper_nanos: u64,
 }
 
-impl Work {
+impl MergeWork {
     /// What merges a part of levels, the newest first. It takes no memory before it is opened.
     pub fn new(
         store: SegmentStore,
         state: u64,
         levels: Vec<Vec<RunInfo>>,
         sizes: MergeSizes,
-        part: Part,
+        part: MergePart,
     ) -> Self {
         let (sealed, unsynced) = (Vec::new(), Vec::new());
         Self { store, state, levels, sizes, part, merge: None, sealed, unsynced, helper_nanos: 0 }
@@ -57,16 +57,16 @@ impl Work {
     /// Opens the levels. Reads the beginning of each.
     ///
     /// # Errors
-    /// Those of [`Merge::new`]; it can be tried again.
+    /// Those of [`RunMerge::new`]; it can be tried again.
     pub fn open(&mut self) -> Result<()> {
         self.opened().map(|_| ())
     }
 
-    fn opened(&mut self) -> Result<&mut Merge> {
+    fn opened(&mut self) -> Result<&mut RunMerge> {
         if self.merge.is_none() {
             let infos: Vec<&[RunInfo]> = self.levels.iter().map(Vec::as_slice).collect();
             let owner = (&self.store, self.state);
-            self.merge = Some(Merge::of_part(owner, &infos, self.sizes, self.part)?);
+            self.merge = Some(RunMerge::of_part(owner, &infos, self.sizes, self.part)?);
             self.levels = Vec::new();
         }
         Ok(self.merge.as_mut().expect("it was just opened"))
@@ -75,7 +75,7 @@ impl Work {
     /// Merges for about `fuel` bytes of records, and says whether all were.
     ///
     /// # Errors
-    /// Those of opening, and of [`Merge::step`].
+    /// Those of opening, and of [`RunMerge::step`].
     pub fn step(&mut self, fuel: u64, judge: &mut dyn Judge) -> Result<bool> {
         let merge = self.opened()?;
         let done = merge.step(fuel, judge);
@@ -87,22 +87,22 @@ impl Work {
 
     /// Whether a step that has failed can be tried again.
     pub fn can_go_on(&self) -> bool {
-        self.merge.as_ref().is_none_or(Merge::can_go_on)
+        self.merge.as_ref().is_none_or(RunMerge::can_go_on)
     }
 
     /// The first hash that is not merged, if the part is over and there are more.
     pub fn next_hash(&self) -> Option<u64> {
-        self.merge.as_ref().and_then(Merge::next_hash)
+        self.merge.as_ref().and_then(RunMerge::next_hash)
     }
 
     /// Bytes read so far.
     pub fn read_bytes(&self) -> u64 {
-        self.merge.as_ref().map_or(0, Merge::read_bytes)
+        self.merge.as_ref().map_or(0, RunMerge::read_bytes)
     }
 
     /// What building filters and fences took.
     pub fn built_nanos(&self) -> u64 {
-        self.merge.as_ref().map_or(0, Merge::built_nanos)
+        self.merge.as_ref().map_or(0, RunMerge::built_nanos)
     }
 
     /// Its owner has taken over what it wrote.
@@ -124,7 +124,7 @@ impl Work {
     }
 }
 
-impl Drop for Work {
+impl Drop for MergeWork {
     fn drop(&mut self) {
         // What cannot be removed is left over until the next open.
         if let Some(merge) = self.merge.take() {
@@ -136,37 +136,37 @@ impl Drop for Work {
     }
 }
 
-impl fmt::Debug for Work {
+impl fmt::Debug for MergeWork {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Work({:?}, sealed: {})", self.merge, self.sealed.len())
+        write!(f, "MergeWork({:?}, sealed: {})", self.merge, self.sealed.len())
     }
 }
 
 /// Who has a merge.
-pub(super) enum Worker {
+pub(super) enum MergeWorker {
     /// Its owner. The judge is of a merge that a helper does.
-    Here(Box<Work>, Option<BoxedJudge>),
+    Here(Box<MergeWork>, Option<BoxedJudge>),
     /// A helper.
-    Away(Away),
+    Away(HelperShare),
     /// Nobody, for the moment in which it is handed over.
     Gone,
 }
 
 /// A share of a merge that a helper does.
 #[derive(Debug)]
-pub(super) struct Away {
-    pub job: Job<Share>,
+pub(super) struct HelperShare {
+    pub job: HelperJob<MergeShare>,
     is_given_up: Arc<AtomicBool>,
 }
 
 /// What came of a share.
-pub(super) struct Share {
-    pub work: Box<Work>,
+pub(super) struct MergeShare {
+    pub work: Box<MergeWork>,
     pub judge: BoxedJudge,
     pub done: std::thread::Result<Result<bool>>,
 }
 
-impl fmt::Debug for Worker {
+impl fmt::Debug for MergeWorker {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Here(work, _) => write!(f, "Here({work:?})"),
@@ -176,7 +176,7 @@ impl fmt::Debug for Worker {
     }
 }
 
-impl Worker {
+impl MergeWorker {
     /// Whether a step that has failed can be tried again.
     pub fn can_go_on(&self) -> bool {
         match self {
@@ -187,18 +187,18 @@ impl Worker {
     }
 }
 
-impl Away {
+impl HelperShare {
     /// Has a helper do a share.
-    pub fn begin(helper: &Helper, mut work: Box<Work>, mut judge: BoxedJudge) -> Self {
+    pub fn begin(helper: &Helper, mut work: Box<MergeWork>, mut judge: BoxedJudge) -> Self {
         let is_given_up = Arc::new(AtomicBool::new(false));
         let seen = is_given_up.clone();
-        let job = Job::submit(helper, "a merge of runs", move || {
+        let job = HelperJob::submit(helper, "a merge of runs", move || {
             trace_span!(DEBUG, "merge runs");
             // Keys are the user's: to compare them may panic. The owner goes on with the panic.
             let start = Instant::now();
             let done = catch_unwind(AssertUnwindSafe(|| work.share(&mut *judge, &seen)));
             work.helper_nanos += nanos_since(start);
-            Share { work, judge, done }
+            MergeShare { work, judge, done }
         });
         Self { job, is_given_up }
     }

@@ -2,7 +2,7 @@
 
 use super::*;
 
-impl<K: Clone + Send + Sync + 'static, V: Clone + Send + Sync + 'static> Of<K, V> {
+impl<K: Clone + Send + Sync + 'static, V: Clone + Send + Sync + 'static> RecordTypeOf<K, V> {
     const IN_MEMORY: RecordType = RecordType {
         is_sendable: true,
         heap_bytes: |_| 0,
@@ -29,19 +29,22 @@ where
     K: Clone + Send + Sync + 'static,
     V: Clone + Send + Sync + 'static,
 {
-    const TYPE: RecordType =
-        RecordType { hash: Self::hash, heap_bytes: Self::heap_bytes, ..Of::<K, V>::IN_MEMORY };
+    const TYPE: RecordType = RecordType {
+        hash: Self::hash,
+        heap_bytes: Self::heap_bytes,
+        ..RecordTypeOf::<K, V>::IN_MEMORY
+    };
 
     // SAFETY: an entry of these types is there.
     unsafe fn heap_bytes(entry: *const u8) -> u64 {
         // SAFETY: as said above.
-        H::heap_bytes(&unsafe { Of::<K, V>::entry(entry) }.key)
+        H::heap_bytes(&unsafe { RecordTypeOf::<K, V>::entry(entry) }.key)
     }
 
     // SAFETY: an entry of these types is there.
     unsafe fn hash(entry: *const u8) -> u64 {
         // SAFETY: as said above.
-        H::hash(&unsafe { Of::<K, V>::entry(entry) }.key)
+        H::hash(&unsafe { RecordTypeOf::<K, V>::entry(entry) }.key)
     }
 }
 
@@ -60,5 +63,5 @@ where
     K: Clone + Send + Sync + 'static,
     V: Clone + Send + Sync + 'static,
 {
-    const { &Of::<K, V>::IN_MEMORY }
+    const { &RecordTypeOf::<K, V>::IN_MEMORY }
 }

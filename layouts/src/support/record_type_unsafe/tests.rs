@@ -21,11 +21,11 @@ where
     V: Clone + Send + Sync + PartialEq + std::fmt::Debug + 'static,
 {
     let types = in_memory::of::<K, V>();
-    assert_eq!(types.layout(), Layout::new::<Entry<K, V>>());
+    assert_eq!(types.layout(), Layout::new::<NativeEntry<K, V>>());
     assert_eq!(types.needs_drop(), std::mem::needs_drop::<(K, V)>());
     assert!(types.is::<K, V>() && !types.is::<V, Option<K>>());
-    let source = Entry { key: key.clone(), value: value.clone() };
-    let mut target = std::mem::MaybeUninit::<Entry<K, V>>::uninit();
+    let source = NativeEntry { key: key.clone(), value: value.clone() };
+    let mut target = std::mem::MaybeUninit::<NativeEntry<K, V>>::uninit();
     // SAFETY: the source is there, the target has room for an entry and is dropped once.
     unsafe {
         let source = RecordRef::new(types, (&raw const source).cast());
@@ -56,7 +56,7 @@ fn records_of_all_sizes_and_alignments_are_cloned_and_dropped() {
 #[test]
 fn a_state_is_hashed_measured_named_encoded_and_decoded() {
     let types = RecordType::of::<String, Vec<u64>>();
-    let entry = Entry { key: String::from("a key"), value: vec![1u64, 2, 3] };
+    let entry = NativeEntry { key: String::from("a key"), value: vec![1u64, 2, 3] };
     // SAFETY: the entry is there as long as the reference to it is.
     let record = unsafe { RecordRef::new(types, (&raw const entry).cast()) };
     assert!(!types.is_plain() && types.needs_drop());
@@ -83,7 +83,7 @@ fn a_state_is_hashed_measured_named_encoded_and_decoded() {
 
 #[test]
 fn a_record_of_other_types_is_refused() {
-    let entry = Entry { key: 1u64, value: 2u64 };
+    let entry = NativeEntry { key: 1u64, value: 2u64 };
     let types = RecordType::of::<u64, u64>();
     // SAFETY: the entry is there as long as the reference to it is.
     let record = unsafe { RecordRef::new(types, (&raw const entry).cast()) };
@@ -124,9 +124,9 @@ fn a_panic_of_a_clone_or_a_drop_leaves_every_record_dropped_once() {
     let types = in_memory::of::<String, Fragile>();
     for (in_clone, in_drop) in [(false, false), (true, false), (false, true)] {
         DROPPED.with(|dropped| dropped.set(0));
-        let entry = Entry { key: String::from("key"), value: Fragile { in_clone, in_drop } };
+        let entry = NativeEntry { key: String::from("key"), value: Fragile { in_clone, in_drop } };
         let mut entry = std::mem::ManuallyDrop::new(entry);
-        let mut target = std::mem::MaybeUninit::<Entry<String, Fragile>>::uninit();
+        let mut target = std::mem::MaybeUninit::<NativeEntry<String, Fragile>>::uninit();
         let cloned = catch_unwind(AssertUnwindSafe(|| {
             // SAFETY: the source is there, and the target has room for an entry.
             unsafe {
@@ -154,8 +154,9 @@ where
     V: Clone + Send + Sync + PartialEq + std::fmt::Debug + 'static,
 {
     let types = in_memory::of::<K, V>();
-    let made = || std::mem::ManuallyDrop::new(Entry { key: key.clone(), value: value.clone() });
-    let mut target = std::mem::MaybeUninit::<Entry<K, V>>::uninit();
+    let made =
+        || std::mem::ManuallyDrop::new(NativeEntry { key: key.clone(), value: value.clone() });
+    let mut target = std::mem::MaybeUninit::<NativeEntry<K, V>>::uninit();
     let (mut dropped, mut first, mut second) = (made(), made(), made());
     // SAFETY: each entry is given away once; the target has room for one, has one from the first move on, and is dropped
     // once.
@@ -192,7 +193,10 @@ fn decoded_records_of_all_sizes_are_moved_and_dropped_once() {
 fn a_record_whose_drop_panics_is_exchanged_before() {
     let types = in_memory::of::<u64, Fragile>();
     let made = |key: u64, in_drop| {
-        std::mem::ManuallyDrop::new(Entry { key, value: Fragile { in_clone: false, in_drop } })
+        std::mem::ManuallyDrop::new(NativeEntry {
+            key,
+            value: Fragile { in_clone: false, in_drop },
+        })
     };
     let (mut old, mut new) = (made(1, true), made(2, false));
     DROPPED.with(|dropped| dropped.set(0));
@@ -215,7 +219,7 @@ fn a_record_that_nobody_takes_is_dropped_and_an_error_is_told() {
     let (key, value) = (String::from("a key"), vec![1u64, 2, 3]);
     let mut encoded = rkyv::util::AlignedVec::new();
     codec::encode(&mut encoded, &key, &value).unwrap();
-    let mut kept = std::mem::MaybeUninit::<Entry<String, Vec<u64>>>::uninit();
+    let mut kept = std::mem::MaybeUninit::<NativeEntry<String, Vec<u64>>>::uninit();
     let take = &mut |decoded: DecodedRecord<'_>| -> Result<()> {
         // SAFETY: there is room for an entry of these types.
         unsafe { decoded.move_to(kept.as_mut_ptr().cast()) };

@@ -7,8 +7,8 @@
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddrV4, SocketAddrV6};
 
 use super::description::{Type, TypeId, Types, Variant};
-use super::layout::Layout;
-use super::value::Value;
+use super::layout::ValueLayout;
+use super::value::ArchiveValue;
 
 /// Values nest no deeper.
 const DEPTH_MAX: usize = 200;
@@ -42,7 +42,7 @@ impl<'a> Archive<'a> {
     ///
     /// # Errors
     /// The type's layout is not known, or the bytes are not exactly an archive of it.
-    pub fn decode(types: &'a Types, root: TypeId, bytes: &'a [u8]) -> Result<Value> {
+    pub fn decode(types: &'a Types, root: TypeId, bytes: &'a [u8]) -> Result<ArchiveValue> {
         let mut archive = Self { types, bytes, claimed: vec![false; bytes.len()], depth: 0 };
         let layout = archive.layout(root)?;
         let Some(at) = bytes.len().checked_sub(layout.size) else {
@@ -54,7 +54,7 @@ impl<'a> Archive<'a> {
         Ok(value)
     }
 
-    pub(super) fn layout(&self, id: TypeId) -> Result<Layout> {
+    pub(super) fn layout(&self, id: TypeId) -> Result<ValueLayout> {
         self.types
             .layout(id)
             .map_err(|text| Undecodable(format!("the form of {text} is not known")))
@@ -103,7 +103,7 @@ impl<'a> Archive<'a> {
         target.ok_or_else(|| Undecodable(format!("a pointer at {at} leads out of the archive")))
     }
 
-    pub(super) fn value(&mut self, id: TypeId, at: usize) -> Result<Value> {
+    pub(super) fn value(&mut self, id: TypeId, at: usize) -> Result<ArchiveValue> {
         self.depth += 1;
         if self.depth > DEPTH_MAX {
             return refuse("it nests too deep");
@@ -113,17 +113,17 @@ impl<'a> Archive<'a> {
         value
     }
 
-    fn value_at_depth(&mut self, id: TypeId, at: usize) -> Result<Value> {
+    fn value_at_depth(&mut self, id: TypeId, at: usize) -> Result<ArchiveValue> {
         let types = self.types;
         match types.get(id) {
-            Type::Unit => Ok(Value::Null),
+            Type::Unit => Ok(ArchiveValue::Null),
             Type::Bool => match self.take(at)? {
-                [0] => Ok(Value::Bool(false)),
-                [1] => Ok(Value::Bool(true)),
+                [0] => Ok(ArchiveValue::Bool(false)),
+                [1] => Ok(ArchiveValue::Bool(true)),
                 [other] => refuse(format!("{other} is no bool")),
             },
             Type::Char => match char::from_u32(self.u32_at(at)? as u32) {
-                Some(c) => Ok(Value::Text(c.into())),
+                Some(c) => Ok(ArchiveValue::Text(c.into())),
                 None => refuse("a char that is none"),
             },
             Type::Integer(bytes, signed, non_zero) => self.integer(at, *bytes, *signed, *non_zero),
@@ -134,21 +134,23 @@ impl<'a> Archive<'a> {
                 Ok(number(serde_json::to_string(&f64::from_le_bytes(self.take(at)?))))
             }
             Type::Text => self.text(at),
-            Type::BoxedText => Ok(Value::Text(utf8(self.slice(at)?)?)),
+            Type::BoxedText => Ok(ArchiveValue::Text(utf8(self.slice(at)?)?)),
             Type::Boxed(of) => {
-                let (target, Layout { size, align }) = (self.pointer(at, at)?, self.layout(*of)?);
+                let (target, ValueLayout { size, align }) =
+                    (self.pointer(at, at)?, self.layout(*of)?);
                 self.claim(target, size, align)?;
                 self.value(*of, target)
             }
             Type::List(of) => self.list(*of, at),
             Type::Array(of, length) => self.elements(*of, at, *length),
             Type::Option(of) => match self.take(at)? {
-                [0] => Ok(Value::Null),
+                [0] => Ok(ArchiveValue::Null),
                 [1] => self.value(*of, at + 1.max(self.layout(*of)?.align)),
                 [other] => refuse(format!("{other} is no tag of an option")),
             },
             Type::Struct(fields) => {
-                let (values, is_tuple) = self.fields(fields, Layout { size: 0, align: 1 }, at)?;
+                let (values, is_tuple) =
+                    self.fields(fields, ValueLayout { size: 0, align: 1 }, at)?;
                 Ok(as_serde(values, is_tuple))
             }
             Type::Enum(variants) => self.variant(variants, at),
@@ -177,13 +179,13 @@ impl<'a> Archive<'a> {
             }
             Type::Serde(text) => {
                 let bytes = self.slice(at)?.to_vec();
-                Ok(Value::Bytes { type_text: text.clone(), bytes })
+                Ok(ArchiveValue::Bytes { type_text: text.clone(), bytes })
             }
             Type::Unknown(text) => refuse(format!("the form of {text} is not known")),
         }
     }
 
-    fn integer(&self, at: usize, bytes: u8, signed: bool, non_zero: bool) -> Result<Value> {
+    fn integer(&self, at: usize, bytes: u8, signed: bool, non_zero: bool) -> Result<ArchiveValue> {
         let text = match (bytes, signed) {
             (1, false) => u8::from_le_bytes(self.take(at)?).to_string(),
             (1, true) => i8::from_le_bytes(self.take(at)?).to_string(),
@@ -199,22 +201,22 @@ impl<'a> Archive<'a> {
         if non_zero && text == "0" {
             return refuse("a zero where there is none");
         }
-        Ok(Value::Number(text))
+        Ok(ArchiveValue::Number(text))
     }
 
     /// A string: eight bytes in place, or a length, whose first byte has 10 as its highest bits,
     /// with a pointer.
-    fn text(&mut self, at: usize) -> Result<Value> {
+    fn text(&mut self, at: usize) -> Result<ArchiveValue> {
         let inline: [u8; 8] = self.take(at)?;
         if inline[0] & 0xc0 != 0x80 {
             let length = inline.iter().position(|byte| *byte == 0xff).unwrap_or(inline.len());
-            return utf8(&inline[..length]).map(Value::Text);
+            return utf8(&inline[..length]).map(ArchiveValue::Text);
         }
         let length = self.u32_at(at)?;
         let length = length & 0x3f | (length & !0xff) >> 2;
         let target = self.pointer(at, at + 4)?;
         self.claim(target, length, 1)?;
-        utf8(&self.bytes[target..target + length]).map(Value::Text)
+        utf8(&self.bytes[target..target + length]).map(ArchiveValue::Text)
     }
 
     /// The bytes of a slice of bytes.
@@ -228,10 +230,10 @@ impl<'a> Archive<'a> {
         Ok(&self.bytes[target..target + length])
     }
 
-    fn list(&mut self, of: TypeId, at: usize) -> Result<Value> {
-        let (length, Layout { size, align }) = (self.u32_at(at + 4)?, self.layout(of)?);
+    fn list(&mut self, of: TypeId, at: usize) -> Result<ArchiveValue> {
+        let (length, ValueLayout { size, align }) = (self.u32_at(at + 4)?, self.layout(of)?);
         if length == 0 {
-            return Ok(Value::List(Vec::new()));
+            return Ok(ArchiveValue::List(Vec::new()));
         }
         let Some(bytes) = size.checked_mul(length) else {
             return refuse(format!("a list of {length} elements"));
@@ -244,21 +246,24 @@ impl<'a> Archive<'a> {
     }
 
     /// Elements that stand one after the other, in bytes that are claimed.
-    fn elements(&mut self, of: TypeId, at: usize, length: usize) -> Result<Value> {
+    fn elements(&mut self, of: TypeId, at: usize, length: usize) -> Result<ArchiveValue> {
         let size = self.layout(of)?.size;
         if size == 0 && length > EMPTY_ELEMENTS_MAX {
             return refuse(format!("{length} elements without bytes"));
         }
-        (0..length).map(|i| self.value(of, at + i * size)).collect::<Result<_>>().map(Value::List)
+        (0..length)
+            .map(|i| self.value(of, at + i * size))
+            .collect::<Result<_>>()
+            .map(ArchiveValue::List)
     }
 
     /// Fields after what `layout` has before them, and whether their names are numbers.
     fn fields(
         &mut self,
         fields: &[(String, TypeId)],
-        mut layout: Layout,
+        mut layout: ValueLayout,
         at: usize,
-    ) -> Result<(Vec<(String, Value)>, bool)> {
+    ) -> Result<(Vec<(String, ArchiveValue)>, bool)> {
         let mut values = Vec::with_capacity(fields.len());
         for (name, of) in fields {
             let Some(place) = layout.push(self.layout(*of)?) else {
@@ -270,38 +275,39 @@ impl<'a> Archive<'a> {
         Ok((values, is_tuple))
     }
 
-    fn variant(&mut self, variants: &[Variant], at: usize) -> Result<Value> {
+    fn variant(&mut self, variants: &[Variant], at: usize) -> Result<ArchiveValue> {
         let [tag] = self.take(at)?;
         let Some(variant) = variants.iter().find(|variant| variant.tag == tag) else {
             return refuse(format!("{tag} is no tag of its enum"));
         };
         // The alignment of the enum decides where it stands, not where its fields stand in it.
-        let (values, is_tuple) = self.fields(&variant.fields, Layout { size: 1, align: 1 }, at)?;
+        let (values, is_tuple) =
+            self.fields(&variant.fields, ValueLayout { size: 1, align: 1 }, at)?;
         if values.is_empty() {
-            return Ok(Value::Text(variant.name.clone()));
+            return Ok(ArchiveValue::Text(variant.name.clone()));
         }
-        Ok(Value::Fields(vec![(variant.name.clone(), as_serde(values, is_tuple))]))
+        Ok(ArchiveValue::Fields(vec![(variant.name.clone(), as_serde(values, is_tuple))]))
     }
 }
 
 /// Fields as serde writes them: a tuple as a list, one of one as its field.
-fn as_serde(values: Vec<(String, Value)>, is_tuple: bool) -> Value {
+fn as_serde(values: Vec<(String, ArchiveValue)>, is_tuple: bool) -> ArchiveValue {
     if !is_tuple {
-        return Value::Fields(values);
+        return ArchiveValue::Fields(values);
     }
     let mut values: Vec<_> = values.into_iter().map(|(_, value)| value).collect();
-    if values.len() == 1 { values.remove(0) } else { Value::List(values) }
+    if values.len() == 1 { values.remove(0) } else { ArchiveValue::List(values) }
 }
 
-fn number(text: serde_json::Result<String>) -> Value {
+fn number(text: serde_json::Result<String>) -> ArchiveValue {
     match text {
-        Ok(text) if text != "null" => Value::Number(text),
-        _ => Value::Null,
+        Ok(text) if text != "null" => ArchiveValue::Number(text),
+        _ => ArchiveValue::Null,
     }
 }
 
-fn text_of(value: impl ToString) -> Value {
-    Value::Text(value.to_string())
+fn text_of(value: impl ToString) -> ArchiveValue {
+    ArchiveValue::Text(value.to_string())
 }
 
 fn utf8(bytes: &[u8]) -> Result<String> {
@@ -333,7 +339,7 @@ mod tests {
     }
 
     /// Calls `check` with the archive of a value, each of its bytes changed in turn, and cut.
-    fn damage<V: State>(value: &V, check: impl Fn(&[u8], super::Result<Value>)) {
+    fn damage<V: State>(value: &V, check: impl Fn(&[u8], super::Result<ArchiveValue>)) {
         let (types, root, bytes) = archive_of(value);
         assert!(Archive::decode(&types, root, &bytes).is_ok());
         for at in 0..bytes.len() {
@@ -373,7 +379,7 @@ mod tests {
         let sorted: BTreeMap<u16, String> = (0..40).map(|n| (n, n.to_string())).collect();
         let hashed: HashMap<u16, Vec<u8>> = (0..20).map(|n| (n, vec![1; n as usize % 3])).collect();
         let refused = std::cell::Cell::new(0);
-        let count = |_: &[u8], ours: super::Result<Value>| {
+        let count = |_: &[u8], ours: super::Result<ArchiveValue>| {
             refused.set(refused.get() + u32::from(ours.is_err()));
         };
         damage(&sorted, count);

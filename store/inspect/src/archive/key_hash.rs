@@ -10,7 +10,7 @@ use std::str::FromStr;
 use alluvium_pagestore::{KeyHash, combine, hash_word};
 
 use super::description::{Type, TypeId, Types};
-use super::value::Value;
+use super::value::ArchiveValue;
 
 /// What tuples and arrays begin with.
 const NONE: [u64; 0] = [];
@@ -18,44 +18,45 @@ const NONE: [u64; 0] = [];
 impl Types {
     /// The hash of a value of a type; `None` where the value does not tell, or the type is no
     /// key's.
-    pub fn key_hash(&self, id: TypeId, value: &Value) -> Option<u64> {
+    pub fn key_hash(&self, id: TypeId, value: &ArchiveValue) -> Option<u64> {
         match (self.get(id), value) {
             (Type::Unit, _) => Some(().key_hash()),
-            (Type::Bool, Value::Bool(value)) => Some(value.key_hash()),
-            (Type::Char, Value::Text(text)) => Some(text.chars().next()?.key_hash()),
-            (Type::Integer(16, true, _), Value::Number(text)) => hash_of::<i128>(text),
-            (Type::Integer(16, ..), Value::Number(text)) => hash_of::<u128>(text),
-            (Type::Integer(_, true, _), Value::Number(text)) => hash_of::<i64>(text),
-            (Type::Integer(..), Value::Number(text)) => hash_of::<u64>(text),
-            (Type::Text | Type::BoxedText, Value::Text(text)) => Some(text.key_hash()),
-            (Type::Ipv4, Value::Text(text)) => hash_of::<Ipv4Addr>(text),
-            (Type::Ipv6, Value::Text(text)) => hash_of::<Ipv6Addr>(text),
-            (Type::SocketV4, Value::Text(text)) => hash_of::<SocketAddrV4>(text),
-            (Type::SocketV6, Value::Text(text)) => hash_of::<SocketAddrV6>(text),
-            (Type::Untagged(_), Value::Text(text)) => {
+            (Type::Bool, ArchiveValue::Bool(value)) => Some(value.key_hash()),
+            (Type::Char, ArchiveValue::Text(text)) => Some(text.chars().next()?.key_hash()),
+            (Type::Integer(16, true, _), ArchiveValue::Number(text)) => hash_of::<i128>(text),
+            (Type::Integer(16, ..), ArchiveValue::Number(text)) => hash_of::<u128>(text),
+            (Type::Integer(_, true, _), ArchiveValue::Number(text)) => hash_of::<i64>(text),
+            (Type::Integer(..), ArchiveValue::Number(text)) => hash_of::<u64>(text),
+            (Type::Text | Type::BoxedText, ArchiveValue::Text(text)) => Some(text.key_hash()),
+            (Type::Ipv4, ArchiveValue::Text(text)) => hash_of::<Ipv4Addr>(text),
+            (Type::Ipv6, ArchiveValue::Text(text)) => hash_of::<Ipv6Addr>(text),
+            (Type::SocketV4, ArchiveValue::Text(text)) => hash_of::<SocketAddrV4>(text),
+            (Type::SocketV6, ArchiveValue::Text(text)) => hash_of::<SocketAddrV6>(text),
+            (Type::Untagged(_), ArchiveValue::Text(text)) => {
                 hash_of::<IpAddr>(text).or_else(|| hash_of::<SocketAddr>(text))
             }
             (Type::Boxed(of), value) => self.key_hash(*of, value),
-            (Type::List(of), Value::List(values)) => self.hash_of_bytes(*of, values),
+            (Type::List(of), ArchiveValue::List(values)) => self.hash_of_bytes(*of, values),
             // One byte may also be a tuple of one.
-            (Type::Array(of, length), Value::List(values)) => match self.hash_of_bytes(*of, values)
-            {
-                Some(hash) if *length != 1 => Some(hash),
-                _ => self.fold(Some(NONE.key_hash()), values.iter().map(|v| (*of, v))),
-            },
+            (Type::Array(of, length), ArchiveValue::List(values)) => {
+                match self.hash_of_bytes(*of, values) {
+                    Some(hash) if *length != 1 => Some(hash),
+                    _ => self.fold(Some(NONE.key_hash()), values.iter().map(|v| (*of, v))),
+                }
+            }
             // Of these two nothing is told apart.
             (Type::Option(of), _) if matches!(self.get(*of), Type::Unit | Type::Option(_)) => None,
-            (Type::Option(_), Value::Null) => Some(hash_word(0)),
+            (Type::Option(_), ArchiveValue::Null) => Some(hash_word(0)),
             (Type::Option(of), value) => Some(combine(hash_word(1), self.key_hash(*of, value)?)),
             (Type::Struct(fields), value) => {
                 let first = self.is_tuple(id).then(|| NONE.key_hash());
                 self.fold(first, parts(fields, value)?)
             }
-            (Type::Enum(variants), Value::Text(name)) => {
+            (Type::Enum(variants), ArchiveValue::Text(name)) => {
                 let at = variants.iter().position(|v| v.fields.is_empty() && v.name == *name)?;
                 Some(hash_word(at as u64))
             }
-            (Type::Enum(variants), Value::Fields(named)) => {
+            (Type::Enum(variants), ArchiveValue::Fields(named)) => {
                 let [(name, value)] = &named[..] else { return None };
                 let at = variants.iter().position(|v| v.name == *name)?;
                 self.fold(Some(hash_word(at as u64)), parts(&variants[at].fields, value)?)
@@ -65,12 +66,12 @@ impl Types {
     }
 
     /// The hash of a slice of bytes, if these are bytes.
-    fn hash_of_bytes(&self, of: TypeId, values: &[Value]) -> Option<u64> {
+    fn hash_of_bytes(&self, of: TypeId, values: &[ArchiveValue]) -> Option<u64> {
         if !matches!(self.get(of), Type::Integer(1, false, false)) {
             return None;
         }
-        let byte = |value: &Value| match value {
-            Value::Number(text) => text.parse().ok(),
+        let byte = |value: &ArchiveValue| match value {
+            ArchiveValue::Number(text) => text.parse().ok(),
             _ => None,
         };
         let bytes: Option<Vec<u8>> = values.iter().map(byte).collect();
@@ -81,7 +82,7 @@ impl Types {
     fn fold<'v>(
         &self,
         first: Option<u64>,
-        parts: impl IntoIterator<Item = (TypeId, &'v Value)>,
+        parts: impl IntoIterator<Item = (TypeId, &'v ArchiveValue)>,
     ) -> Option<u64> {
         let mut hash = first;
         for (id, value) in parts {
@@ -98,11 +99,14 @@ fn hash_of<T: FromStr + KeyHash>(text: &str) -> Option<u64> {
 }
 
 /// The fields of a value, with their types: as serde writes them, a tuple of one is its field.
-fn parts<'v>(fields: &[(String, TypeId)], value: &'v Value) -> Option<Vec<(TypeId, &'v Value)>> {
-    let values: Vec<&Value> = match (fields, value) {
+fn parts<'v>(
+    fields: &[(String, TypeId)],
+    value: &'v ArchiveValue,
+) -> Option<Vec<(TypeId, &'v ArchiveValue)>> {
+    let values: Vec<&ArchiveValue> = match (fields, value) {
         ([(name, _)], value) if name == "0" => vec![value],
-        (_, Value::List(values)) => values.iter().collect(),
-        (_, Value::Fields(values)) => values.iter().map(|(_, value)| value).collect(),
+        (_, ArchiveValue::List(values)) => values.iter().collect(),
+        (_, ArchiveValue::Fields(values)) => values.iter().map(|(_, value)| value).collect(),
         _ => return None,
     };
     let ids = fields.iter().map(|(_, id)| *id);
@@ -129,7 +133,9 @@ mod tests {
         let root = types.add_struct(&[("key", of), ("value", unit)]);
         let mut bytes = AlignedVec::new();
         codec::encode(&mut bytes, key, &()).unwrap();
-        let Ok(Value::Fields(fields)) = Archive::decode(&types, root, &bytes) else { panic!() };
+        let Ok(ArchiveValue::Fields(fields)) = Archive::decode(&types, root, &bytes) else {
+            panic!()
+        };
         types.key_hash(of, &fields[0].1)
     }
 

@@ -9,7 +9,7 @@ use super::description::{Type, TypeId, Types};
 
 /// Bytes that a value takes, and what its place is a multiple of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Layout {
+pub struct ValueLayout {
     pub size: usize,
     pub align: usize,
 }
@@ -21,13 +21,13 @@ const DEPTH_MAX: usize = 256;
 /// Entries of a node of an archived B-tree.
 pub const NODE_ENTRIES: usize = 5;
 
-impl Layout {
+impl ValueLayout {
     const fn of(size: usize, align: usize) -> Self {
         Self { size, align }
     }
 
     /// Appends a field and says where it stands; the size is not a multiple of the alignment then.
-    pub fn push(&mut self, field: Layout) -> Option<usize> {
+    pub fn push(&mut self, field: ValueLayout) -> Option<usize> {
         let at = self.size.next_multiple_of(field.align);
         self.size = at.checked_add(field.size).filter(|size| *size <= SIZE_MAX)?;
         self.align = self.align.max(field.align);
@@ -42,38 +42,38 @@ impl Layout {
 
 impl Types {
     /// The layout of a type, or the text of the part that makes it unknown.
-    pub fn layout(&self, id: TypeId) -> Result<Layout, String> {
+    pub fn layout(&self, id: TypeId) -> Result<ValueLayout, String> {
         self.layout_at(id, 0)
     }
 
-    fn layout_at(&self, id: TypeId, depth: usize) -> Result<Layout, String> {
+    fn layout_at(&self, id: TypeId, depth: usize) -> Result<ValueLayout, String> {
         if depth > DEPTH_MAX {
             return Err("a type that contains itself in place".into());
         }
         let deeper = |id| self.layout_at(id, depth + 1);
         Ok(match self.get(id) {
-            Type::Unit => Layout::of(0, 1),
-            Type::Bool => Layout::of(1, 1),
-            Type::Char => Layout::of(4, 4),
+            Type::Unit => ValueLayout::of(0, 1),
+            Type::Bool => ValueLayout::of(1, 1),
+            Type::Char => ValueLayout::of(4, 4),
             Type::Integer(bytes, ..) | Type::Float(bytes) => {
-                Layout::of((*bytes).into(), (*bytes).into())
+                ValueLayout::of((*bytes).into(), (*bytes).into())
             }
-            Type::Text | Type::BoxedText | Type::List(_) | Type::Serde(_) => Layout::of(8, 4),
-            Type::Boxed(_) => Layout::of(4, 4),
-            Type::HashMap(..) | Type::HashSet(_) => Layout::of(12, 4),
-            Type::BTreeMap(..) | Type::BTreeSet(_) => Layout::of(8, 4),
-            Type::Ipv4 => Layout::of(4, 1),
-            Type::Ipv6 => Layout::of(16, 1),
-            Type::SocketV4 => Layout::of(6, 2),
-            Type::SocketV6 => Layout::of(28, 4),
+            Type::Text | Type::BoxedText | Type::List(_) | Type::Serde(_) => ValueLayout::of(8, 4),
+            Type::Boxed(_) => ValueLayout::of(4, 4),
+            Type::HashMap(..) | Type::HashSet(_) => ValueLayout::of(12, 4),
+            Type::BTreeMap(..) | Type::BTreeSet(_) => ValueLayout::of(8, 4),
+            Type::Ipv4 => ValueLayout::of(4, 1),
+            Type::Ipv6 => ValueLayout::of(16, 1),
+            Type::SocketV4 => ValueLayout::of(6, 2),
+            Type::SocketV6 => ValueLayout::of(28, 4),
             Type::Array(of, length) => {
-                let Layout { size, align } = deeper(*of)?;
+                let ValueLayout { size, align } = deeper(*of)?;
                 let size = size.checked_mul(*length).filter(|size| *size <= SIZE_MAX);
-                Layout::of(size.ok_or("an array that is too large")?, align)
+                ValueLayout::of(size.ok_or("an array that is too large")?, align)
             }
             Type::Option(of) => self.variant_layout([*of].into_iter(), depth)?.padded(),
             Type::Struct(fields) => {
-                let mut layout = Layout::of(0, 1);
+                let mut layout = ValueLayout::of(0, 1);
                 for (_, of) in fields {
                     layout.push(deeper(*of)?).ok_or("a type that is too large")?;
                 }
@@ -96,8 +96,8 @@ impl Types {
         &self,
         fields: impl Iterator<Item = TypeId>,
         depth: usize,
-    ) -> Result<Layout, String> {
-        let mut layout = Layout::of(1, 1);
+    ) -> Result<ValueLayout, String> {
+        let mut layout = ValueLayout::of(1, 1);
         for of in fields {
             layout.push(self.layout_at(of, depth + 1)?).ok_or("a type that is too large")?;
         }
@@ -105,11 +105,13 @@ impl Types {
     }
 }
 
-fn widest(variants: impl Iterator<Item = Result<Layout, String>>) -> Result<Layout, String> {
-    let mut widest = Layout::of(1, 1);
+fn widest(
+    variants: impl Iterator<Item = Result<ValueLayout, String>>,
+) -> Result<ValueLayout, String> {
+    let mut widest = ValueLayout::of(1, 1);
     for variant in variants {
-        let Layout { size, align } = variant?;
-        widest = Layout::of(widest.size.max(size), widest.align.max(align));
+        let ValueLayout { size, align } = variant?;
+        widest = ValueLayout::of(widest.size.max(size), widest.align.max(align));
     }
     Ok(widest.padded())
 }

@@ -8,8 +8,8 @@
 
 use super::decode::{Archive, refuse};
 use super::description::TypeId;
-use super::layout::{Layout, NODE_ENTRIES};
-use super::value::Value;
+use super::layout::{NODE_ENTRIES, ValueLayout};
+use super::value::ArchiveValue;
 
 type Result<T> = std::result::Result<T, super::Undecodable>;
 
@@ -18,15 +18,20 @@ const GROUP: usize = 16;
 const EMPTY: u8 = 0xff;
 
 /// Where a pair's value stands, and the pair's layout.
-fn pair(key: Layout, value: Layout) -> Option<(usize, Layout)> {
-    let mut pair = Layout { size: 0, align: 1 };
+fn pair(key: ValueLayout, value: ValueLayout) -> Option<(usize, ValueLayout)> {
+    let mut pair = ValueLayout { size: 0, align: 1 };
     pair.push(key)?;
     let at = pair.push(value)?;
     Some((at, pair.padded()))
 }
 
 impl Archive<'_> {
-    pub(super) fn hash_map(&mut self, key: TypeId, value: TypeId, at: usize) -> Result<Value> {
+    pub(super) fn hash_map(
+        &mut self,
+        key: TypeId,
+        value: TypeId,
+        at: usize,
+    ) -> Result<ArchiveValue> {
         let Some((value_at, slot)) = pair(self.layout(key)?, self.layout(value)?) else {
             return refuse("a type that is too large");
         };
@@ -35,22 +40,22 @@ impl Archive<'_> {
             entries.push((self.value(key, place)?, self.value(value, place + value_at)?));
         }
         entries.sort_by_cached_key(|(key, _)| key.to_json());
-        Ok(Value::Map(entries))
+        Ok(ArchiveValue::Map(entries))
     }
 
-    pub(super) fn hash_set(&mut self, of: TypeId, at: usize) -> Result<Value> {
+    pub(super) fn hash_set(&mut self, of: TypeId, at: usize) -> Result<ArchiveValue> {
         // A set is a map without values, whose layout changes nothing.
         let slot = self.layout(of)?;
         let mut values = Vec::new();
         for place in self.slots(slot, at)? {
             values.push(self.value(of, place)?);
         }
-        values.sort_by_cached_key(Value::to_json);
-        Ok(Value::List(values))
+        values.sort_by_cached_key(ArchiveValue::to_json);
+        Ok(ArchiveValue::List(values))
     }
 
     /// The places of the slots that are used.
-    fn slots(&mut self, slot: Layout, at: usize) -> Result<Vec<usize>> {
+    fn slots(&mut self, slot: ValueLayout, at: usize) -> Result<Vec<usize>> {
         let (length, capacity) = (self.u32_at(at + 4)?, self.u32_at(at + 8)?);
         if length == 0 {
             return Ok(Vec::new());
@@ -75,13 +80,18 @@ impl Archive<'_> {
         Ok(places)
     }
 
-    pub(super) fn btree_map(&mut self, key: TypeId, value: TypeId, at: usize) -> Result<Value> {
-        self.btree(key, Some(value), at).map(Value::Map)
+    pub(super) fn btree_map(
+        &mut self,
+        key: TypeId,
+        value: TypeId,
+        at: usize,
+    ) -> Result<ArchiveValue> {
+        self.btree(key, Some(value), at).map(ArchiveValue::Map)
     }
 
-    pub(super) fn btree_set(&mut self, of: TypeId, at: usize) -> Result<Value> {
+    pub(super) fn btree_set(&mut self, of: TypeId, at: usize) -> Result<ArchiveValue> {
         let keys = self.btree(of, None, at)?;
-        Ok(Value::List(keys.into_iter().map(|(key, _)| key).collect()))
+        Ok(ArchiveValue::List(keys.into_iter().map(|(key, _)| key).collect()))
     }
 
     fn btree(
@@ -89,7 +99,7 @@ impl Archive<'_> {
         key: TypeId,
         value: Option<TypeId>,
         at: usize,
-    ) -> Result<Vec<(Value, Value)>> {
+    ) -> Result<Vec<(ArchiveValue, ArchiveValue)>> {
         let length = self.u32_at(at + 4)?;
         let mut entries = Vec::new();
         if length > 0 {
@@ -103,30 +113,31 @@ impl Archive<'_> {
         Ok(entries)
     }
 
-    fn node(&self, key: TypeId, value: Option<TypeId>) -> Result<Node> {
-        let none = Layout { size: 0, align: 1 };
+    fn node(&self, key: TypeId, value: Option<TypeId>) -> Result<TreeNode> {
+        let none = ValueLayout { size: 0, align: 1 };
         let (key_layout, value_layout) =
             (self.layout(key)?, value.map_or(Ok(none), |value| self.layout(value))?);
-        let five = |of: Layout| Layout { size: of.size.saturating_mul(NODE_ENTRIES), ..of };
-        let mut layout = Layout { size: 1, align: 1 };
+        let five =
+            |of: ValueLayout| ValueLayout { size: of.size.saturating_mul(NODE_ENTRIES), ..of };
+        let mut layout = ValueLayout { size: 1, align: 1 };
         let places = layout.push(five(key_layout)).zip(layout.push(five(value_layout)));
         let Some((keys, values)) = places else { return refuse("a type that is too large") };
         let (key, value) = ((key, key_layout.size, keys), (value, value_layout.size, values));
-        Ok(Node { key, value, layout: layout.padded() })
+        Ok(TreeNode { key, value, layout: layout.padded() })
     }
 
     fn visit(
         &mut self,
-        node: &Node,
+        node: &TreeNode,
         at: usize,
         depth: usize,
-        entries: &mut Vec<(Value, Value)>,
+        entries: &mut Vec<(ArchiveValue, ArchiveValue)>,
     ) -> Result<()> {
         // Five to the power of this is more than there is.
         if depth > 32 {
             return refuse("a B-tree that is too deep");
         }
-        let word = Layout { size: 4, align: 4 };
+        let word = ValueLayout { size: 4, align: 4 };
         let mut layout = node.layout;
         match self.take(at)? {
             [0] => {
@@ -139,7 +150,7 @@ impl Archive<'_> {
                 (0..length).try_for_each(|i| self.entry(node, at, i, entries))
             }
             [1] => {
-                let pointers = Layout { size: 4 * (NODE_ENTRIES + 1), align: 4 };
+                let pointers = ValueLayout { size: 4 * (NODE_ENTRIES + 1), align: 4 };
                 let Some(pointers) = layout.push(pointers) else {
                     return refuse("a node too large");
                 };
@@ -163,16 +174,16 @@ impl Archive<'_> {
 
     fn entry(
         &mut self,
-        node: &Node,
+        node: &TreeNode,
         at: usize,
         i: usize,
-        entries: &mut Vec<(Value, Value)>,
+        entries: &mut Vec<(ArchiveValue, ArchiveValue)>,
     ) -> Result<()> {
         let ((key, key_size, keys), (value, value_size, values)) = (node.key, node.value);
         let key = self.value(key, at + keys + i * key_size)?;
         let value = match value {
             Some(value) => self.value(value, at + values + i * value_size)?,
-            None => Value::Null,
+            None => ArchiveValue::Null,
         };
         entries.push((key, value));
         Ok(())
@@ -180,8 +191,8 @@ impl Archive<'_> {
 }
 
 /// How nodes of a B-tree look: type, size and place of keys and of values, and the layout of both.
-struct Node {
+struct TreeNode {
     key: (TypeId, usize, usize),
     value: (Option<TypeId>, usize, usize),
-    layout: Layout,
+    layout: ValueLayout,
 }

@@ -2,7 +2,7 @@
 //!
 //! A checkpoint says of each state what [`Schema::describe`](alluvium_pagestore::Schema::describe)
 //! says of its key and value. [`description`] parses that text into [`Types`], [`layout`] says how
-//! rkyv 0.8 lays each type out, [`decode`] reads an archive by it into a [`Value`], of which
+//! rkyv 0.8 lays each type out, [`decode`] reads an archive by it into an [`ArchiveValue`], of which
 //! [`key_hash`] computes what the store would.
 //!
 //! Nothing is guessed. What the text does not tell (types described by hand, fields with an
@@ -18,4 +18,4 @@ mod value;
 
 pub use decode::{Archive, Undecodable};
 pub use description::{Type, Types};
-pub use value::Value;
+pub use value::ArchiveValue;

@@ -4,7 +4,7 @@ use std::fmt::Write;
 
 /// What an archive holds.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Value {
+pub enum ArchiveValue {
     /// Nothing: a unit, or no value.
     Null,
     /// A truth.
@@ -14,11 +14,11 @@ pub enum Value {
     /// A text.
     Text(String),
     /// Values in order.
-    List(Vec<Value>),
+    List(Vec<ArchiveValue>),
     /// Named values in order.
-    Fields(Vec<(String, Value)>),
+    Fields(Vec<(String, ArchiveValue)>),
     /// Keys with values.
-    Map(Vec<(Value, Value)>),
+    Map(Vec<(ArchiveValue, ArchiveValue)>),
     /// Bytes of a type that is not decoded.
     Bytes {
         /// The type's description.
@@ -28,7 +28,7 @@ pub enum Value {
     },
 }
 
-impl Value {
+impl ArchiveValue {
     /// The value as JSON, as serde would write it: on one line.
     pub fn to_json(&self) -> String {
         let mut out = String::new();
@@ -38,35 +38,39 @@ impl Value {
 
     fn write(&self, out: &mut String) {
         match self {
-            Value::Null => out.push_str("null"),
-            Value::Bool(value) => out.push_str(if *value { "true" } else { "false" }),
-            Value::Number(number) => out.push_str(number),
-            Value::Text(text) => write_text(out, text),
-            Value::List(values) => write_all(out, "[]", values, |out, value| value.write(out)),
-            Value::Fields(fields) => write_all(out, "{}", fields, |out, (name, value)| {
+            ArchiveValue::Null => out.push_str("null"),
+            ArchiveValue::Bool(value) => out.push_str(if *value { "true" } else { "false" }),
+            ArchiveValue::Number(number) => out.push_str(number),
+            ArchiveValue::Text(text) => write_text(out, text),
+            ArchiveValue::List(values) => {
+                write_all(out, "[]", values, |out, value| value.write(out))
+            }
+            ArchiveValue::Fields(fields) => write_all(out, "{}", fields, |out, (name, value)| {
                 write_text(out, name);
                 out.push(':');
                 value.write(out);
             }),
-            Value::Map(entries) => match entries.iter().map(|(key, _)| key.as_name()).collect() {
-                Some(names) => {
-                    let names: Vec<String> = names;
-                    let entries: Vec<_> = names.iter().zip(entries).collect();
-                    write_all(out, "{}", &entries, |out, (name, (_, value))| {
-                        write_text(out, name);
-                        out.push(':');
+            ArchiveValue::Map(entries) => {
+                match entries.iter().map(|(key, _)| key.as_name()).collect() {
+                    Some(names) => {
+                        let names: Vec<String> = names;
+                        let entries: Vec<_> = names.iter().zip(entries).collect();
+                        write_all(out, "{}", &entries, |out, (name, (_, value))| {
+                            write_text(out, name);
+                            out.push(':');
+                            value.write(out);
+                        });
+                    }
+                    None => write_all(out, "[]", entries, |out, (key, value)| {
+                        out.push('[');
+                        key.write(out);
+                        out.push(',');
                         value.write(out);
-                    });
+                        out.push(']');
+                    }),
                 }
-                None => write_all(out, "[]", entries, |out, (key, value)| {
-                    out.push('[');
-                    key.write(out);
-                    out.push(',');
-                    value.write(out);
-                    out.push(']');
-                }),
-            },
-            Value::Bytes { type_text, bytes } => {
+            }
+            ArchiveValue::Bytes { type_text, bytes } => {
                 out.push_str("{\"type\":");
                 write_text(out, type_text);
                 out.push_str(",\"hex\":\"");
@@ -81,8 +85,8 @@ impl Value {
     /// The value as the name in a JSON object, if it can be one.
     fn as_name(&self) -> Option<String> {
         match self {
-            Value::Text(text) => Some(text.clone()),
-            Value::Number(_) | Value::Bool(_) => Some(self.to_json()),
+            ArchiveValue::Text(text) => Some(text.clone()),
+            ArchiveValue::Number(_) | ArchiveValue::Bool(_) => Some(self.to_json()),
             _ => None,
         }
     }

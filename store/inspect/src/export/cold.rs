@@ -13,10 +13,10 @@ use alluvium_layouts::stored_internals::TOMBSTONE;
 use alluvium_pagestore::{Error, ErrorKind, ImagePart, Result};
 
 use super::hot::{HASHES_MAX, HotRecords};
-use super::levels::{LevelRecord, Levels};
+use super::levels::{LevelRecord, MappedLevels};
 use super::plain::pair;
-use super::reader::Reader;
-use crate::archive::{Type, Types, Value};
+use super::reader::DirectoryReader;
+use crate::archive::{ArchiveValue, Type, Types};
 use crate::checkpoints::StateAt;
 
 /// The types of a state's records: structs of a key and a value.
@@ -31,7 +31,7 @@ pub type VisitPayload<'v> = &'v mut dyn FnMut(&[u8]) -> Result<bool>;
 
 /// Records that were not shown.
 #[derive(Debug, Default)]
-struct Left {
+struct SkippedCounts {
     /// Damage may hide a newer one.
     hidden: u64,
     /// Whether they are of the key of a newer one is not known.
@@ -40,7 +40,7 @@ struct Left {
 
 /// What is known of a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Fate {
+enum RecordFate {
     Live,
     Dead,
     Hidden,
@@ -52,7 +52,7 @@ enum Fate {
 /// # Errors
 /// [`ErrorKind::Unsupported`] at the end, if it is not known of some whether they are live.
 pub fn for_each(
-    (reader, state): (&Reader<'_>, StateAt<'_>),
+    (reader, state): (&DirectoryReader<'_>, StateAt<'_>),
     record_types: RecordTypes<'_>,
     visit: VisitPayload<'_>,
 ) -> Result<bool> {
@@ -61,14 +61,14 @@ pub fn for_each(
 
 /// [`for_each`] with so many hashes of segments in memory at once.
 fn for_each_within(
-    (reader, state): (&Reader<'_>, StateAt<'_>),
+    (reader, state): (&DirectoryReader<'_>, StateAt<'_>),
     types: RecordTypes<'_>,
     hashes_max: usize,
     visit: VisitPayload<'_>,
 ) -> Result<bool> {
-    let mut left = Left::default();
+    let mut left = SkippedCounts::default();
     for part in state.parts_of_runs() {
-        let levels = Levels::open(reader, state, &part.levels)?;
+        let levels = MappedLevels::open(reader, state, &part.levels)?;
         let mut first = 0;
         loop {
             let hot = HotRecords::from(reader, state, first, hashes_max)?;
@@ -78,7 +78,7 @@ fn for_each_within(
                 reader.pass_over(Error::new(ErrorKind::Corrupt, what), state, true)?;
                 return Ok(false);
             }
-            let judge = Judge { reader, state, types, hot: &hot, part };
+            let judge = HashJudge { reader, state, types, hot: &hot, part };
             let enough = levels
                 .for_each_group(&hot.hashes, &mut |group| judge.show(group, &mut left, visit))?;
             if enough {
@@ -93,8 +93,8 @@ fn for_each_within(
     left.tell(reader, state)
 }
 
-impl Left {
-    fn tell(&self, reader: &Reader<'_>, state: StateAt<'_>) -> Result<bool> {
+impl SkippedCounts {
+    fn tell(&self, reader: &DirectoryReader<'_>, state: StateAt<'_>) -> Result<bool> {
         if self.hidden > 0 {
             let count = self.hidden;
             let what = format!(
@@ -116,19 +116,19 @@ impl Left {
 }
 
 /// Judges records of one hash.
-struct Judge<'a> {
-    reader: &'a Reader<'a>,
+struct HashJudge<'a> {
+    reader: &'a DirectoryReader<'a>,
     state: StateAt<'a>,
     types: RecordTypes<'a>,
     hot: &'a HotRecords<'a>,
     part: &'a ImagePart,
 }
 
-impl Judge<'_> {
+impl HashJudge<'_> {
     fn show(
         &self,
         group: &[LevelRecord<'_>],
-        left: &mut Left,
+        left: &mut SkippedCounts,
         visit: VisitPayload<'_>,
     ) -> Result<bool> {
         for (nth, one) in group.iter().enumerate() {
@@ -138,42 +138,42 @@ impl Judge<'_> {
             }
             let mut fate = self.fate(&group[..nth], one)?;
             if has_expired.is_none() {
-                fate = fate.or(Fate::Untold);
+                fate = fate.or(RecordFate::Untold);
             }
             match fate {
-                Fate::Live => {
+                RecordFate::Live => {
                     if visit(one.record.payload)? {
                         return Ok(true);
                     }
                 }
-                Fate::Dead => {}
-                Fate::Hidden => left.hidden += 1,
-                Fate::Untold => left.untold += 1,
+                RecordFate::Dead => {}
+                RecordFate::Hidden => left.hidden += 1,
+                RecordFate::Untold => left.untold += 1,
             }
         }
         Ok(false)
     }
 
     /// What is known of a record, before which these come that are newer.
-    fn fate(&self, newer: &[LevelRecord<'_>], one: &LevelRecord<'_>) -> Result<Fate> {
+    fn fate(&self, newer: &[LevelRecord<'_>], one: &LevelRecord<'_>) -> Result<RecordFate> {
         let (hash, payload) = (one.record.hash, one.record.payload);
-        let mut fate = if one.is_known { Fate::Live } else { Fate::Hidden };
+        let mut fate = if one.is_known { RecordFate::Live } else { RecordFate::Hidden };
         for hot in self.hot.of(hash) {
             match self.hot.read(hot, &mut |other| self.is_same_key(hash, payload, other)) {
-                Ok(Some(true)) => return Ok(Fate::Dead),
+                Ok(Some(true)) => return Ok(RecordFate::Dead),
                 Ok(Some(false)) => {}
-                Ok(None) => fate = fate.or(Fate::Untold),
+                Ok(None) => fate = fate.or(RecordFate::Untold),
                 Err(error) => {
                     self.reader.pass_over(error, self.state, true)?;
-                    fate = fate.or(Fate::Hidden);
+                    fate = fate.or(RecordFate::Hidden);
                 }
             }
         }
         for other in newer {
             match self.is_same_key(hash, payload, other.record.payload) {
-                Some(true) => return Ok(Fate::Dead),
+                Some(true) => return Ok(RecordFate::Dead),
                 Some(false) => {}
-                None => fate = fate.or(Fate::Untold),
+                None => fate = fate.or(RecordFate::Untold),
             }
         }
         Ok(fate)
@@ -192,19 +192,20 @@ impl Judge<'_> {
         }
         let Type::Struct(fields) = types.get(record) else { return None };
         let (_, key) = fields.first()?;
-        let follows = |value: &Value| types.key_hash(*key, value) == Some(hash);
+        let follows = |value: &ArchiveValue| types.key_hash(*key, value) == Some(hash);
         (follows(&one) && follows(&other)).then_some(false)
     }
 
     /// Whether a record has expired; `None` if that is not known, as it cannot be decoded.
     fn has_expired(&self, payload: &[u8]) -> Option<bool> {
         let Some(touched) = &self.part.touched else { return Some(false) };
-        let Ok([_, Value::Fields(fields)]) = pair(self.types.types, self.types.record, payload)
+        let Ok([_, ArchiveValue::Fields(fields)]) =
+            pair(self.types.types, self.types.record, payload)
         else {
             return None;
         };
         match fields.first() {
-            Some((name, Value::Number(at))) if name == "touched" => {
+            Some((name, ArchiveValue::Number(at))) if name == "touched" => {
                 let at: i64 = at.parse().ok()?;
                 Some(at < touched.expired_before.0)
             }
@@ -213,9 +214,9 @@ impl Judge<'_> {
     }
 }
 
-impl Fate {
+impl RecordFate {
     /// The fate of a record of which this was known before.
-    fn or(self, other: Fate) -> Fate {
-        if self == Fate::Live { other } else { self }
+    fn or(self, other: RecordFate) -> RecordFate {
+        if self == RecordFate::Live { other } else { self }
     }
 }

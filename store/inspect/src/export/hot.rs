@@ -8,10 +8,10 @@ use std::collections::HashMap;
 use std::ops::RangeInclusive;
 
 use alluvium_pagestore::{
-    Error, ErrorKind, FooterEntry, Result, SegmentInfo, Verified, verify_record,
+    Error, ErrorKind, FooterEntry, Result, SegmentInfo, VerifiedRecord, verify_record,
 };
 
-use super::reader::Reader;
+use super::reader::DirectoryReader;
 use crate::checkpoints::{SegmentAt, StateAt};
 use crate::map_unsafe::Mapped;
 
@@ -22,7 +22,7 @@ const MAPPED_MAX: usize = 1024;
 
 /// A live record of a segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Hot {
+pub struct HotRecord {
     hash: u64,
     /// The how manieth of the state.
     segment: u32,
@@ -32,11 +32,11 @@ pub struct Hot {
 /// The records of segments whose hashes are in a range.
 #[derive(Debug)]
 pub struct HotRecords<'d> {
-    reader: &'d Reader<'d>,
+    reader: &'d DirectoryReader<'d>,
     state: StateAt<'d>,
     segments: Vec<SegmentAt<'d>>,
     pub hashes: RangeInclusive<u64>,
-    sorted: Vec<Hot>,
+    sorted: Vec<HotRecord>,
     /// Whether damage may hide some of them.
     pub is_all: bool,
     mapped: RefCell<HashMap<u32, (SegmentInfo, Mapped)>>,
@@ -45,7 +45,7 @@ pub struct HotRecords<'d> {
 impl<'d> HotRecords<'d> {
     /// Those with the lowest hashes, from the first one on: about so many at most.
     pub fn from(
-        reader: &'d Reader<'d>,
+        reader: &'d DirectoryReader<'d>,
         state: StateAt<'d>,
         first: u64,
         most: usize,
@@ -55,7 +55,7 @@ impl<'d> HotRecords<'d> {
         for (segment, at) in (0..).zip(&segments) {
             is_all &= reader.for_each_entry(state, *at, &mut |entry: &FooterEntry| {
                 if (first..=last).contains(&entry.hash) {
-                    found.push(Hot { hash: entry.hash, segment, grain: entry.grain });
+                    found.push(HotRecord { hash: entry.hash, segment, grain: entry.grain });
                 }
                 if found.len() >= 2 * most {
                     last = keep_lowest(&mut found, most);
@@ -71,7 +71,7 @@ impl<'d> HotRecords<'d> {
     }
 
     /// The records with this hash.
-    pub fn of(&self, hash: u64) -> &[Hot] {
+    pub fn of(&self, hash: u64) -> &[HotRecord] {
         let first = self.sorted.partition_point(|hot| hot.hash < hash);
         let count = self.sorted[first..].partition_point(|hot| hot.hash == hash);
         &self.sorted[first..first + count]
@@ -81,7 +81,7 @@ impl<'d> HotRecords<'d> {
     ///
     /// # Errors
     /// [`ErrorKind::Corrupt`] if it is damaged.
-    pub fn read<R>(&self, hot: &Hot, visit: &mut dyn FnMut(&[u8]) -> R) -> Result<R> {
+    pub fn read<R>(&self, hot: &HotRecord, visit: &mut dyn FnMut(&[u8]) -> R) -> Result<R> {
         let mut mapped = self.mapped.borrow_mut();
         if !mapped.contains_key(&hot.segment) {
             if mapped.len() >= MAPPED_MAX {
@@ -102,7 +102,7 @@ impl<'d> HotRecords<'d> {
         };
         let rest = bytes.get(offset as usize..).ok_or_else(other)?;
         match verify_record(&info.file, info.id, offset, rest)? {
-            Verified::Record(record) if record.hash == hot.hash => Ok(visit(record.payload)),
+            VerifiedRecord::Record(record) if record.hash == hot.hash => Ok(visit(record.payload)),
             _ => Err(other()),
         }
     }
@@ -110,7 +110,7 @@ impl<'d> HotRecords<'d> {
 
 /// Keeps those with the lowest hashes, about so many, and says up to which hash: all of one hash
 /// stay together.
-fn keep_lowest(found: &mut Vec<Hot>, most: usize) -> u64 {
+fn keep_lowest(found: &mut Vec<HotRecord>, most: usize) -> u64 {
     let (_, at, _) = found.select_nth_unstable(most);
     let beyond = at.hash;
     let lowest = found.iter().map(|hot| hot.hash).min().unwrap_or(beyond);

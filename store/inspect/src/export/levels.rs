@@ -12,14 +12,14 @@ use std::ops::RangeInclusive;
 use alluvium_layouts::stored_internals::{RecordView, WholeGuides, WholeRun};
 use alluvium_pagestore::{Result, RunInfo};
 
-use super::reader::Reader;
+use super::reader::DirectoryReader;
 use crate::checkpoints::StateAt;
 use crate::map_unsafe::Mapped;
 
 /// The runs of a state, mapped: levels, the newest first.
 #[derive(Debug)]
-pub struct Levels<'d> {
-    reader: &'d Reader<'d>,
+pub struct MappedLevels<'d> {
+    reader: &'d DirectoryReader<'d>,
     state: StateAt<'d>,
     all: Vec<Vec<MappedRun<'d>>>,
 }
@@ -40,12 +40,12 @@ pub struct LevelRecord<'b> {
 }
 
 /// What is called with records of one hash, the newest first, until it says that it has enough.
-pub type VisitGroup<'v> = &'v mut dyn FnMut(&[LevelRecord<'_>]) -> Result<bool>;
+pub type VisitLevelRecords<'v> = &'v mut dyn FnMut(&[LevelRecord<'_>]) -> Result<bool>;
 
-impl<'d> Levels<'d> {
+impl<'d> MappedLevels<'d> {
     /// Maps the runs of these levels. What is missing is told, if damage may be passed over.
     pub fn open(
-        reader: &'d Reader<'d>,
+        reader: &'d DirectoryReader<'d>,
         state: StateAt<'d>,
         levels: &'d [Vec<RunInfo>],
     ) -> Result<Self> {
@@ -74,9 +74,9 @@ impl<'d> Levels<'d> {
     pub fn for_each_group(
         &self,
         hashes: &RangeInclusive<u64>,
-        visit: VisitGroup<'_>,
+        visit: VisitLevelRecords<'_>,
     ) -> Result<bool> {
-        let begin = |level| Source::begin(self, level, *hashes.start());
+        let begin = |level| LevelCursor::begin(self, level, *hashes.start());
         let mut sources: Vec<_> = self.all.iter().map(|one| begin(one)).collect::<Result<_>>()?;
         let mut group = Vec::new();
         loop {
@@ -104,28 +104,28 @@ impl MappedRun<'_> {
 
 /// A place in a level.
 #[derive(Debug)]
-struct Source<'l> {
-    reader: &'l Reader<'l>,
+struct LevelCursor<'l> {
+    reader: &'l DirectoryReader<'l>,
     state: StateAt<'l>,
     rest: std::slice::Iter<'l, MappedRun<'l>>,
     current: Option<(&'l MappedRun<'l>, WholeRun<'l>)>,
     next: Option<RecordView<'l>>,
     /// The last hash that was read.
     last_hash: u64,
-    hidden: Vec<Hidden<'l>>,
+    hidden: Vec<HiddenRecords<'l>>,
 }
 
 /// Records that damage may hide.
 #[derive(Debug)]
-struct Hidden<'l> {
+struct HiddenRecords<'l> {
     hashes: RangeInclusive<u64>,
     /// What tells which hashes the run does not have, if that can be read.
     guides: Option<WholeGuides<'l>>,
 }
 
-impl<'l> Source<'l> {
+impl<'l> LevelCursor<'l> {
     /// On the first record whose hash is not below this one.
-    fn begin(levels: &'l Levels<'l>, runs: &'l [MappedRun<'l>], hash: u64) -> Result<Self> {
+    fn begin(levels: &'l MappedLevels<'l>, runs: &'l [MappedRun<'l>], hash: u64) -> Result<Self> {
         let start = runs.partition_point(|run| run.info.last_hash < hash);
         let mut source = Self {
             reader: levels.reader,
@@ -167,7 +167,7 @@ impl<'l> Source<'l> {
 
     fn hides(&mut self, hash: u64) -> bool {
         let has = |guides: &mut WholeGuides<'_>| guides.may_have(hash);
-        let is_hidden = |hidden: &mut Hidden<'_>| {
+        let is_hidden = |hidden: &mut HiddenRecords<'_>| {
             hidden.hashes.contains(&hash) && hidden.guides.as_mut().is_none_or(has)
         };
         self.hidden.iter_mut().any(is_hidden)
@@ -175,7 +175,7 @@ impl<'l> Source<'l> {
 
     fn hide(&mut self, run: &'l MappedRun<'l>, hashes: RangeInclusive<u64>) {
         let guides = run.file.as_ref().and_then(|file| WholeGuides::open(run.info, file));
-        self.hidden.push(Hidden { hashes, guides });
+        self.hidden.push(HiddenRecords { hashes, guides });
     }
 
     /// Goes to the next record that counts.

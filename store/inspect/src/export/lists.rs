@@ -19,9 +19,9 @@ use alluvium_pagestore::{Error, ErrorKind, RecordBytes, Result, SegmentId, codec
 
 use super::packed::PackedSlices;
 use super::plain::{pair, record_of};
-use super::reader::{Passing, Reader};
-use super::sink::Sink;
-use crate::archive::{Archive, Types, Undecodable, Value};
+use super::reader::{DirectoryReader, Passing};
+use super::sink::LimitedWriter;
+use crate::archive::{Archive, ArchiveValue, Types, Undecodable};
 use crate::checkpoints::StateAt;
 
 /// What a note's record has as its value: bucket, cut and lowest rank, then imports.
@@ -45,27 +45,27 @@ struct RunPart {
 
 /// What the catalog says.
 #[derive(Debug, Default)]
-struct Catalog {
+struct ListCatalog {
     parts: HashMap<SegmentId, Vec<RunPart>>,
     /// Of a bucket and a key, the first run that is the key's.
     cuts: HashMap<(i64, String), u64>,
     /// Of a key, what its lists in other buckets have from a bucket's runs.
     imports: HashMap<(i64, String), Vec<Import>>,
     /// Of a bucket, what key groups have left behind in its runs.
-    gaps: Vec<(i64, Gap)>,
+    gaps: Vec<(i64, RunGap)>,
     packed: PackedSlices,
 }
 
 /// Of keys with these hashes, runs before one have nothing any more.
 #[derive(Debug)]
-struct Gap {
+struct RunGap {
     hashes: RangeInclusive<u64>,
     before: u64,
 }
 
 /// The types of a block and of its keys.
 #[derive(Debug)]
-struct Block {
+struct BlockTypes {
     types: Types,
     of: usize,
     key: usize,
@@ -78,7 +78,11 @@ struct Import {
     shift: i64,
 }
 
-pub fn export(reader: &Reader<'_>, state: StateAt<'_>, sink: &mut Sink<'_>) -> Result<()> {
+pub fn export(
+    reader: &DirectoryReader<'_>,
+    state: StateAt<'_>,
+    sink: &mut LimitedWriter<'_>,
+) -> Result<()> {
     state.is_laid_out_as("append-log")?;
     let (catalog, catalog_segments) = match read_catalog(reader, state)? {
         Ok(found) => found,
@@ -90,7 +94,8 @@ pub fn export(reader: &Reader<'_>, state: StateAt<'_>, sink: &mut Sink<'_>) -> R
             return Err(Error::new(ErrorKind::Unsupported, what));
         }
     };
-    let mut lists = Lists { reader, state, catalog, catalog_segments, block: Block::of(state) };
+    let mut lists =
+        ExportedLists { reader, state, catalog, catalog_segments, block: BlockTypes::of(state) };
     if !lists.catalog.gaps.is_empty() {
         lists.check_hashes()?;
     }
@@ -107,15 +112,15 @@ pub fn export(reader: &Reader<'_>, state: StateAt<'_>, sink: &mut Sink<'_>) -> R
 
 /// The lists of a state.
 #[derive(Debug)]
-struct Lists<'d> {
-    reader: &'d Reader<'d>,
+struct ExportedLists<'d> {
+    reader: &'d DirectoryReader<'d>,
     state: StateAt<'d>,
-    catalog: Catalog,
+    catalog: ListCatalog,
     catalog_segments: usize,
-    block: Block,
+    block: BlockTypes,
 }
 
-impl Block {
+impl BlockTypes {
     /// A vector of entries.
     fn of(state: StateAt<'_>) -> Self {
         let mut types = Types::default();
@@ -130,15 +135,16 @@ impl Block {
     fn entries(
         &self,
         payload: &[u8],
-    ) -> std::result::Result<impl Iterator<Item = (Value, i64, Value)>, Undecodable> {
+    ) -> std::result::Result<impl Iterator<Item = (ArchiveValue, i64, ArchiveValue)>, Undecodable>
+    {
         let entries = match Archive::decode(&self.types, self.of, payload)? {
-            Value::List(entries) => entries,
+            ArchiveValue::List(entries) => entries,
             other => unreachable!("a list decodes to {other:?}"),
         };
         Ok(entries.into_iter().map(|entry| {
-            let Value::Fields(fields) = entry else { unreachable!("an entry is a struct") };
+            let ArchiveValue::Fields(fields) = entry else { unreachable!("an entry is a struct") };
             let mut fields = fields.into_iter().map(|(_, value)| value);
-            let (Some(key), Some(Value::Number(rank)), Some(elements)) =
+            let (Some(key), Some(ArchiveValue::Number(rank)), Some(elements)) =
                 (fields.next(), fields.next(), fields.next())
             else {
                 unreachable!("an entry has three fields")
@@ -147,17 +153,17 @@ impl Block {
         }))
     }
 
-    fn key_hash(&self, key: &Value) -> Option<u64> {
+    fn key_hash(&self, key: &ArchiveValue) -> Option<u64> {
         self.types.key_hash(self.key, key)
     }
 }
 
 /// What is called with each block of runs, until it says that it has enough.
-type Visit<'v> = &'v mut dyn FnMut(&RunPart, RecordBytes<'_>) -> Result<bool>;
+type VisitBlock<'v> = &'v mut dyn FnMut(&RunPart, RecordBytes<'_>) -> Result<bool>;
 
-impl Lists<'_> {
+impl ExportedLists<'_> {
     /// Says whether `visit` had enough.
-    fn for_each_block(&self, visit: Visit<'_>) -> Result<bool> {
+    fn for_each_block(&self, visit: VisitBlock<'_>) -> Result<bool> {
         for segment in self.state.segments().skip(self.catalog_segments) {
             let parts = self.catalog.parts.get(&segment.id()).map_or(&[][..], |parts| parts);
             let (mut current, mut left) = (None, 0);
@@ -207,7 +213,7 @@ impl Lists<'_> {
         &self,
         part: &RunPart,
         record: RecordBytes<'_>,
-        sink: &mut Sink<'_>,
+        sink: &mut LimitedWriter<'_>,
     ) -> Result<bool> {
         self.export_payload(record.payload, sink, &mut |key, rank| {
             let first = self.catalog.first_run(part.bucket, || self.block.key_hash(key));
@@ -219,7 +225,7 @@ impl Lists<'_> {
     fn export_payload(
         &self,
         payload: &[u8],
-        sink: &mut Sink<'_>,
+        sink: &mut LimitedWriter<'_>,
         owners: Owners<'_>,
     ) -> Result<bool> {
         let state = self.state;
@@ -238,10 +244,10 @@ impl Lists<'_> {
             for (bucket, rank) in owners(&key, rank) {
                 let mut line = Vec::with_capacity(4);
                 if state.primitive() != "list" {
-                    line.push(("slice", Value::Number(bucket.to_string())));
+                    line.push(("slice", ArchiveValue::Number(bucket.to_string())));
                 }
                 line.push(("key", key.clone()));
-                line.push(("rank", Value::Number(rank.to_string())));
+                line.push(("rank", ArchiveValue::Number(rank.to_string())));
                 line.push(("value", elements.clone()));
                 if sink.line(state.name(), line)? {
                     return Ok(true);
@@ -253,11 +259,16 @@ impl Lists<'_> {
 }
 
 /// The buckets of a key that have what a run has of it, with its rank there.
-type Owners<'o> = &'o mut dyn FnMut(&Value, i64) -> Vec<(i64, i64)>;
+type Owners<'o> = &'o mut dyn FnMut(&ArchiveValue, i64) -> Vec<(i64, i64)>;
 
-impl Catalog {
+impl ListCatalog {
     /// The buckets in which a key has what it has in a run, with its rank there.
-    fn owners(&self, part: &RunPart, (key, first): (&Value, u64), rank: i64) -> Vec<(i64, i64)> {
+    fn owners(
+        &self,
+        part: &RunPart,
+        (key, first): (&ArchiveValue, u64),
+        rank: i64,
+    ) -> Vec<(i64, i64)> {
         let place = (part.bucket, name_of(key));
         let mut owners = Vec::new();
         let first = self.cuts.get(&place).copied().unwrap_or(0).max(first);
@@ -273,7 +284,7 @@ impl Catalog {
     }
 }
 
-impl Catalog {
+impl ListCatalog {
     /// The first run of a bucket that gaps leave to a key with this hash.
     fn first_run(&self, bucket: i64, hash: impl FnOnce() -> Option<u64>) -> u64 {
         let mut gaps = self.gaps.iter().filter(|(of, _)| *of == bucket).peekable();
@@ -287,18 +298,18 @@ impl Catalog {
 }
 
 /// A key as text, the same for equal keys only: JSON would not tell `None` from a unit.
-fn name_of(key: &Value) -> String {
+fn name_of(key: &ArchiveValue) -> String {
     format!("{key:?}")
 }
 
 /// Reads the catalog, and says how many segments it takes.
 fn read_catalog(
-    reader: &Reader<'_>,
+    reader: &DirectoryReader<'_>,
     state: StateAt<'_>,
-) -> Result<std::result::Result<(Catalog, usize), Undecodable>> {
+) -> Result<std::result::Result<(ListCatalog, usize), Undecodable>> {
     let mut types = Types::default();
     let note = record_of(&mut types, state.key(), NOTE);
-    let mut catalog = Catalog::default();
+    let mut catalog = ListCatalog::default();
     let (mut head, mut seen, mut unknown) = (None::<CatalogHead>, 0, None);
     for (number, segment) in state.segments().enumerate() {
         reader.for_each(state, segment, Passing::Nothing, &mut |_, record| {
@@ -329,7 +340,7 @@ fn read_catalog(
     }
 }
 
-impl Catalog {
+impl ListCatalog {
     fn add_run(&mut self, key: RunKey, value: RunValue) -> Result<()> {
         if let Some(slices) = slices_of_page(key, &value)? {
             for (start, elements, since) in slices {
@@ -340,7 +351,7 @@ impl Catalog {
         let ((bucket, run), (first, purged, parts)) = (key, value);
         // What a key group has left behind is told as a run without records.
         if let [(last, 0, 0)] = parts[..] {
-            self.gaps.push((bucket, Gap { hashes: first..=last, before: run }));
+            self.gaps.push((bucket, RunGap { hashes: first..=last, before: run }));
             return Ok(());
         }
         for (segment, first, records) in parts {
@@ -350,7 +361,7 @@ impl Catalog {
         Ok(())
     }
 
-    fn add_note(&mut self, key: &Value, note: Value) {
+    fn add_note(&mut self, key: &ArchiveValue, note: ArchiveValue) {
         let numbers = numbers_of(&note);
         let (Some(&bucket), Some(&cut)) = (numbers.first(), numbers.get(1)) else { return };
         let (name, bucket) = (name_of(key), bucket as i64);
@@ -364,10 +375,10 @@ impl Catalog {
 }
 
 /// The numbers of a value, from first to last.
-fn numbers_of(value: &Value) -> Vec<i128> {
+fn numbers_of(value: &ArchiveValue) -> Vec<i128> {
     match value {
-        Value::Number(number) => number.parse().into_iter().collect(),
-        Value::List(values) => values.iter().flat_map(numbers_of).collect(),
+        ArchiveValue::Number(number) => number.parse().into_iter().collect(),
+        ArchiveValue::List(values) => values.iter().flat_map(numbers_of).collect(),
         _ => Vec::new(),
     }
 }

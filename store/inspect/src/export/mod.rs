@@ -2,7 +2,7 @@
 //!
 //! The form of a record depends on the primitive and on the layout that wrote it: [`plain`] records
 //! of a key and a value, and [`cold`] ones in sorted runs; [`lists`] in runs, and [`packed`] ones in
-//! sorted runs; [`panes`] in window segments. All go through [`Sink`], which counts them, stops at
+//! sorted runs; [`panes`] in window segments. All go through [`LimitedWriter`], which counts them, stops at
 //! the limit and never hides undecodable records. [`reader`] reads all records, or only the sound
 //! ones to salvage.
 
@@ -20,11 +20,11 @@ use std::io::Write;
 
 use alluvium_pagestore::{Error, ErrorKind, Result};
 
-use crate::checkpoints::{Checkpoints, StateAt};
+use crate::checkpoints::{ListedCheckpoints, StateAt};
 use crate::directory::ClosedDirectory;
-use reader::Reader;
-pub use sink::Exported;
-use sink::Sink;
+use reader::DirectoryReader;
+pub use sink::ExportSummary;
+use sink::LimitedWriter;
 
 /// Options of [`export`](fn@export).
 #[derive(Clone, Debug, Default)]
@@ -35,7 +35,7 @@ pub struct ExportOptions {
     pub state: Option<String>,
     /// Writes at most this many lines.
     pub limit: Option<u64>,
-    /// Skips damage and [reports](Exported::damage) it. If the manifest or the newest checkpoint is
+    /// Skips damage and [reports](ExportSummary::damage) it. If the manifest or the newest checkpoint is
     /// damaged, exports the newest readable checkpoint.
     pub salvage: bool,
 }
@@ -50,9 +50,9 @@ pub fn export(
     directory: &ClosedDirectory,
     options: &ExportOptions,
     out: &mut dyn Write,
-) -> Result<Exported> {
-    let found = Checkpoints::read(directory);
-    let reader = Reader::new(directory, options.salvage);
+) -> Result<ExportSummary> {
+    let found = ListedCheckpoints::read(directory);
+    let reader = DirectoryReader::new(directory, options.salvage);
     let checkpoint = match options.salvage {
         true => {
             let (checkpoint, damage) = found.salvage(options.checkpoint, directory)?;
@@ -69,7 +69,7 @@ pub fn export(
         let what = format!("no such state; there are: {}", names.join(", "));
         return Err(Error::new(ErrorKind::UnknownState, what).with("state", name));
     }
-    let mut sink = Sink::new(out, options.limit);
+    let mut sink = LimitedWriter::new(out, options.limit);
     for state in states {
         if sink.is_full() {
             break;
@@ -95,7 +95,11 @@ fn is_damage(error: &Error) -> bool {
     matches!(error.kind(), ErrorKind::Corrupt | ErrorKind::Missing | ErrorKind::FormatVersion)
 }
 
-fn export_state(reader: &Reader<'_>, state: StateAt<'_>, sink: &mut Sink<'_>) -> Result<()> {
+fn export_state(
+    reader: &DirectoryReader<'_>,
+    state: StateAt<'_>,
+    sink: &mut LimitedWriter<'_>,
+) -> Result<()> {
     let is_list =
         matches!(state.primitive(), "list" | "lists") || state.primitive().starts_with("time-map");
     match (state.layout(), state.primitive()) {

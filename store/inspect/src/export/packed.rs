@@ -9,16 +9,16 @@ use std::collections::BTreeMap;
 use alluvium_layouts::stored_internals::{RecordView, slice_and_run_of};
 use alluvium_pagestore::{Error, ErrorKind, Result};
 
-use super::levels::Levels;
-use super::reader::Reader;
+use super::levels::MappedLevels;
+use super::reader::DirectoryReader;
 use crate::checkpoints::StateAt;
 
 /// The slices of a state, by their start.
 #[derive(Debug, Default)]
-pub struct PackedSlices(BTreeMap<i64, Slice>);
+pub struct PackedSlices(BTreeMap<i64, PackedTotals>);
 
 #[derive(Debug)]
-struct Slice {
+struct PackedTotals {
     elements: u64,
     /// The first run that counts.
     since: u64,
@@ -32,7 +32,7 @@ pub type VisitPacked<'v> = &'v mut dyn FnMut(i64, &[u8]) -> Result<bool>;
 impl PackedSlices {
     /// Adds a slice of so many elements, with the first run that counts.
     pub fn add(&mut self, start: i64, elements: u64, since: u64) {
-        self.0.insert(start, Slice { elements, since, found: 0 });
+        self.0.insert(start, PackedTotals { elements, since, found: 0 });
     }
 
     /// Shows the records of the state's runs that count.
@@ -42,12 +42,12 @@ impl PackedSlices {
     /// not all of its elements.
     pub fn for_each(
         &mut self,
-        (reader, state): (&Reader<'_>, StateAt<'_>),
+        (reader, state): (&DirectoryReader<'_>, StateAt<'_>),
         visit: VisitPacked<'_>,
     ) -> Result<()> {
         let mut is_whole = true;
         for part in state.parts_of_runs() {
-            let levels = Levels::open(reader, state, &part.levels)?;
+            let levels = MappedLevels::open(reader, state, &part.levels)?;
             for run in levels.runs() {
                 let Some(records) = run.records(state) else {
                     is_whole = false;
@@ -81,9 +81,9 @@ impl PackedSlices {
         Some(start.0)
     }
 
-    fn check(&self, reader: &Reader<'_>, state: StateAt<'_>) -> Result<()> {
+    fn check(&self, reader: &DirectoryReader<'_>, state: StateAt<'_>) -> Result<()> {
         let wrong = self.0.iter().find(|(_, slice)| slice.found != slice.elements);
-        let Some((start, Slice { elements, found, .. })) = wrong else { return Ok(()) };
+        let Some((start, PackedTotals { elements, found, .. })) = wrong else { return Ok(()) };
         let what =
             format!("the packed slice {start} has {found} elements in runs, {elements} are told");
         reader.pass_over(Error::new(ErrorKind::Corrupt, what), state, true)

@@ -8,18 +8,18 @@ use std::collections::{BTreeMap, HashMap};
 use alluvium_pagestore::{Error, ErrorKind, FooterEntry, RecordBytes, Result, Time, codec};
 
 use super::plain::{pair, record_of};
-use super::reader::{Passing, Reader};
-use super::sink::Sink;
-use crate::archive::{Types, Value};
+use super::reader::{DirectoryReader, Passing};
+use super::sink::LimitedWriter;
+use crate::archive::{ArchiveValue, Types};
 use crate::checkpoints::{SegmentAt, StateAt};
 
 /// What the catalog says.
 #[derive(Debug, Default)]
-struct Catalog {
+struct PaneCatalog {
     /// Slice, accumulators and cuts in its table, number of its next part.
     slices: Vec<(Time, u64, u64, u64)>,
     /// Tables in the order in which they are written.
-    tables: Vec<Table>,
+    tables: Vec<SliceTable>,
     /// Slice, number, first segment and how many.
     runs: Vec<(Time, u64, u64, u64)>,
     /// Slice, first and last hash, and the first part of keys with these that was not removed.
@@ -30,7 +30,7 @@ struct Catalog {
 
 /// The table of a slice as some checkpoint has written it.
 #[derive(Debug)]
-struct Table {
+struct SliceTable {
     slice: Time,
     entries: u64,
     cuts: u64,
@@ -41,9 +41,13 @@ struct Table {
 }
 
 /// Of a slice and a key, the first part that was not removed.
-type Cuts = HashMap<(Time, String), u64>;
+type PaneCuts = HashMap<(Time, String), u64>;
 
-pub fn export(reader: &Reader<'_>, state: StateAt<'_>, sink: &mut Sink<'_>) -> Result<()> {
+pub fn export(
+    reader: &DirectoryReader<'_>,
+    state: StateAt<'_>,
+    sink: &mut LimitedWriter<'_>,
+) -> Result<()> {
     let segments: Vec<_> = state.segments().collect();
     if segments.is_empty() {
         return Ok(());
@@ -54,7 +58,7 @@ pub fn export(reader: &Reader<'_>, state: StateAt<'_>, sink: &mut Sink<'_>) -> R
     let mut types = Types::default();
     let root = record_of(&mut types, state.key(), state.value());
     let cut = record_of(&mut types, state.key(), "u64");
-    let mut cuts = Cuts::new();
+    let mut cuts = PaneCuts::new();
     walk_tables(reader, state, tables, &catalog, &mut |table, is_cut, payload| {
         if is_cut {
             let what = |why: crate::archive::Undecodable| {
@@ -65,7 +69,7 @@ pub fn export(reader: &Reader<'_>, state: StateAt<'_>, sink: &mut Sink<'_>) -> R
                 Error::new(ErrorKind::Unsupported, what)
             };
             let [key, before] = pair(&types, cut, payload).map_err(what)?;
-            if let Value::Number(before) = before {
+            if let ArchiveValue::Number(before) = before {
                 let before = before.parse().unwrap_or(u64::MAX);
                 cuts.insert((table.slice, format!("{key:?}")), before);
             }
@@ -77,7 +81,7 @@ pub fn export(reader: &Reader<'_>, state: StateAt<'_>, sink: &mut Sink<'_>) -> R
             if cuts.get(&(slice, format!("{key:?}"))).is_some_and(|before| part < *before) {
                 return Ok(false);
             }
-            let number = |number: String| Value::Number(number);
+            let number = |number: String| ArchiveValue::Number(number);
             let (slice, part) = (number(slice.0.to_string()), number(part.to_string()));
             sink.line(
                 state.name(),
@@ -116,18 +120,18 @@ pub fn export(reader: &Reader<'_>, state: StateAt<'_>, sink: &mut Sink<'_>) -> R
 
 /// What is called with each record of the tables of slices: its table, whether it is a cut, its
 /// bytes.
-type Visit<'v> = &'v mut dyn FnMut(&Table, bool, &[u8]) -> Result<bool>;
+type VisitTableRecord<'v> = &'v mut dyn FnMut(&SliceTable, bool, &[u8]) -> Result<bool>;
 
 /// Walks the records of the tables, of each first accumulators and then cuts; passes over those
 /// that are of no slice any more.
 fn walk_tables(
-    reader: &Reader<'_>,
+    reader: &DirectoryReader<'_>,
     state: StateAt<'_>,
     segments: &[SegmentAt<'_>],
-    catalog: &Catalog,
-    visit: Visit<'_>,
+    catalog: &PaneCatalog,
+    visit: VisitTableRecord<'_>,
 ) -> Result<()> {
-    let records = |table: &Table| table.entries.saturating_add(table.cuts);
+    let records = |table: &SliceTable| table.entries.saturating_add(table.cuts);
     let mut tables = catalog.tables.iter().filter(|table| records(table) > 0);
     let (mut table, mut passed) = (tables.next(), 0);
     for segment in segments {
@@ -153,11 +157,11 @@ fn walk_tables(
 }
 
 fn read_catalog(
-    reader: &Reader<'_>,
+    reader: &DirectoryReader<'_>,
     state: StateAt<'_>,
     segments: &[SegmentAt<'_>],
-) -> Result<Catalog> {
-    let mut catalog = Catalog::default();
+) -> Result<PaneCatalog> {
+    let mut catalog = PaneCatalog::default();
     let last = segments.len() - 1;
     read_part(reader, state, segments[last], &mut catalog)?;
     let ends = catalog.ends.and_then(|(runs, tables)| runs.checked_add(tables));
@@ -174,7 +178,7 @@ fn read_catalog(
         catalog.slices.iter().map(|(slice, _, _, next)| (*slice, *next)).collect();
     if catalog.tables.is_empty() {
         // Of a build from before there were groups.
-        let table = |&(slice, entries, cuts, _): &(Time, u64, u64, u64)| Table {
+        let table = |&(slice, entries, cuts, _): &(Time, u64, u64, u64)| SliceTable {
             slice,
             entries,
             cuts,
@@ -193,10 +197,10 @@ fn read_catalog(
 }
 
 fn read_part(
-    reader: &Reader<'_>,
+    reader: &DirectoryReader<'_>,
     state: StateAt<'_>,
     segment: SegmentAt<'_>,
-    catalog: &mut Catalog,
+    catalog: &mut PaneCatalog,
 ) -> Result<()> {
     let decode = &mut |_: &FooterEntry, record: Option<RecordBytes<'_>>| {
         let record = record.expect("no damage is passed over");
@@ -216,7 +220,7 @@ fn read_part(
             (4, _) => {}
             (5, &[entries, cuts, live]) => {
                 let is_live = live != 0;
-                catalog.tables.push(Table { slice, entries, cuts, is_live, part: 0 });
+                catalog.tables.push(SliceTable { slice, entries, cuts, is_live, part: 0 });
             }
             (3, &[runs, tables]) => catalog.ends = Some((runs, tables)),
             _ => return Err(wrong("a record of an unknown kind")),

@@ -4,9 +4,9 @@
 use alluvium_pagestore::{RECORDS, Result};
 
 use super::cold::{self, RecordTypes};
-use super::reader::{Passing, Reader};
-use super::sink::Sink;
-use crate::archive::{Archive, Types, Value};
+use super::reader::{DirectoryReader, Passing};
+use super::sink::LimitedWriter;
+use crate::archive::{Archive, ArchiveValue, Types};
 use crate::checkpoints::StateAt;
 
 /// The type of records of a key and a value.
@@ -16,23 +16,28 @@ pub fn record_of(types: &mut Types, key: &str, value: &str) -> usize {
 }
 
 /// Records whose key is the state's.
-pub fn export(reader: &Reader<'_>, state: StateAt<'_>, sink: &mut Sink<'_>) -> Result<()> {
+pub fn export(
+    reader: &DirectoryReader<'_>,
+    state: StateAt<'_>,
+    sink: &mut LimitedWriter<'_>,
+) -> Result<()> {
     export_as(reader, state, (state.key(), state.value()), sink, &mut |fields| fields)
 }
 
 /// Records whose key is a slice of time, or a bucket, and the state's key. Their values are
 /// `value`.
 pub fn export_sliced(
-    reader: &Reader<'_>,
+    reader: &DirectoryReader<'_>,
     state: StateAt<'_>,
     value: &str,
-    sink: &mut Sink<'_>,
+    sink: &mut LimitedWriter<'_>,
 ) -> Result<()> {
     let key = format!("(Time,{},)", state.key());
     let has_slices = state.primitive() != "list";
     export_as(reader, state, (&key, value), sink, &mut |fields| {
         let mut fields = fields.into_iter();
-        let (Some((_, Value::List(key))), Some(value)) = (fields.next(), fields.next()) else {
+        let (Some((_, ArchiveValue::List(key))), Some(value)) = (fields.next(), fields.next())
+        else {
             return Vec::new();
         };
         let mut key = key.into_iter();
@@ -42,14 +47,15 @@ pub fn export_sliced(
 }
 
 /// How a record's fields become those of its line.
-type Shape<'s> = &'s mut dyn FnMut(Vec<(&'static str, Value)>) -> Vec<(&'static str, Value)>;
+type FieldMapping<'s> =
+    &'s mut dyn FnMut(Vec<(&'static str, ArchiveValue)>) -> Vec<(&'static str, ArchiveValue)>;
 
 fn export_as(
-    reader: &Reader<'_>,
+    reader: &DirectoryReader<'_>,
     state: StateAt<'_>,
     (key, value): (&str, &str),
-    sink: &mut Sink<'_>,
-    shape: Shape<'_>,
+    sink: &mut LimitedWriter<'_>,
+    shape: FieldMapping<'_>,
 ) -> Result<()> {
     state.is_laid_out_as(RECORDS)?;
     let mut types = Types::default();
@@ -78,9 +84,9 @@ pub fn pair(
     types: &Types,
     root: usize,
     payload: &[u8],
-) -> std::result::Result<[Value; 2], crate::archive::Undecodable> {
+) -> std::result::Result<[ArchiveValue; 2], crate::archive::Undecodable> {
     match Archive::decode(types, root, payload)? {
-        Value::Fields(fields) if fields.len() == 2 => {
+        ArchiveValue::Fields(fields) if fields.len() == 2 => {
             let mut values = fields.into_iter().map(|(_, value)| value);
             let next = &mut values;
             Ok([next.next(), next.next()].map(|value| value.expect("two fields")))

@@ -16,7 +16,7 @@ use crate::verify::Damage;
 
 /// Reads the segments of a directory.
 #[derive(Debug)]
-pub struct Reader<'d> {
+pub struct DirectoryReader<'d> {
     directory: &'d ClosedDirectory,
     /// What was passed over; `None` if the first damage is an error.
     damage: Option<RefCell<Vec<Damage>>>,
@@ -37,9 +37,10 @@ pub enum Passing {
 
 /// What is called with each live record, or `None` for one that is passed over, until it says that
 /// it has enough.
-pub type Visit<'v> = &'v mut dyn FnMut(&FooterEntry, Option<RecordBytes<'_>>) -> Result<bool>;
+pub type VisitLiveRecord<'v> =
+    &'v mut dyn FnMut(&FooterEntry, Option<RecordBytes<'_>>) -> Result<bool>;
 
-impl<'d> Reader<'d> {
+impl<'d> DirectoryReader<'d> {
     /// Of this directory, to salvage or not.
     pub fn new(directory: &'d ClosedDirectory, salvage: bool) -> Self {
         Self { directory, damage: salvage.then(RefCell::default) }
@@ -67,7 +68,7 @@ impl<'d> Reader<'d> {
         state: StateAt<'_>,
         segment: SegmentAt<'_>,
         passing: Passing,
-        visit: Visit<'_>,
+        visit: VisitLiveRecord<'_>,
     ) -> Result<bool> {
         let walked = self.walk(state, segment, passing, &mut |whole, image, entry| {
             let record = match whole.record(image, entry) {
@@ -79,7 +80,7 @@ impl<'d> Reader<'d> {
             };
             visit(entry, record)
         })?;
-        Ok(walked == Walked::Enough)
+        Ok(walked == WalkOutcome::Enough)
     }
 
     /// Calls `visit` with what footers tell of each live record of a segment. Says whether that was
@@ -103,7 +104,7 @@ impl<'d> Reader<'d> {
             visit(entry);
             Ok(false)
         })?;
-        Ok(is_all && walked == Walked::All)
+        Ok(is_all && walked == WalkOutcome::All)
     }
 
     /// Tells an error of a segment if it may be passed over, else gives it back.
@@ -148,7 +149,7 @@ impl<'d> Reader<'d> {
         segment: SegmentAt<'_>,
         passing: Passing,
         visit: VisitEntry<'_>,
-    ) -> Result<Walked> {
+    ) -> Result<WalkOutcome> {
         let pass = |error| self.pass((state, segment), error, passing >= Passing::Segments);
         let opened = segment.live().and_then(|live| {
             let info = segment.open_unchecked(self.directory)?;
@@ -156,21 +157,21 @@ impl<'d> Reader<'d> {
         });
         let (live, info, bytes) = match opened {
             Ok(opened) => opened,
-            Err(error) => return pass(error).map(|()| Walked::Some),
+            Err(error) => return pass(error).map(|()| WalkOutcome::Some),
         };
         let mut whole = WholeSegment::open(&info, state.fingerprint(), &bytes);
         let damage = whole.take_damage();
         if damage.is_empty() {
             // Whole, it may be another one than the checkpoint means.
             if let Err(error) = segment.open(self.directory) {
-                return pass(error).map(|()| Walked::Some);
+                return pass(error).map(|()| WalkOutcome::Some);
             }
         }
-        let mut walked = if damage.is_empty() { Walked::All } else { Walked::Some };
+        let mut walked = if damage.is_empty() { WalkOutcome::All } else { WalkOutcome::Some };
         for error in damage {
             pass(error)?;
         }
-        if walked == Walked::Some && passing < Passing::Images {
+        if walked == WalkOutcome::Some && passing < Passing::Images {
             return Ok(walked);
         }
         let images: Vec<ImageInfo> = whole.images().to_vec();
@@ -179,7 +180,7 @@ impl<'d> Reader<'d> {
                 Ok(entries) => entries,
                 Err(error) => {
                     pass(error)?;
-                    walked = Walked::Some;
+                    walked = WalkOutcome::Some;
                     if passing < Passing::Images {
                         return Ok(walked);
                     }
@@ -188,7 +189,7 @@ impl<'d> Reader<'d> {
             };
             for entry in entries.iter().filter(|entry| live.contains(entry.grain)) {
                 if visit(&whole, image, entry)? {
-                    return Ok(Walked::Enough);
+                    return Ok(WalkOutcome::Enough);
                 }
             }
         }
@@ -202,7 +203,7 @@ type VisitEntry<'v> =
 
 /// What was shown of a segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Walked {
+enum WalkOutcome {
     All,
     /// Damage was passed over.
     Some,

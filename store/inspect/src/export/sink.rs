@@ -5,12 +5,12 @@ use std::io::{ErrorKind as IoKind, Write};
 
 use alluvium_pagestore::{Error, Result};
 
-use crate::archive::{Undecodable, Value};
+use crate::archive::{ArchiveValue, Undecodable};
 use crate::verify::Damage;
 
 /// The result of an export.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Exported {
+pub struct ExportSummary {
     /// Lines written.
     pub lines: u64,
     /// States with records written as bytes, with the number of these records and the reason for
@@ -27,15 +27,15 @@ pub struct Exported {
 }
 
 /// Writes lines up to a limit.
-pub struct Sink<'o> {
+pub struct LimitedWriter<'o> {
     out: &'o mut dyn Write,
     limit: u64,
-    done: Exported,
+    done: ExportSummary,
 }
 
-impl<'o> Sink<'o> {
+impl<'o> LimitedWriter<'o> {
     pub fn new(out: &'o mut dyn Write, limit: Option<u64>) -> Self {
-        Self { out, limit: limit.unwrap_or(u64::MAX), done: Exported::default() }
+        Self { out, limit: limit.unwrap_or(u64::MAX), done: ExportSummary::default() }
     }
 
     /// Whether no more lines are wanted.
@@ -44,14 +44,14 @@ impl<'o> Sink<'o> {
     }
 
     /// Writes a line of these fields after the state's name, and says whether that was enough.
-    pub fn line(&mut self, state: &str, fields: Vec<(&str, Value)>) -> Result<bool> {
+    pub fn line(&mut self, state: &str, fields: Vec<(&str, ArchiveValue)>) -> Result<bool> {
         if self.done.lines >= self.limit {
             self.done.cut = true;
             return Ok(true);
         }
-        let mut all = vec![("state".to_owned(), Value::Text(state.into()))];
+        let mut all = vec![("state".to_owned(), ArchiveValue::Text(state.into()))];
         all.extend(fields.into_iter().map(|(name, value)| (name.to_owned(), value)));
-        let line = Value::Fields(all).to_json();
+        let line = ArchiveValue::Fields(all).to_json();
         match writeln!(self.out, "{line}") {
             Ok(()) => {
                 self.done.lines += 1;
@@ -74,7 +74,7 @@ impl<'o> Sink<'o> {
         payload: &[u8],
         why: Undecodable,
     ) -> Result<bool> {
-        let record = Value::Bytes { type_text, bytes: payload.to_vec() };
+        let record = ArchiveValue::Bytes { type_text, bytes: payload.to_vec() };
         let enough = self.line(state, vec![("record", record)])?;
         if !enough {
             let count = self.done.undecoded.entry(state.into()).or_insert((0, why.0));
@@ -88,7 +88,7 @@ impl<'o> Sink<'o> {
         self.done.skipped.insert(state.into(), why.into());
     }
 
-    pub fn finish(self) -> Result<Exported> {
+    pub fn finish(self) -> Result<ExportSummary> {
         match self.out.flush() {
             Err(error) if error.kind() != IoKind::BrokenPipe => {
                 Err(Error::io("write", "the output", error))

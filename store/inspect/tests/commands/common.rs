@@ -4,7 +4,7 @@ use std::path::Path;
 
 use alluvium::config::Helpers;
 use alluvium::{AnyLayout, HybridLog, KIB, Key, MIB, State, Store};
-use alluvium_inspect::{ClosedDirectory, ExportOptions, Exported, export};
+use alluvium_inspect::{ClosedDirectory, ExportOptions, ExportSummary, export};
 use tempfile::TempDir;
 
 /// A hybrid log of pages of 8 records and segments of a few pages.
@@ -41,7 +41,7 @@ pub fn map_of<K: Key, V: State>(
 }
 
 /// The lines that are exported, and the report.
-pub fn lines(place: &Path, options: &ExportOptions) -> (Vec<String>, Exported) {
+pub fn lines(place: &Path, options: &ExportOptions) -> (Vec<String>, ExportSummary) {
     let mut out = Vec::new();
     let done = export(&ClosedDirectory::open(place).unwrap(), options, &mut out).unwrap();
     let lines: Vec<_> = String::from_utf8(out).unwrap().lines().map(String::from).collect();

@@ -8,7 +8,7 @@ use std::path::Path;
 
 use alluvium::config::Helpers;
 use alluvium::{ErrorKind, HybridLog, MIB, Map, Store, Time};
-use alluvium_inspect::{ClosedDirectory, Damage, ExportOptions, Exported, export, verify};
+use alluvium_inspect::{ClosedDirectory, Damage, ExportOptions, ExportSummary, export, verify};
 use tempfile::TempDir;
 
 use crate::common::tiny;
@@ -146,7 +146,10 @@ fn is_padding(directory: &ClosedDirectory, file: &str, at: usize) -> bool {
 }
 
 /// Salvaged lines: what is sound, and what was passed over.
-fn salvaged(directory: &ClosedDirectory, checkpoint: Option<u64>) -> (BTreeSet<String>, Exported) {
+fn salvaged(
+    directory: &ClosedDirectory,
+    checkpoint: Option<u64>,
+) -> (BTreeSet<String>, ExportSummary) {
     let mut out = Vec::new();
     let options = ExportOptions { checkpoint, salvage: true, ..ExportOptions::default() };
     let done = export(directory, &options, &mut out).unwrap();

@@ -15,7 +15,7 @@ use alluvium::types::hash_word;
 use alluvium::{
     AnyLayout, AppendLog, HybridLog, KIB, Key, KeyHash, MIB, Map, State, Store, Time, Ttl,
 };
-use alluvium_inspect::{ClosedDirectory, ExportOptions, Exported, export, verify};
+use alluvium_inspect::{ClosedDirectory, ExportOptions, ExportSummary, export, verify};
 use serde_json::Value;
 use tempfile::TempDir;
 
@@ -224,7 +224,7 @@ fn packed_slices_are_exported() {
 }
 
 /// Exports what is sound.
-fn salvaged(directory: &ClosedDirectory) -> (BTreeMap<String, String>, Exported) {
+fn salvaged(directory: &ClosedDirectory) -> (BTreeMap<String, String>, ExportSummary) {
     let options = ExportOptions { salvage: true, ..ExportOptions::default() };
     let mut out = Vec::new();
     let done = export(directory, &options, &mut out).unwrap();

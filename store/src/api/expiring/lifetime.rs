@@ -21,15 +21,15 @@ use alluvium_pagestore::{
 
 use super::ttl::{Clock, Ttl};
 use crate::cells::state_cell::{Durable, Hooks, Movable, Portable};
-use crate::durability::export::{Entry, Visit};
-use crate::durability::moving::{Arriving, GroupCursor};
+use crate::durability::export::{CanonicalEntry, VisitCanonical};
+use crate::durability::moving::{EntryArrival, GroupCursor};
 
 /// The greatest time that was seen, and the first.
 pub(crate) type TimesSeen = (Time, Time);
 
 /// What one call needs to know of time.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Moment {
+pub(crate) struct CallTime {
     /// What is touched now is touched at this time.
     pub now: Time,
     /// What was touched last before this is over.
@@ -38,7 +38,7 @@ pub(crate) struct Moment {
 
 /// What the time of a state goes by.
 #[derive(Debug)]
-pub(crate) struct Rules {
+pub(crate) struct TtlRules {
     pub(crate) ttl: Ttl,
     /// The time to live, in nanoseconds.
     pub(crate) nanos: i64,
@@ -74,7 +74,7 @@ pub(crate) struct Lifetime {
 }
 
 impl Lifetime {
-    pub(crate) fn open(name: &str, rules: Rules, context: StateContext) -> Result<Rc<Self>> {
+    pub(crate) fn open(name: &str, rules: TtlRules, context: StateContext) -> Result<Rc<Self>> {
         let key_groups = context.key_groups;
         let mut table: HeapTable<(), TimesSeen> = Heap::new().open(context)?;
         let (time, since) = table.get(&())?.copied().unwrap_or((Time::MIN, Time::MIN));
@@ -123,7 +123,7 @@ impl Lifetime {
     /// # Errors
     /// Those of a clock that has jumped too far; the time stands still.
     #[inline]
-    pub(crate) fn moment(&self) -> Result<Moment> {
+    pub(crate) fn moment(&self) -> Result<CallTime> {
         if let Some(clock) = &self.clock {
             self.advance(clock.now())?;
         }
@@ -132,8 +132,8 @@ impl Lifetime {
 
     /// The same as far as it is known, without a look at the clock.
     #[inline]
-    pub(crate) fn known(&self) -> Moment {
-        Moment { now: self.time.get(), over: self.over.get() }
+    pub(crate) fn known(&self) -> CallTime {
+        CallTime { now: self.time.get(), over: self.over.get() }
     }
 
     /// The time is `to`, unless it was later already.
@@ -270,13 +270,13 @@ impl Durable for Lifetime {
 }
 
 impl Portable for Lifetime {
-    fn export(&self, visit: Visit<'_>) -> Result<()> {
+    fn export(&self, visit: VisitCanonical<'_>) -> Result<()> {
         let mut encoded = Encoded::default();
         encoded.set(&(), &self.record())?;
-        visit(Entry::of(().key_hash(), 0, &encoded))
+        visit(CanonicalEntry::of(().key_hash(), 0, &encoded))
     }
 
-    fn import(&self, entry: Entry<'_>) -> Result<()> {
+    fn import(&self, entry: CanonicalEntry<'_>) -> Result<()> {
         let ((), record) = Encoded::get::<(), TimesSeen>(entry.key, entry.value)?;
         self.join(record)
     }
@@ -290,7 +290,7 @@ impl Movable for Lifetime {
     }
 
     /// As [`import`](Portable::import), with what is over where it comes from.
-    fn install(&self, entry: Entry<'_>, _: &mut Arriving) -> Result<()> {
+    fn install(&self, entry: CanonicalEntry<'_>, _: &mut EntryArrival) -> Result<()> {
         let ((), (record, over)) = Encoded::get::<(), (TimesSeen, Time)>(entry.key, entry.value)?;
         self.join(record)?;
         self.over.set(over.max(self.over.get()));
@@ -302,14 +302,14 @@ impl Movable for Lifetime {
         group: KeyGroup,
         at: &mut GroupCursor,
         _: usize,
-        visit: Visit<'_>,
+        visit: VisitCanonical<'_>,
     ) -> Result<()> {
         let mut encoded = Encoded::default();
         let record = self.record();
         encoded.set(&(), &(record, self.over.get()))?;
         // It is not a key's: it goes with each group, under a hash of that.
         let hash = *group.hashes(self.key_groups).start();
-        visit(Entry::of(hash, 0, &encoded))?;
+        visit(CanonicalEntry::of(hash, 0, &encoded))?;
         at.cursor.done = true;
         Ok(())
     }

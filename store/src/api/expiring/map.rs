@@ -8,12 +8,12 @@ use std::rc::Rc;
 use alluvium_layouts::{BatchError, Cursor, Fetch, Layout, Peek, Table, TableStats, Ticket};
 use alluvium_pagestore::{Error, ErrorKind, Key, Lookup, Rejected, Result, Time};
 
-use super::lifetime::{Lifetime, Moment};
+use super::lifetime::{CallTime, Lifetime};
 use super::{Timed, Ttl};
 use crate::api::fetcher::Fetcher;
 use crate::api::map::Map;
 use crate::backend::any_layout::AnyLayout;
-use crate::cells::held::Held;
+use crate::cells::cell_handle::CellHandle;
 use crate::cells::state_cell::ValueRef;
 
 /// Type parameter of a [`StateBuilder`](crate::states::StateBuilder) for [`ExpiringMap`].
@@ -48,7 +48,7 @@ pub struct ExpiringMapOf<K, V>(PhantomData<(K, V)>);
 /// ```
 pub struct ExpiringMap<K: Key, V: 'static, L: Layout<K, Timed<V>> = AnyLayout> {
     map: Map<K, Timed<V>, L>,
-    lifetime: Held<Lifetime>,
+    lifetime: CellHandle<Lifetime>,
 }
 
 impl<K: Key, V: 'static, L: Layout<K, Timed<V>>> fmt::Debug for ExpiringMap<K, V, L> {
@@ -59,20 +59,20 @@ impl<K: Key, V: 'static, L: Layout<K, Timed<V>>> fmt::Debug for ExpiringMap<K, V
 
 /// The value, if it has not expired.
 #[inline]
-fn seen<V>(timed: Option<&Timed<V>>, moment: Moment) -> Option<&V> {
+fn seen<V>(timed: Option<&Timed<V>>, moment: CallTime) -> Option<&V> {
     timed.filter(|timed| timed.touched >= moment.over).map(|timed| &timed.value)
 }
 
 impl<V> Timed<V> {
     #[inline]
-    fn touch(&mut self, moment: Moment) {
+    fn touch(&mut self, moment: CallTime) {
         // What another store wrote may be of a later time than this one has seen.
         self.touched = self.touched.max(moment.now);
     }
 
     /// The value for a call that writes; none if it is over.
     #[inline]
-    fn seen_to_write(&mut self, moment: Moment) -> Option<&mut V> {
+    fn seen_to_write(&mut self, moment: CallTime) -> Option<&mut V> {
         if self.touched < moment.over {
             return None;
         }
@@ -82,7 +82,7 @@ impl<V> Timed<V> {
 }
 
 impl<K: Key, V: 'static, L: Layout<K, Timed<V>>> ExpiringMap<K, V, L> {
-    pub(crate) fn new(map: Map<K, Timed<V>, L>, lifetime: Held<Lifetime>) -> Self {
+    pub(crate) fn new(map: Map<K, Timed<V>, L>, lifetime: CellHandle<Lifetime>) -> Self {
         Self { map, lifetime }
     }
 
@@ -163,7 +163,7 @@ impl<K: Key, V: 'static, L: Layout<K, Timed<V>>> ExpiringMap<K, V, L> {
     }
 
     /// Touches an entry that is there; says whether it is.
-    fn touch<Q: Lookup<K> + ?Sized>(&mut self, key: &Q, moment: Moment) -> Result<bool> {
+    fn touch<Q: Lookup<K> + ?Sized>(&mut self, key: &Q, moment: CallTime) -> Result<bool> {
         let touched = self.map.touch(key, |timed| timed.seen_to_write(moment).is_some())?;
         Ok(touched == Some(true))
     }
@@ -292,7 +292,7 @@ impl<K: Key, V: 'static, L: Layout<K, Timed<V>>> ExpiringMap<K, V, L> {
 
     /// Whether `key` is there. A record that is on storage only is brought to memory, where a put of
     /// the key, which would have read it too, finds it.
-    fn is_seen(&mut self, key: &K, moment: Moment) -> Result<bool> {
+    fn is_seen(&mut self, key: &K, moment: CallTime) -> Result<bool> {
         match self.map.cell().look()?.peek::<K>(key) {
             Peek::Resident(timed) => return Ok(timed.touched >= moment.over),
             Peek::Absent => return Ok(false),
@@ -482,7 +482,7 @@ impl<K: Key, V: 'static, L: Layout<K, Timed<V>>> ExpiringMap<K, V, L> {
 #[inline]
 fn begun_anew<'a, V>(
     timed: &'a mut Timed<V>,
-    moment: Moment,
+    moment: CallTime,
     lifetime: &Lifetime,
     new: impl FnOnce() -> V,
 ) -> &'a mut V {
@@ -494,7 +494,7 @@ fn begun_anew<'a, V>(
     &mut timed.value
 }
 
-fn unwrapped<V>(found: ValueRef<'_, Timed<V>>, moment: Moment) -> Option<ValueRef<'_, V>> {
+fn unwrapped<V>(found: ValueRef<'_, Timed<V>>, moment: CallTime) -> Option<ValueRef<'_, V>> {
     let value = Ref::filter_map(found.0, |timed| seen(Some(timed), moment));
     value.ok().map(ValueRef)
 }

@@ -12,9 +12,9 @@ mod timed;
 mod ttl;
 mod value;
 
-pub(crate) use lifetime::{Lifetime, Rules, TimesSeen};
+pub(crate) use lifetime::{Lifetime, TimesSeen, TtlRules};
 pub use map::{ExpiringMap, ExpiringMapOf};
-pub(crate) use sweeping::{Pass, Sweeping};
+pub(crate) use sweeping::{SweepPass, Sweeping};
 pub use timed::Timed;
 pub use ttl::{Clock, Ttl, WallClock};
 pub use value::{ExpiringValue, ExpiringValueOf};

@@ -22,7 +22,7 @@ const PASSES: i64 = 8;
 pub(crate) struct Sweeping {
     lifetime: Rc<Lifetime>,
     /// The pass under way.
-    pass: RefCell<Option<Pass>>,
+    pass: RefCell<Option<SweepPass>>,
     /// What the last pass, or the one under way, was for.
     swept_to: Cell<Time>,
     /// Whether it may have missed some.
@@ -31,7 +31,7 @@ pub(crate) struct Sweeping {
 
 /// An [`ExpiryPass`] between two steps, whatever the values are.
 #[derive(Debug)]
-pub(crate) struct Pass {
+pub(crate) struct SweepPass {
     to: Time,
     pub(crate) cursor: Cursor,
     least: Time,
@@ -40,7 +40,7 @@ pub(crate) struct Pass {
     removed: u64,
 }
 
-impl Pass {
+impl SweepPass {
     fn of<V>(pass: &ExpiryPass<V>) -> Self {
         let &ExpiryPass { to, cursor, least, is_whole, looked, removed, .. } = pass;
         Self { to, cursor, least, is_whole, looked, removed }
@@ -66,7 +66,7 @@ impl Pass {
 }
 
 /// Removes some entries of a table that are over.
-type SweepStep<'s> = &'s mut dyn FnMut(&mut Pass, usize) -> Result<()>;
+type SweepStep<'s> = &'s mut dyn FnMut(&mut SweepPass, usize) -> Result<()>;
 
 impl Sweeping {
     pub(crate) fn new(lifetime: Rc<Lifetime>) -> Self {
@@ -107,7 +107,7 @@ impl Sweeping {
                 return Ok(0);
             }
             self.swept_to.set(over);
-            *under_way = Some(Pass::new(over));
+            *under_way = Some(SweepPass::new(over));
         }
         let pass = under_way.as_mut().expect("begun above");
         let (looked, removed, position) = (pass.looked, pass.removed, pass.cursor.position);

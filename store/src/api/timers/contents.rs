@@ -3,18 +3,18 @@
 use std::any::Any;
 use std::rc::Rc;
 
-use alluvium_layouts::{ForeignState, Place, Upkeep};
+use alluvium_layouts::{ForeignState, RecordPosition, Upkeep};
 use alluvium_pagestore::{Encoded, Key, KeyGroup, MemoryKind, Result, State, Time};
 
 use super::set::Timer;
 use super::table::TimerTable;
-use crate::cells::state_cell::{Contents, Core, InGroups, KeptState, Outgoing, StateCell};
-use crate::durability::export::{Entry, check_hash};
+use crate::cells::state_cell::{CellContents, CellCore, InGroups, KeptState, Outgoing, StateCell};
+use crate::durability::export::{CanonicalEntry, check_hash};
 
 /// Timers as the store has them.
 pub(crate) type TimersCell<K, N> = StateCell<KeptState<TimerTable<K, N>, ()>>;
 
-impl<K: Key + Ord, N: State + Ord> Contents for KeptState<TimerTable<K, N>, ()> {
+impl<K: Key + Ord, N: State + Ord> CellContents for KeptState<TimerTable<K, N>, ()> {
     fn upkeep(&self) -> &dyn Upkeep {
         &self.inner.layout
     }
@@ -33,7 +33,7 @@ impl<K: Key + Ord, N: State + Ord> Contents for KeptState<TimerTable<K, N>, ()> 
             |(_, key): &(Time, K)| key.key_hash(),
             |at, namespace: N| {
                 table.codec_calls += 1;
-                table.restore((at, namespace), Place::NONE)
+                table.restore((at, namespace), RecordPosition::NONE)
             },
         )
     }
@@ -46,7 +46,7 @@ impl<K: Key + Ord, N: State + Ord> Contents for KeptState<TimerTable<K, N>, ()> 
         self.inner.layout.timers.iter().try_for_each(|timer| give(timer, to))
     }
 
-    fn import(&mut self, _: &Core, entry: Entry<'_>) -> Result<()> {
+    fn import(&mut self, _: &CellCore, entry: CanonicalEntry<'_>) -> Result<()> {
         let (key, namespace) = Encoded::get::<K, N>(entry.key, entry.value)?;
         check_hash(entry.hash, key.key_hash())?;
         self.inner.layout.insert(((Time(entry.order), key), namespace)).map(drop)

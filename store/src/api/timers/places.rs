@@ -4,7 +4,7 @@
 //! written to. So whoever forgets all of them looks at none. Of a block that no checkpoint has anything of the places are
 //! not touched when timers come and go.
 
-use alluvium_layouts::Place;
+use alluvium_layouts::RecordPosition;
 use alluvium_pagestore::rounded;
 
 use crate::api::sorted_blocks::{BLOCK_ITEMS, Notes};
@@ -14,12 +14,12 @@ const NO_EPOCH: u32 = 0;
 
 /// The places of a block's timers, and behind them none; the default of `P` is none.
 #[derive(Debug)]
-pub(crate) struct Places<P = Place> {
+pub(crate) struct TimerPlaces<P = RecordPosition> {
     places: Box<[P; BLOCK_ITEMS]>,
     epoch: u32,
 }
 
-impl<P: Copy + Default> Places<P> {
+impl<P: Copy + Default> TimerPlaces<P> {
     /// Where the record of the timer is that has this number in its block.
     pub(crate) fn get(&self, at: usize, epoch: u32) -> P {
         if self.epoch == epoch { self.places[at] } else { P::default() }
@@ -38,7 +38,7 @@ impl<P: Copy + Default> Places<P> {
     }
 }
 
-impl<P: Copy + Default> Notes for Places<P> {
+impl<P: Copy + Default> Notes for TimerPlaces<P> {
     fn new() -> Self {
         Self { places: Box::new([P::default(); BLOCK_ITEMS]), epoch: NO_EPOCH }
     }
@@ -89,7 +89,7 @@ mod tests {
         fn places_go_where_their_items_go(
             steps in prop::collection::vec((0u32..900, 0..6u8), 0..4000),
         ) {
-            let mut blocks = SortedBlocks::<u32, Places<usize>>::new();
+            let mut blocks = SortedBlocks::<u32, TimerPlaces<usize>>::new();
             let (mut model, mut epoch) = (BTreeMap::new(), 1);
             for (nth, (item, what)) in steps.into_iter().enumerate() {
                 match what {

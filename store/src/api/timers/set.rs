@@ -2,15 +2,15 @@
 //!
 //! What it keeps true of the second: what is first is the least of the groups that are awake, found by
 //! a sorted set of the groups' first times; a group is found, and leaves, without a look at the others.
-//! Beside each timer is the [place](Places) of its record; that of one that leaves is told.
+//! Beside each timer is the [place](TimerPlaces) of its record; that of one that leaves is told.
 
 use std::ops::ControlFlow;
 use std::rc::Rc;
 
-use alluvium_layouts::Place;
+use alluvium_layouts::RecordPosition;
 use alluvium_pagestore::{Key, KeyGroup, State, Time, rounded};
 
-use super::places::Places;
+use super::places::TimerPlaces;
 use crate::api::sorted_blocks::SortedBlocks;
 use crate::durability::moving::Groups;
 
@@ -18,22 +18,22 @@ use crate::durability::moving::Groups;
 pub(crate) type Timer<K, N> = ((Time, K), N);
 
 /// Timers in order, and where their records are.
-type Blocks<K, N> = SortedBlocks<Timer<K, N>, Places>;
+type TimerBlocks<K, N> = SortedBlocks<Timer<K, N>, TimerPlaces>;
 
 /// Pending timers.
 #[derive(Debug)]
 pub(crate) enum TimerSet<K: Key + Ord, N: State + Ord> {
     /// In one order.
-    One(Blocks<K, N>),
+    One(TimerBlocks<K, N>),
     /// By key groups.
-    Grouped(Grouped<K, N>),
+    Grouped(GroupedTimers<K, N>),
 }
 
 /// Timers by key groups.
 #[derive(Debug)]
-pub(crate) struct Grouped<K: Key + Ord, N: State + Ord> {
+pub(crate) struct GroupedTimers<K: Key + Ord, N: State + Ord> {
     groups: Rc<Groups>,
-    sets: Vec<Blocks<K, N>>,
+    sets: Vec<TimerBlocks<K, N>>,
     /// Those that may fire.
     awake: Vec<bool>,
     /// The first time of each group that is awake and has timers.
@@ -81,7 +81,7 @@ impl<K: Key + Ord, N: State + Ord> TimerSet<K, N> {
     pub(crate) fn new(groups: Option<Rc<Groups>>) -> Self {
         let Some(groups) = groups else { return Self::One(SortedBlocks::new()) };
         let count = usize::from(groups.count());
-        Self::Grouped(Grouped {
+        Self::Grouped(GroupedTimers {
             sets: (0..count).map(|_| SortedBlocks::new()).collect(),
             awake: (0..count).map(|group| groups.has(group as u16)).collect(),
             groups,
@@ -172,9 +172,13 @@ impl<K: Key + Ord, N: State + Ord> TimerSet<K, N> {
     }
 
     /// Adds a timer whose record is at this place, of this epoch; says whether it is new.
-    pub(crate) fn insert(&mut self, timer: Timer<K, N>, (place, epoch): (Place, u32)) -> bool {
-        let note = |places: &mut Places, at: usize| {
-            if place != Place::NONE {
+    pub(crate) fn insert(
+        &mut self,
+        timer: Timer<K, N>,
+        (place, epoch): (RecordPosition, u32),
+    ) -> bool {
+        let note = |places: &mut TimerPlaces, at: usize| {
+            if place != RecordPosition::NONE {
                 places.set(at, place, epoch);
             }
         };
@@ -194,8 +198,8 @@ impl<K: Key + Ord, N: State + Ord> TimerSet<K, N> {
         &mut self,
         timer: &Timer<K, N>,
         epoch: u32,
-    ) -> Option<(Timer<K, N>, Place)> {
-        let place = |places: &mut Places, at: usize| places.get(at, epoch);
+    ) -> Option<(Timer<K, N>, RecordPosition)> {
+        let place = |places: &mut TimerPlaces, at: usize| places.get(at, epoch);
         match self {
             Self::One(set) => set.remove_noted(timer, place),
             Self::Grouped(grouped) => {
@@ -208,8 +212,8 @@ impl<K: Key + Ord, N: State + Ord> TimerSet<K, N> {
     }
 
     /// Removes the first that may fire; with it the place of its record, of this epoch.
-    pub(crate) fn pop_first(&mut self, epoch: u32) -> Option<(Timer<K, N>, Place)> {
-        let place = |places: &mut Places, at: usize| places.get(at, epoch);
+    pub(crate) fn pop_first(&mut self, epoch: u32) -> Option<(Timer<K, N>, RecordPosition)> {
+        let place = |places: &mut TimerPlaces, at: usize| places.get(at, epoch);
         match self {
             Self::One(set) => set.pop_first_noted(place),
             Self::Grouped(grouped) => {
@@ -255,7 +259,7 @@ impl<K: Key + Ord, N: State + Ord> TimerSet<K, N> {
     pub(crate) fn scan<B>(
         &mut self,
         last: Option<&Timer<K, N>>,
-        mut see: impl FnMut(&Timer<K, N>, &mut Places, usize) -> ControlFlow<B>,
+        mut see: impl FnMut(&Timer<K, N>, &mut TimerPlaces, usize) -> ControlFlow<B>,
     ) -> ControlFlow<B> {
         match self {
             Self::One(set) => set.scan(last, see),
@@ -308,21 +312,21 @@ impl<K: Key + Ord, N: State + Ord> TimerSet<K, N> {
     }
 }
 
-impl<K: Key + Ord, N: State + Ord> Grouped<K, N> {
+impl<K: Key + Ord, N: State + Ord> GroupedTimers<K, N> {
     fn group_of(&self, timer: &Timer<K, N>) -> usize {
         usize::from(self.groups.group_of(timer.0.1.key_hash()))
     }
 
     fn memory_bytes(&self) -> u64 {
         let tables =
-            rounded(self.sets.len() * size_of::<Blocks<K, N>>()) + rounded(self.awake.len());
+            rounded(self.sets.len() * size_of::<TimerBlocks<K, N>>()) + rounded(self.awake.len());
         self.sets_bytes + self.firsts.memory_bytes() + tables as u64
     }
 
     /// Changes the timers of a group, and what is known of its first.
-    fn change<R>(&mut self, group: usize, change: impl FnOnce(&mut Blocks<K, N>) -> R) -> R {
+    fn change<R>(&mut self, group: usize, change: impl FnOnce(&mut TimerBlocks<K, N>) -> R) -> R {
         let set = &mut self.sets[group];
-        let first = |set: &Blocks<K, N>| set.first().map(|timer| timer.0.0);
+        let first = |set: &TimerBlocks<K, N>| set.first().map(|timer| timer.0.0);
         let (bytes, before) = (set.memory_bytes(), first(set));
         let result = change(set);
         self.sets_bytes = self.sets_bytes - bytes + set.memory_bytes();

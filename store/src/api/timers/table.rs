@@ -3,13 +3,14 @@
 use std::rc::Rc;
 
 use alluvium_layouts::{
-    CheckpointOutcome, DroppedHere, Oversize, Place, Remembered, StateContext, TableStats, Upkeep,
+    CheckpointOutcome, DroppedHere, Oversize, RecordPosition, Remembered, StateContext, TableStats,
+    Upkeep,
 };
 use alluvium_pagestore::{
     BlobWriter, Error, ErrorKind, Key, MemoryKind, Result, State, StateImage, Time,
 };
 
-use super::capture::Capture;
+use super::checkpoint::TimersCheckpoint;
 use super::set::{Timer, TimerSet};
 use crate::api::own_keys::OwnKeys;
 use crate::durability::moving::Groups;
@@ -20,9 +21,9 @@ pub(crate) struct TimerTable<K: Key + Ord, N: State + Ord> {
     pub(super) context: StateContext,
     pub(super) timers: TimerSet<K, N>,
     /// The checkpoint being taken.
-    capture: Option<Capture<K, N>>,
+    checkpoint: Option<TimersCheckpoint<K, N>>,
     /// Those that were given up and have kept something.
-    given_up: Vec<Capture<K, N>>,
+    given_up: Vec<TimersCheckpoint<K, N>>,
     /// What checkpoints have.
     remembered: DroppedHere<Remembered>,
     pub(super) codec_calls: u64,
@@ -44,11 +45,11 @@ impl<K: Key + Ord, N: State + Ord> TimerTable<K, N> {
 
     pub(super) fn insert(&mut self, timer: Timer<K, N>) -> Result<bool> {
         self.oversize.check(&timer.0.1, heap_of(&timer))?;
-        self.insert_at(timer, Place::NONE)
+        self.insert_at(timer, RecordPosition::NONE)
     }
 
     /// Inserts a timer whose record is at this place.
-    fn insert_at(&mut self, timer: Timer<K, N>, place: Place) -> Result<bool> {
+    fn insert_at(&mut self, timer: Timer<K, N>, place: RecordPosition) -> Result<bool> {
         let (heap, growth) = (heap_of(&timer), self.timers.growth_bytes(&timer));
         self.ensure(heap + growth)?;
         let is_wanted = self.capture_wants(Some(&timer));
@@ -64,8 +65,8 @@ impl<K: Key + Ord, N: State + Ord> TimerTable<K, N> {
         account.adjust(MemoryKind::Values, before, self.timers.memory_bytes());
         if new {
             account.charge(MemoryKind::Values, heap);
-            if let (Some(capture), Some(timer)) = (&mut self.capture, told) {
-                capture.come(timer);
+            if let (Some(checkpoint), Some(timer)) = (&mut self.checkpoint, told) {
+                checkpoint.come(timer);
             }
         }
         Ok(new)
@@ -73,7 +74,7 @@ impl<K: Key + Ord, N: State + Ord> TimerTable<K, N> {
 
     /// [`insert_at`](TimerTable::insert_at) while a store is opened. What several checkpoints wrote, or stores, does not come in order and
     /// leaves blocks half full, which may have been full: where memory lacks they are filled.
-    pub(super) fn restore(&mut self, timer: Timer<K, N>, place: Place) -> Result<()> {
+    pub(super) fn restore(&mut self, timer: Timer<K, N>, place: RecordPosition) -> Result<()> {
         let needed = heap_of(&timer) + self.timers.growth_bytes(&timer);
         let account = &self.context.account;
         if account.ensure(needed, "a timer").is_err() {
@@ -103,8 +104,8 @@ impl<K: Key + Ord, N: State + Ord> TimerTable<K, N> {
     /// Whether the checkpoint being taken wants to be told when a timer comes or goes.
     #[inline]
     fn capture_wants(&self, timer: Option<&Timer<K, N>>) -> bool {
-        match (&self.capture, timer) {
-            (Some(capture), Some(timer)) => capture.wants(&self.timers, timer),
+        match (&self.checkpoint, timer) {
+            (Some(checkpoint), Some(timer)) => checkpoint.wants(&self.timers, timer),
             _ => false,
         }
     }
@@ -112,10 +113,11 @@ impl<K: Key + Ord, N: State + Ord> TimerTable<K, N> {
     /// Before a timer that owns so many bytes comes, which is about to take so many, or goes; says whether the checkpoint
     /// is to be told still.
     fn prepare(&mut self, heap: u64, taking: u64) -> bool {
-        let needed = self.capture.as_ref().map_or(0, |capture| capture.needed((heap, taking)));
+        let needed =
+            self.checkpoint.as_ref().map_or(0, |checkpoint| checkpoint.needed((heap, taking)));
         self.drop_left_for(needed);
-        let Self { capture, timers, remembered, .. } = self;
-        let told = capture.as_mut().map(|it| it.prepare(timers, remembered, (heap, taking)));
+        let Self { checkpoint, timers, remembered, .. } = self;
+        let told = checkpoint.as_mut().map(|it| it.prepare(timers, remembered, (heap, taking)));
         told.unwrap_or(false)
     }
 
@@ -149,9 +151,9 @@ impl<K: Key + Ord, N: State + Ord> TimerTable<K, N> {
     }
 
     /// A timer has gone, whose record was at this place.
-    fn let_go(&mut self, timer: &Timer<K, N>, place: Place, is_told: bool) {
-        match self.capture.as_mut().filter(|_| is_told) {
-            Some(capture) => capture.go(timer, place, &mut self.remembered),
+    fn let_go(&mut self, timer: &Timer<K, N>, place: RecordPosition, is_told: bool) {
+        match self.checkpoint.as_mut().filter(|_| is_told) {
+            Some(checkpoint) => checkpoint.go(timer, place, &mut self.remembered),
             None => self.remembered.note_dead(place),
         }
     }
@@ -159,14 +161,14 @@ impl<K: Key + Ord, N: State + Ord> TimerTable<K, N> {
     /// Gives up the checkpoint that is being taken, if there is one; what it has kept goes
     /// [later](TimerTable::drop_some_left).
     fn give_up_capture(&mut self) {
-        self.given_up.extend(self.capture.take().filter(Capture::has_kept));
+        self.given_up.extend(self.checkpoint.take().filter(TimersCheckpoint::has_kept));
     }
 
     /// Drops a part of what checkpoints that were given up have kept; says whether there was something.
     fn drop_some_left(&mut self) -> bool {
-        let Some(capture) = self.given_up.last_mut() else { return false };
-        let is_some = capture.drop_step();
-        if !capture.has_kept() {
+        let Some(checkpoint) = self.given_up.last_mut() else { return false };
+        let is_some = checkpoint.drop_step();
+        if !checkpoint.has_kept() {
             self.given_up.pop();
         }
         is_some
@@ -194,10 +196,10 @@ impl<K: Key + Ord, N: State + Ord> TimerTable<K, N> {
         let timers = TimerSet::new(groups);
         context.account.reserve(MemoryKind::Values, timers.memory_bytes(), "timers")?;
         let remembered = DroppedHere::new(Remembered::new(&context));
-        let (capture, given_up, codec_calls) = (None, Vec::new(), 0);
+        let (checkpoint, given_up, codec_calls) = (None, Vec::new(), 0);
         let oversize = Oversize::new(&context.name, context.max_value_bytes);
         let mut table =
-            TimerTable { context, timers, capture, given_up, remembered, codec_calls, oversize };
+            TimerTable { context, timers, checkpoint, given_up, remembered, codec_calls, oversize };
         if let Some((image, blobs)) = restored {
             let mut remembered = DroppedHere::new(Remembered::new(&table.context));
             remembered.restore::<(Time, K), N>(&image, &blobs, |at, namespace, place| {
@@ -243,14 +245,14 @@ impl<K: Key + Ord, N: State + Ord> Upkeep for TimerTable<K, N> {
         let (account, entries) = (self.context.account.clone(), self.timers.len() as u64);
         let bytes = account.used_for(MemoryKind::Values);
         self.remembered.begin::<(Time, K), N>(entries, bytes)?;
-        self.capture = Some(Capture::begin(account));
+        self.checkpoint = Some(TimersCheckpoint::begin(account));
         Ok(None)
     }
 
     fn continue_checkpoint(&mut self, blobs: &mut BlobWriter) -> Result<Option<StateImage>> {
         self.drop_some_left();
-        let Self { context, timers, capture, remembered, .. } = self;
-        let Some(capturing) = capture else {
+        let Self { context, timers, checkpoint, remembered, .. } = self;
+        let Some(capturing) = checkpoint else {
             return Err(Error::new(ErrorKind::Config, "no checkpoint was begun"));
         };
         remembered.plan();
@@ -258,7 +260,7 @@ impl<K: Key + Ord, N: State + Ord> Upkeep for TimerTable<K, N> {
         let epoch = remembered.epoch();
         let image = remembered.step(blobs, |to| capturing.read(timers, epoch, to));
         if let Ok(Some(_)) = &image {
-            *capture = None;
+            *checkpoint = None;
         }
         image.map_err(|error| error.with("state", &context.name))
     }
@@ -290,7 +292,7 @@ pub(super) fn heap_of<K: Key, N: State>(((_, key), namespace): &Timer<K, N>) -> 
 
 impl<K: Key + Ord, N: State + Ord> Drop for TimerTable<K, N> {
     fn drop(&mut self) {
-        (self.capture, self.given_up) = (None, Vec::new());
+        (self.checkpoint, self.given_up) = (None, Vec::new());
         let account = &self.context.account;
         account.release(MemoryKind::Values, account.used_for(MemoryKind::Values));
     }

@@ -9,14 +9,14 @@ use alluvium_pagestore::{Key, Result, Time};
 
 use super::aligned::Aligned;
 use super::contents::{Out, SliceContents};
-use super::folded::{FoldedSlices, Running};
+use super::folded::{FoldedSlices, RunningFold};
 use super::late::LateEvents;
 use super::session_contents::FoldedSessions;
 use super::sessions::Sessions;
 use super::shaped::Shaped;
 use super::stacks::Stacks;
 use super::totals::{Total, Totals};
-use super::{Advanced, Emit, Grid, Late, SessionSet, Shape, WindowLayout, Windows};
+use super::{Advanced, Emit, Grid, Late, SessionSet, WindowKind, WindowLayout, Windows};
 use crate::api::aggregate::Aggregate;
 use crate::backend::any_layout::AnyLayout;
 use crate::durability::moving::Mover;
@@ -25,8 +25,8 @@ use crate::store::{StateBuilder, Store};
 
 type PanesOf<K, A, L> = <<L as WindowLayout<K, A>>::Panes as PanesLayout<K, A>>::Panes;
 type TotalsOf<K, A> = <WindowSegments as PanesLayout<K, Total<A>>>::Panes;
-type RunningOf<K, A> = Running<K, A, TotalsOf<K, A>>;
-type ShapedOf<K, E, A, L> = Shaped<
+type RunningOf<K, A> = RunningFold<K, A, TotalsOf<K, A>>;
+type ShapedPanes<K, E, A, L> = Shaped<
     K,
     FoldedSlices<
         K,
@@ -83,7 +83,7 @@ where
     L: WindowLayout<K, A::Acc>,
 {
     name: String,
-    shape: ShapedOf<K, E, A, L>,
+    shape: ShapedPanes<K, E, A, L>,
     kept_back: KeptByWindows,
 }
 
@@ -125,7 +125,7 @@ where
         let progress = progress.keeping_to(self.own_keys());
         let late = LateEvents::open(store, &name, mover)?;
         let shape = match windows.shape {
-            Shape::Aligned { length, slide, offset } => {
+            WindowKind::Aligned { length, slide, offset } => {
                 let aggregate = Rc::new(aggregate);
                 let merging = aggregate.clone();
                 let merge: Merge<A::Acc> = Rc::new(move |acc, later| merging.merge(acc, later));
@@ -139,7 +139,7 @@ where
                 };
                 let grid = Grid::new(length, slide, offset);
                 let running = match windows.emit {
-                    Emit::Early(_) => Running::Nothing,
+                    Emit::Early(_) => RunningFold::Nothing,
                     Emit::OnClose | Emit::OnWatermark => {
                         running((store, mover), &name, &aggregate, grid.slices())?
                     }
@@ -156,7 +156,7 @@ where
                 };
                 Shaped::Aligned(Box::new(Aligned::new(grid, &windows, contents, late, progress)))
             }
-            Shape::Session { gap } => {
+            WindowKind::Session { gap } => {
                 let contents = FoldedSessions { aggregate, element: PhantomData };
                 let sets = store.map::<K, SessionSet<A::Acc>>(&name).layout(layout.sessions());
                 let sets = sets.maybe_moved_by(mover).open()?;
@@ -190,12 +190,12 @@ fn running<K: Key, E: 'static, A: Aggregate<E>>(
     };
     match aggregate.subtract(&mut aggregate.init(), &aggregate.init()) {
         true if slices >= TOTALS_SLICES_MIN => {
-            Ok(Running::Totals(Totals::new(open("totals")?, slices)))
+            Ok(RunningFold::Totals(Totals::new(open("totals")?, slices)))
         }
         false if slices >= STACKS_SLICES_MIN => {
-            Ok(Running::Stacks(Stacks::new(open("stacks")?), slices))
+            Ok(RunningFold::Stacks(Stacks::new(open("stacks")?), slices))
         }
-        _ => Ok(Running::Nothing),
+        _ => Ok(RunningFold::Nothing),
     }
 }
 

@@ -12,7 +12,7 @@ use super::contents::{Out, SliceContents};
 use super::late::LateEvents;
 use super::progress::ProgressCell;
 use super::{Advanced, Emit, Grid, Late, Window, Windows, clipped, has_come};
-use crate::cells::held::Held;
+use crate::cells::cell_handle::CellHandle;
 
 pub(crate) struct Aligned<K: Key, C: SliceContents<K>> {
     pub(super) grid: Grid,
@@ -20,9 +20,9 @@ pub(crate) struct Aligned<K: Key, C: SliceContents<K>> {
     emit: Emit,
     pub(crate) contents: C,
     late: LateEvents<K, C::Item>,
-    pub(crate) progress: Held<ProgressCell>,
+    pub(crate) progress: CellHandle<ProgressCell>,
     /// The window that is being fired.
-    firing: Option<Firing>,
+    firing: Option<FiringWindow>,
     /// Up to where early results have come out.
     early: Time,
     /// The end of the last window that gave one this time.
@@ -35,14 +35,14 @@ pub(crate) struct Aligned<K: Key, C: SliceContents<K>> {
 
 /// A window that is being fired, and how far that is.
 #[derive(Clone, Copy)]
-struct Firing {
+struct FiringWindow {
     end: i128,
     /// Before its time.
     is_early: bool,
     cursor: Cursor,
 }
 
-impl Firing {
+impl FiringWindow {
     fn of(end: i128, is_early: bool) -> Self {
         Self { end, is_early, cursor: Cursor::default() }
     }
@@ -75,7 +75,7 @@ impl<K: Key, C: SliceContents<K>> Aligned<K, C> {
         windows: &Windows,
         contents: C,
         late: LateEvents<K, C::Item>,
-        progress: Held<ProgressCell>,
+        progress: CellHandle<ProgressCell>,
     ) -> Self {
         // A checkpoint has no firing in it: all early results of its watermark have come out.
         let early = last_early(windows.emit, progress.watermark.get()).unwrap_or(Time::MIN);
@@ -219,9 +219,9 @@ impl<K: Key, C: SliceContents<K>> Aligned<K, C> {
                 match self.next_step(watermark)? {
                     NextStep::Fire(end) => {
                         self.contents.begin_window()?;
-                        self.firing = Some(Firing::of(end, false));
+                        self.firing = Some(FiringWindow::of(end, false));
                     }
-                    NextStep::FireEarly(end) => self.firing = Some(Firing::of(end, true)),
+                    NextStep::FireEarly(end) => self.firing = Some(FiringWindow::of(end, true)),
                     NextStep::Unload(sent) => {
                         // All windows that were closed then are over, also the empty ones.
                         progress.settled.set(sent.max(progress.settled.get()));
@@ -290,7 +290,12 @@ impl<K: Key, C: SliceContents<K>> Aligned<K, C> {
     }
 
     /// Fires some keys of a window; says how many units that took.
-    fn fire(&mut self, mut firing: Firing, fuel: usize, out: Out<'_, K, C::Row>) -> Result<usize> {
+    fn fire(
+        &mut self,
+        mut firing: FiringWindow,
+        fuel: usize,
+        out: Out<'_, K, C::Row>,
+    ) -> Result<usize> {
         let end = firing.end;
         let (slices, window) = (self.grid.slices_of(end), self.grid.window(end));
         let mut used = 1;

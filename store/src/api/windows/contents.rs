@@ -77,7 +77,7 @@ pub(crate) trait SliceContents<K: Key>: 'static {
 
 /// What was told of a window and key before, once that is known: to be told anew it is removed from
 /// where it stands, and must not be forgotten if the new one finds no room there.
-pub(crate) type Was<T> = Option<Option<T>>;
+pub(crate) type PreviousResult<T> = Option<Option<T>>;
 
 /// The slice of the last event, which is the slice of most of the next ones: saves divisions.
 pub(crate) struct SliceCache<'a> {

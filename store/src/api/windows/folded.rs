@@ -8,33 +8,33 @@ use std::rc::Rc;
 use alluvium_layouts::{BatchError, Cursor, Panes};
 use alluvium_pagestore::{ErrorKind, HeapSize, Key, Rejected, Result, State, Time};
 
-use super::contents::{Out, SliceCache, SliceContents, Was};
+use super::contents::{Out, PreviousResult, SliceCache, SliceContents};
 use super::stacks::Stacks;
 use super::totals::{Total, Totals};
 use super::{Grid, Window};
 use crate::api::aggregate::Aggregate;
-use crate::cells::held::Held;
+use crate::cells::cell_handle::CellHandle;
 use crate::cells::recording::{Access, Recorder};
 use crate::cells::{PanesCell, put_anew, update_rarely};
 
 /// An accumulator per slice and key.
 pub(crate) struct FoldedSlices<K, E, A: Aggregate<E>, P, S> {
     pub(crate) aggregate: Rc<A>,
-    pub(crate) panes: Held<PanesCell<K, A::Acc, P>>,
+    pub(crate) panes: CellHandle<PanesCell<K, A::Acc, P>>,
     /// What was told of windows, by their ends, if it may be told before they end.
-    pub(crate) told: Option<Held<PanesCell<K, A::Acc, P>>>,
+    pub(crate) told: Option<CellHandle<PanesCell<K, A::Acc, P>>>,
     /// What spares folding all slices of each window.
-    pub(crate) running: Running<K, A::Acc, S>,
+    pub(crate) running: RunningFold<K, A::Acc, S>,
     /// How often key groups had come or gone when that was begun.
     pub(crate) changes: u64,
     /// Where the fold of a window that is told stands, and what it gave that is not told yet.
     pub(crate) fold: Cursor,
-    pub(crate) telling: VecDeque<(K, A::Acc, Was<A::Acc>)>,
+    pub(crate) telling: VecDeque<(K, A::Acc, PreviousResult<A::Acc>)>,
     pub(crate) element: PhantomData<E>,
 }
 
 /// What is kept of the last window that fired for the next one, which shares slices with it.
-pub(crate) enum Running<K, A, S> {
+pub(crate) enum RunningFold<K, A, S> {
     /// Nothing.
     Nothing,
     /// Of windows whose parts can be taken back.
@@ -43,13 +43,13 @@ pub(crate) enum Running<K, A, S> {
     Stacks(Stacks<K, A, S>, i128),
 }
 
-impl<K: Key, A: State, S: Panes<K, Total<A>>> Running<K, A, S> {
+impl<K: Key, A: State, S: Panes<K, Total<A>>> RunningFold<K, A, S> {
     /// A window was folded without what is kept of the one before.
     fn has_rested(&mut self) {
         match self {
-            Running::Nothing => {}
-            Running::Totals(totals) => totals.has_rested(),
-            Running::Stacks(stacks, _) => stacks.has_rested(),
+            RunningFold::Nothing => {}
+            RunningFold::Totals(totals) => totals.has_rested(),
+            RunningFold::Stacks(stacks, _) => stacks.has_rested(),
         }
     }
 }
@@ -68,9 +68,9 @@ where
         let changes = self.panes.changes();
         if self.changes != changes {
             match &mut self.running {
-                Running::Nothing => {}
-                Running::Totals(totals) => totals.begin_anew()?,
-                Running::Stacks(stacks, _) => stacks.begin_anew_next(),
+                RunningFold::Nothing => {}
+                RunningFold::Totals(totals) => totals.begin_anew()?,
+                RunningFold::Stacks(stacks, _) => stacks.begin_anew_next(),
             }
             self.changes = changes;
         }
@@ -88,9 +88,9 @@ where
     ) -> Result<Option<bool>> {
         let (aggregate, panes) = (&*self.aggregate, &*self.panes);
         match &mut self.running {
-            Running::Nothing => Ok(None),
-            Running::Totals(totals) => totals.fire(aggregate, panes, slices, window, fuel, out),
-            Running::Stacks(stacks, windows) => {
+            RunningFold::Nothing => Ok(None),
+            RunningFold::Totals(totals) => totals.fire(aggregate, panes, slices, window, fuel, out),
+            RunningFold::Stacks(stacks, windows) => {
                 if !stacks.rests() {
                     match stacks.fire(aggregate, panes, slices, window, fuel, out) {
                         // What can be done without must not keep a window from firing.
@@ -216,7 +216,7 @@ where
     ) -> std::result::Result<(), Rejected<A::Acc>> {
         let aggregate = &*self.aggregate;
         let totals = match &self.running {
-            Running::Totals(totals) if totals.has(slice) => Some(totals),
+            RunningFold::Totals(totals) if totals.has(slice) => Some(totals),
             _ => None,
         };
         let mut is_new = false;
@@ -240,7 +240,7 @@ where
                 {
                     totals.give_up();
                 }
-                if let Running::Stacks(stacks, _) = &mut self.running {
+                if let RunningFold::Stacks(stacks, _) = &mut self.running {
                     stacks.changed(aggregate, &self.panes, slice, key);
                 }
                 Ok(())
@@ -349,9 +349,11 @@ where
         self.regroup()?;
         let (aggregate, mut left) = (&*self.aggregate, fuel);
         let done = match &mut self.running {
-            Running::Nothing => true,
-            Running::Totals(totals) => totals.purge(aggregate, &self.panes, before, &mut left)?,
-            Running::Stacks(stacks, _) => {
+            RunningFold::Nothing => true,
+            RunningFold::Totals(totals) => {
+                totals.purge(aggregate, &self.panes, before, &mut left)?
+            }
+            RunningFold::Stacks(stacks, _) => {
                 stacks.purge(aggregate, &self.panes, before, &mut left)?
             }
         };
@@ -378,9 +380,9 @@ where
         self.panes.clear_poison();
         self.told.iter().for_each(|told| told.clear_poison());
         match &mut self.running {
-            Running::Nothing => {}
-            Running::Totals(totals) => totals.panes.clear_poison(),
-            Running::Stacks(stacks, _) => stacks.clear_poison(),
+            RunningFold::Nothing => {}
+            RunningFold::Totals(totals) => totals.panes.clear_poison(),
+            RunningFold::Stacks(stacks, _) => stacks.clear_poison(),
         }
     }
 }

@@ -9,12 +9,12 @@ use alluvium_pagestore::{Key, Result, State, Time};
 
 use super::aligned::Aligned;
 use super::contents::{Out, SliceContents};
-use super::kept::{Counts, KeptSlices};
+use super::kept::{KeptSlices, SliceCounts};
 use super::late::LateEvents;
-use super::session_contents::{KeptSessions, Places};
+use super::session_contents::{KeptSessions, SessionBuckets};
 use super::sessions::Sessions;
 use super::shaped::Shaped;
-use super::{Advanced, Emit, Grid, HolisticLayout, Late, SessionSet, Shape, Window, Windows};
+use super::{Advanced, Emit, Grid, HolisticLayout, Late, SessionSet, Window, WindowKind, Windows};
 use crate::backend::any_layout::AnyLayout;
 use crate::store::StateBuilder;
 use crate::store::kept_back::KeptByWindows;
@@ -103,9 +103,12 @@ where
     }
 }
 
-type ListsOf<K, E, L> = <<L as HolisticLayout<K, E>>::Lists as ListsLayout<K, E>>::Lists;
-type ShapedOf<K, E, F, L> =
-    Shaped<K, KeptSlices<K, E, F, ListsOf<K, E, L>>, KeptSessions<K, E, F, ListsOf<K, E, L>>>;
+type HolisticLists<K, E, L> = <<L as HolisticLayout<K, E>>::Lists as ListsLayout<K, E>>::Lists;
+type ShapedLists<K, E, F, L> = Shaped<
+    K,
+    KeptSlices<K, E, F, HolisticLists<K, E, L>>,
+    KeptSessions<K, E, F, HolisticLists<K, E, L>>,
+>;
 
 /// Type parameter of a [`StateBuilder`](crate::states::StateBuilder) for [`Holistic`] windows.
 #[derive(Debug)]
@@ -158,7 +161,7 @@ where
     L: HolisticLayout<K, E>,
 {
     name: String,
-    shape: ShapedOf<K, E, F, L>,
+    shape: ShapedLists<K, E, F, L>,
     kept_back: KeptByWindows,
 }
 
@@ -206,12 +209,12 @@ where
         let late = LateEvents::open(store, &name, mover)?;
         let lists = store.open_lists::<K, E, _>(&name, &layout.lists(), mover)?;
         let shape = match windows.shape {
-            Shape::Aligned { length, slide, offset } => {
+            WindowKind::Aligned { length, slide, offset } => {
                 let told = match windows.emit {
                     Emit::Early(_) => Some(store.open_panes(
                         &format!("{name}/told"),
                         &WindowSegments::new(),
-                        Rc::new(Counts::clone_from),
+                        Rc::new(SliceCounts::clone_from),
                         mover,
                     )?),
                     Emit::OnClose | Emit::OnWatermark => None,
@@ -230,8 +233,8 @@ where
                 };
                 Shaped::Aligned(Box::new(Aligned::new(grid, &windows, contents, late, progress)))
             }
-            Shape::Session { gap } => {
-                let contents = KeptSessions { process, places: Places { gap }, lists };
+            WindowKind::Session { gap } => {
+                let contents = KeptSessions { process, places: SessionBuckets { gap }, lists };
                 let sets = store.map::<K, SessionSet<u64>>(&format!("{name}/sessions"));
                 let sets = sets.layout(layout.sessions()).maybe_moved_by(mover).open()?;
                 let timers = store.open_timers(&format!("{name}/timers"), mover)?;

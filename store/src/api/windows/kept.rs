@@ -10,27 +10,27 @@ use alluvium_layouts::{Cursor, Elements, Lists, Panes, PanesLayout, WindowSegmen
 use alluvium_pagestore::{Key, Rejected, Result, State, Time};
 
 use super::come_out::ComeOut;
-use super::contents::{Out, SliceCache, SliceContents, Was};
+use super::contents::{Out, PreviousResult, SliceCache, SliceContents};
 use super::holistic::Process;
 use super::{Grid, Window};
-use crate::cells::held::Held;
+use crate::cells::cell_handle::CellHandle;
 use crate::cells::recording::{Access, Recorder};
 use crate::cells::{ListsCell, PanesCell, put_anew};
 
 /// Slices of a window, and how many events of a key each had.
-pub(crate) type Counts = Vec<(Time, u64)>;
+pub(crate) type SliceCounts = Vec<(Time, u64)>;
 /// Panes of these.
-pub(crate) type CountsPanes<K> = <WindowSegments as PanesLayout<K, Counts>>::Panes;
+pub(crate) type CountsPanes<K> = <WindowSegments as PanesLayout<K, SliceCounts>>::Panes;
 
 /// The events themselves.
 pub(crate) struct KeptSlices<K: Key, E, F, L> {
     pub(crate) process: F,
-    pub(crate) lists: Held<ListsCell<K, E, L>>,
+    pub(crate) lists: CellHandle<ListsCell<K, E, L>>,
     /// What windows were told from, by their ends, if they may be told before they end.
-    pub(crate) told: Option<Held<PanesCell<K, Counts, CountsPanes<K>>>>,
+    pub(crate) told: Option<CellHandle<PanesCell<K, SliceCounts, CountsPanes<K>>>>,
     /// Where the fold of a window that is told stands, and the keys it gave that are not told yet.
     pub(crate) fold: Cursor,
-    pub(crate) telling: VecDeque<(K, Was<Counts>)>,
+    pub(crate) telling: VecDeque<(K, PreviousResult<SliceCounts>)>,
     /// The times of a batch whose slices stand where they stood.
     pub(crate) times: Vec<Time>,
     /// The window and the hash of the key that was visited last by a fold that has failed, and its rows
@@ -40,11 +40,11 @@ pub(crate) struct KeptSlices<K: Key, E, F, L> {
 }
 
 /// Elements in memory.
-struct Collected<'a, E> {
+struct CollectedElements<'a, E> {
     elements: Box<dyn Iterator<Item = &'a E> + 'a>,
 }
 
-impl<E> Elements<E> for Collected<'_, E> {
+impl<E> Elements<E> for CollectedElements<'_, E> {
     fn next(&mut self) -> Result<Option<&E>> {
         Ok(self.elements.next())
     }
@@ -58,8 +58,8 @@ where
     L: Lists<K, E>,
 {
     /// The elements of a key in some slices, and how many each slice has of them.
-    fn collect(&self, slices: &Range<Time>, key: &K) -> Result<(Vec<E>, Counts)> {
-        let (mut elements, mut counts) = (Vec::new(), Counts::new());
+    fn collect(&self, slices: &Range<Time>, key: &K) -> Result<(Vec<E>, SliceCounts)> {
+        let (mut elements, mut counts) = (Vec::new(), SliceCounts::new());
         let mut lists = self.lists.enter()?;
         let mut next = lists.next_bucket(slices.start);
         while let Some(bucket) = next.filter(|bucket| slices.contains(bucket)) {
@@ -80,7 +80,7 @@ where
         &mut self,
         slices: &Range<Time>,
         window: Window,
-        (key, was): &mut (K, Was<Counts>),
+        (key, was): &mut (K, PreviousResult<SliceCounts>),
         out: Out<'_, K, F::Row>,
     ) -> Result<()> {
         let Some(told) = self.told.clone() else { return Ok(()) };
@@ -95,12 +95,12 @@ where
         let mut rows = Vec::new();
         if let Some(old) = old {
             let elements = first_of(&elements, &counts, old);
-            self.process.process(key, window, &mut Collected { elements }, &mut |row| {
+            self.process.process(key, window, &mut CollectedElements { elements }, &mut |row| {
                 rows.push((row, -1));
             })?;
         }
         let elements = Box::new(elements.iter());
-        self.process.process(key, window, &mut Collected { elements }, &mut |row| {
+        self.process.process(key, window, &mut CollectedElements { elements }, &mut |row| {
             rows.push((row, 1));
         })?;
         // Put anew, not changed: a part of the old may be on storage.
@@ -137,8 +137,8 @@ fn append_recorded<K: Key, E: State>(
 /// Of the elements of some slices those that were there when the slices had `old`.
 fn first_of<'a, E>(
     elements: &'a [E],
-    counts: &'a Counts,
-    old: &'a Counts,
+    counts: &'a SliceCounts,
+    old: &'a SliceCounts,
 ) -> Box<dyn Iterator<Item = &'a E> + 'a> {
     let mut rest = elements;
     Box::new(counts.iter().flat_map(move |(slice, count)| {
@@ -281,7 +281,7 @@ where
         let before = counts.iter().take_while(|(at, _)| *at <= slice);
         let place: u64 = before.map(|(_, count)| count).sum();
         let mut tell = |elements: &[E], diff| {
-            let mut all = Collected { elements: Box::new(elements.iter()) };
+            let mut all = CollectedElements { elements: Box::new(elements.iter()) };
             let out = &mut |row| out(key, window, row, diff);
             self.process.process(key, window, &mut all, out)
         };

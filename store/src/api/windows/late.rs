@@ -14,18 +14,18 @@ use alluvium_pagestore::{
 };
 
 use crate::cells::ListsCell;
-use crate::cells::held::Held;
+use crate::cells::cell_handle::CellHandle;
 use crate::durability::moving::{Mover, in_order};
 use crate::store::Store;
 
 /// Events that are taken out of their list at once: they are in memory, and booked, twice until they are in.
 const COMING_MAX: usize = 64;
 
-type ListsOf<K, E> = ListsCell<K, E, HeapLists<K, E>>;
+type LateLists<K, E> = ListsCell<K, E, HeapLists<K, E>>;
 
 /// Events that wait, by the time they were sent with.
 pub(crate) struct LateEvents<K: Key, I: State> {
-    lists: Held<ListsOf<K, (Time, I)>>,
+    lists: CellHandle<LateLists<K, (Time, I)>>,
     /// Those that may come in now, and where their list was left.
     coming: VecDeque<(Time, K, I)>,
     unloading: Option<(Time, Cursor)>,

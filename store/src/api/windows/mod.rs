@@ -112,14 +112,14 @@ pub enum Emit {
 /// A checkpoint of a build from before windows were recorded is not checked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Windows {
-    shape: Shape,
+    shape: WindowKind,
     lateness: i64,
     emit: Emit,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-enum Shape {
+enum WindowKind {
     Aligned { length: i64, slide: i64, offset: i64 },
     Session { gap: i64 },
 }
@@ -132,7 +132,7 @@ impl Windows {
 
     /// Makes windows of `length`, one every `slide`, which must not exceed `length`.
     pub fn sliding(length: Duration, slide: Duration) -> Self {
-        Self::of(Shape::Aligned { length: stored(length), slide: stored(slide), offset: 0 })
+        Self::of(WindowKind::Aligned { length: stored(length), slide: stored(slide), offset: 0 })
     }
 
     /// Makes sessions per key: a window from an event to `gap` after the last event. The next event
@@ -143,15 +143,15 @@ impl Windows {
     /// sent before that timestamp count. (After the store is opened again or the key group has moved,
     /// events that were sent with the watermark itself count as sent before it.)
     pub fn session(gap: Duration) -> Self {
-        Self::of(Shape::Session { gap: stored(gap) })
+        Self::of(WindowKind::Session { gap: stored(gap) })
     }
 
     /// Whether they are sessions.
     pub(crate) fn are_sessions(&self) -> bool {
-        matches!(self.shape, Shape::Session { .. })
+        matches!(self.shape, WindowKind::Session { .. })
     }
 
-    fn of(shape: Shape) -> Self {
+    fn of(shape: WindowKind) -> Self {
         Self { shape, lateness: 0, emit: Emit::OnClose }
     }
 
@@ -159,7 +159,7 @@ impl Windows {
     /// Has no effect on sessions. To begin earlier by some time, use the slide less that time.
     #[must_use]
     pub fn offset(mut self, later: Duration) -> Self {
-        if let Shape::Aligned { slide, offset, .. } = &mut self.shape {
+        if let WindowKind::Aligned { slide, offset, .. } = &mut self.shape {
             // Below the slide, which is an `i64`.
             *offset = (later.as_nanos() % (*slide).max(1) as u128) as i64;
         }
@@ -192,7 +192,7 @@ impl Windows {
 
     /// The same windows in one way of writing: offsets a slide apart mean the same.
     pub(crate) fn normal(mut self) -> Self {
-        if let Shape::Aligned { slide, offset, .. } = &mut self.shape {
+        if let WindowKind::Aligned { slide, offset, .. } = &mut self.shape {
             *offset = offset.rem_euclid((*slide).max(1));
         }
         self
@@ -229,9 +229,10 @@ impl Windows {
     /// added first. False for windows that are no sessions.
     pub fn counts_only_with_others(&self, at: Time, sent: Time) -> bool {
         match self.shape {
-            Shape::Aligned { .. } => false,
-            Shape::Session { gap } => {
-                let rules = sessions::Rules { gap, lateness: self.lateness, emit: self.emit };
+            WindowKind::Aligned { .. } => false,
+            WindowKind::Session { gap } => {
+                let rules =
+                    sessions::SessionRules { gap, lateness: self.lateness, emit: self.emit };
                 at < sent && !rules.is_open(at, sent)
             }
         }
@@ -241,8 +242,8 @@ impl Windows {
     fn checked(self) -> Result<Self> {
         let refuse = |what: String| Err(Error::new(ErrorKind::Config, what));
         let (one, other) = match self.shape {
-            Shape::Aligned { length, slide, .. } => (length, slide),
-            Shape::Session { gap } => (gap, gap),
+            WindowKind::Aligned { length, slide, .. } => (length, slide),
+            WindowKind::Session { gap } => (gap, gap),
         };
         let early = match self.emit {
             Emit::Early(every) => stored(every),
@@ -252,14 +253,14 @@ impl Windows {
             return refuse(format!("{self}: a stretch of 292 years or more is too long"));
         }
         match self.shape {
-            Shape::Aligned { length, slide, .. } if length < 1 || slide < 1 => {
+            WindowKind::Aligned { length, slide, .. } if length < 1 || slide < 1 => {
                 return refuse(format!("windows of {length} ns every {slide} ns; 1 is the least"));
             }
-            Shape::Aligned { length, slide, .. } if slide > length => {
+            WindowKind::Aligned { length, slide, .. } if slide > length => {
                 let what = "events between two windows would be in none";
                 return refuse(format!("windows of {length} ns every {slide} ns: {what}"));
             }
-            Shape::Session { gap } if gap < 1 => {
+            WindowKind::Session { gap } if gap < 1 => {
                 return refuse(format!("sessions with a gap of {gap} ns; 1 is the least"));
             }
             _ => {}
@@ -276,11 +277,11 @@ impl Windows {
 impl fmt::Display for Windows {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.shape {
-            Shape::Aligned { length, slide, offset } => {
+            WindowKind::Aligned { length, slide, offset } => {
                 let (length, slide) = (InNanos(length), InNanos(slide));
                 write!(f, "windows of {length} every {slide} from {offset}")?;
             }
-            Shape::Session { gap } => write!(f, "sessions with a gap of {}", InNanos(gap))?,
+            WindowKind::Session { gap } => write!(f, "sessions with a gap of {}", InNanos(gap))?,
         }
         write!(f, " (lateness {}, ", InNanos(self.lateness))?;
         match self.emit {

@@ -15,8 +15,8 @@ use alluvium_pagestore::{
 use super::Windows;
 use crate::api::own_keys::OwnKeys;
 use crate::cells::state_cell::{Durable, Hooks, Movable, Portable};
-use crate::durability::export::{Entry, Visit};
-use crate::durability::moving::{Arriving, GroupCursor, Groups};
+use crate::durability::export::{CanonicalEntry, VisitCanonical};
+use crate::durability::moving::{EntryArrival, GroupCursor, Groups};
 use crate::store::definition;
 
 /// What has been done: the watermark; the watermark for which all was done; the end of the last
@@ -289,13 +289,13 @@ impl Durable for ProgressCell {
 }
 
 impl Portable for ProgressCell {
-    fn export(&self, visit: Visit<'_>) -> Result<()> {
+    fn export(&self, visit: VisitCanonical<'_>) -> Result<()> {
         let mut encoded = Encoded::default();
         encoded.set(&(), &self.record()?)?;
-        visit(Entry::of(().key_hash(), 0, &encoded))
+        visit(CanonicalEntry::of(().key_hash(), 0, &encoded))
     }
 
-    fn import(&self, entry: Entry<'_>) -> Result<()> {
+    fn import(&self, entry: CanonicalEntry<'_>) -> Result<()> {
         let ((), record) = Encoded::get::<(), ProgressRecord>(entry.key, entry.value)?;
         self.join(record)
     }
@@ -307,7 +307,7 @@ impl Movable for ProgressCell {
         group: KeyGroup,
         at: &mut GroupCursor,
         _: usize,
-        visit: Visit<'_>,
+        visit: VisitCanonical<'_>,
     ) -> Result<()> {
         let mut encoded = Encoded::default();
         let windows =
@@ -315,7 +315,7 @@ impl Movable for ProgressCell {
         encoded.set(&(), &(self.record_to_move()?, windows.unwrap_or_default()))?;
         // It is not a key's: it goes with each group, under a hash of that.
         let hashes = Groups::hashes_of(self.groups.as_deref(), group);
-        visit(Entry::of(*hashes.start(), 0, &encoded))?;
+        visit(CanonicalEntry::of(*hashes.start(), 0, &encoded))?;
         at.cursor.done = true;
         Ok(())
     }
@@ -325,7 +325,7 @@ impl Movable for ProgressCell {
         Ok(())
     }
 
-    fn install(&self, entry: Entry<'_>, _: &mut Arriving) -> Result<()> {
+    fn install(&self, entry: CanonicalEntry<'_>, _: &mut EntryArrival) -> Result<()> {
         let ((), (record, windows)) =
             Encoded::get::<(), (ProgressRecord, String)>(entry.key, entry.value)?;
         let (theirs, ours) =

@@ -16,22 +16,22 @@ use std::rc::Rc;
 use alluvium_layouts::{ByTime, tree_bytes};
 use alluvium_pagestore::{Account, Key, MemoryKind, Result, Time};
 
-use super::sessions::Rules;
+use super::sessions::SessionRules;
 
 /// A session, as far as it matters here: its first and last event.
-pub(crate) type Span = (Time, Time);
+pub(crate) type SessionSpan = (Time, Time);
 
 /// Where the first open session of each key begins.
-type Starts<K> = BTreeMap<K, Option<Time>>;
+type SessionStarts<K> = BTreeMap<K, Option<Time>>;
 
 /// Where the first open session of a key begins, by the time that events are sent with. What is noted for
 /// the watermark stays until that moves on: late events that come in change the sessions.
-pub(crate) struct Reach<K: Key + Ord> {
-    known: ByTime<Starts<K>>,
+pub(crate) struct SessionReach<K: Key + Ord> {
+    known: ByTime<SessionStarts<K>>,
     account: Rc<Account>,
 }
 
-impl<K: Key + Ord> Reach<K> {
+impl<K: Key + Ord> SessionReach<K> {
     pub(crate) fn new(account: Rc<Account>) -> Self {
         Self { known: ByTime::new(), account }
     }
@@ -79,7 +79,7 @@ impl<K: Key + Ord> Reach<K> {
         }
     }
 
-    fn forget(&self, starts: Starts<K>) {
+    fn forget(&self, starts: SessionStarts<K>) {
         let keys = starts.keys().map(|key| key.heap_bytes() as u64).sum::<u64>();
         let bytes = keys + tree_bytes::<K, Option<Time>>(starts.len());
         drop(starts);
@@ -87,7 +87,7 @@ impl<K: Key + Ord> Reach<K> {
     }
 }
 
-impl<K: Key + Ord> Drop for Reach<K> {
+impl<K: Key + Ord> Drop for SessionReach<K> {
     fn drop(&mut self) {
         while let Some((_, starts)) = self.known.pop_first() {
             self.forget(starts);
@@ -97,7 +97,8 @@ impl<K: Key + Ord> Drop for Reach<K> {
 
 /// What a time takes more than the `times` that are there, without its keys.
 fn time_bytes<K>(times: usize) -> u64 {
-    ByTime::<Starts<K>>::memory_bytes(times + 1) - ByTime::<Starts<K>>::memory_bytes(times)
+    ByTime::<SessionStarts<K>>::memory_bytes(times + 1)
+        - ByTime::<SessionStarts<K>>::memory_bytes(times)
 }
 
 /// What a key takes more than the `others` of its time.
@@ -109,8 +110,8 @@ fn entry_bytes<K: Key>(key: &K, others: usize) -> u64 {
 /// Lets late events of one key, in the order of the times they were sent with, into its sessions; says
 /// where the first session begins that is open for an event sent with `sent`.
 pub(crate) fn first_open(
-    rules: &Rules,
-    mut spans: Vec<Span>,
+    rules: &SessionRules,
+    mut spans: Vec<SessionSpan>,
     waiting: Vec<(Time, Time)>,
     sent: Time,
 ) -> Option<Time> {
@@ -137,7 +138,7 @@ mod tests {
 
     #[test]
     fn an_event_that_waits_extends_the_sessions_that_are_open_for_it_and_no_others() {
-        let rules = Rules::of_gap(10);
+        let rules = SessionRules::of_gap(10);
         let spans = vec![(Time(0), Time(5)), (Time(20), Time(30))];
         assert_eq!(first_open(&rules, spans.clone(), Vec::new(), Time(15)), Some(Time(0)));
         assert_eq!(first_open(&rules, spans.clone(), Vec::new(), Time(16)), Some(Time(20)));

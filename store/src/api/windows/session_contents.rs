@@ -8,10 +8,10 @@ use alluvium_pagestore::{Key, Result, State, Time};
 use super::Window;
 use super::contents::Out;
 use super::holistic::Process;
-use super::reach::Span;
+use super::reach::SessionSpan;
 use crate::api::aggregate::Aggregate;
 use crate::cells::ListsCell;
-use crate::cells::held::Held;
+use crate::cells::cell_handle::CellHandle;
 use crate::cells::recording::Access;
 
 /// What is kept of sessions: an accumulator in the set of the key, or events beside it.
@@ -58,7 +58,7 @@ pub(crate) trait SessionContents<K: Key>: 'static {
     }
 
     /// Counts an event that is kept, in a session that is then as long.
-    fn count(&self, _part: &mut Self::Part, _span: Span) {}
+    fn count(&self, _part: &mut Self::Part, _span: SessionSpan) {}
 
     /// Where the events of a session are kept, whose last event is at `last`.
     fn place(&self, _last: Time, _part: &Self::Part) -> Time {
@@ -66,7 +66,7 @@ pub(crate) trait SessionContents<K: Key>: 'static {
     }
 
     /// Where those of a session are kept that has taken an event, and is now as long.
-    fn place_of(&self, _span: Span) -> Time {
+    fn place_of(&self, _span: SessionSpan) -> Time {
         Time::MIN
     }
 
@@ -148,8 +148,8 @@ impl<K: Key, E: 'static, A: Aggregate<E>> SessionContents<K> for FoldedSessions<
 /// however long its session becomes. [`Part`](SessionContents::Part) has that n, the level, beside the number of events.
 pub(crate) struct KeptSessions<K, E, F, L> {
     pub(crate) process: F,
-    pub(crate) places: Places,
-    pub(crate) lists: Held<ListsCell<K, E, L>>,
+    pub(crate) places: SessionBuckets,
+    pub(crate) lists: CellHandle<ListsCell<K, E, L>>,
 }
 
 /// The level in the part of a session; below it is how many events there are.
@@ -157,11 +157,11 @@ const LEVEL_SHIFT: u32 = 56;
 
 /// The buckets of sessions with this gap.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Places {
+pub(crate) struct SessionBuckets {
     pub(crate) gap: i64,
 }
 
-impl Places {
+impl SessionBuckets {
     /// The bucket of a session at a level, whose last event is at `last`: the multiple of its width after that, and the
     /// level. No two sessions of a key meet in one: at a level above 0 they are longer than a bucket is wide, and levels
     /// are less than the gap. At level 0 their events are more than the gap apart, also where their ends are after the
@@ -180,7 +180,7 @@ impl Places {
     }
 
     /// The level of a session from its first to its last event: 0 of one that is shorter than two gaps.
-    fn level(self, (first, last): Span) -> u32 {
+    fn level(self, (first, last): SessionSpan) -> u32 {
         let gaps = last.0.wrapping_sub(first.0) as u64 / self.gap as u64;
         let least = u64::try_from(self.gap - 1).unwrap_or(0);
         let mut level =
@@ -223,7 +223,7 @@ where
         self.places.bucket(last, (part >> LEVEL_SHIFT) as u32)
     }
 
-    fn place_of(&self, span: Span) -> Time {
+    fn place_of(&self, span: SessionSpan) -> Time {
         self.places.bucket(span.1, self.places.level(span))
     }
 
@@ -248,7 +248,7 @@ where
         0
     }
 
-    fn count(&self, part: &mut u64, span: Span) {
+    fn count(&self, part: &mut u64, span: SessionSpan) {
         *part = (count_of(*part) + 1) | (u64::from(self.places.level(span)) << LEVEL_SHIFT);
     }
 
@@ -321,7 +321,7 @@ mod tests {
 
     #[test]
     fn a_session_that_grows_moves_its_events_a_few_times_however_long_it_becomes() {
-        let (places, mut bucket, mut moved) = (Places { gap: 100 }, Time::MIN, 0);
+        let (places, mut bucket, mut moved) = (SessionBuckets { gap: 100 }, Time::MIN, 0);
         let events = 100_000;
         for last in 0..events {
             let span = (Time(0), Time(last * 10));
@@ -337,7 +337,7 @@ mod tests {
     fn no_two_sessions_of_a_key_have_one_bucket_and_none_is_over_before_it_closes() {
         let mut dice = Dice(7);
         for gap in [1, 2, 3, 64, 1_000] {
-            let places = Places { gap };
+            let places = SessionBuckets { gap };
             for start in [-5_000, 0, Time::MAX.0 - 90 * gap] {
                 let (mut at, mut taken) = (start, BTreeSet::new());
                 for _ in 0..60 {

@@ -20,10 +20,10 @@ const CHUNK_MAX: usize = 256;
 
 /// The open sessions of a key, in order of time.
 #[derive(Clone, Debug)]
-pub struct SessionSet<P>(Chunks<P>);
+pub struct SessionSet<P>(SessionChunks<P>);
 
 #[derive(Clone, Debug)]
-enum Chunks<P> {
+enum SessionChunks<P> {
     Few(SmallVec<[Session<P>; 1]>),
     /// None of the chunks is empty.
     Many(Vec<Vec<Session<P>>>),
@@ -31,31 +31,31 @@ enum Chunks<P> {
 
 impl<P> SessionSet<P> {
     pub(crate) fn new() -> Self {
-        Self(Chunks::Few(SmallVec::new()))
+        Self(SessionChunks::Few(SmallVec::new()))
     }
 
     pub(crate) fn is_empty(&self) -> bool {
         match &self.0 {
-            Chunks::Few(all) => all.is_empty(),
-            Chunks::Many(_) => false,
+            SessionChunks::Few(all) => all.is_empty(),
+            SessionChunks::Many(_) => false,
         }
     }
 
     /// All of them, in order.
-    pub(crate) fn iter(&self) -> Iter<'_, P> {
+    pub(crate) fn iter(&self) -> SessionIter<'_, P> {
         let (now, chunks) = match &self.0 {
-            Chunks::Few(all) => (&all[..], &[][..]),
-            Chunks::Many(chunks) => (&[][..], &chunks[..]),
+            SessionChunks::Few(all) => (&all[..], &[][..]),
+            SessionChunks::Many(chunks) => (&[][..], &chunks[..]),
         };
         let left = now.len() + chunks.iter().map(Vec::len).sum::<usize>();
-        Iter { chunks: chunks.iter(), now: now.iter(), left }
+        SessionIter { chunks: chunks.iter(), now: now.iter(), left }
     }
 
     /// Those from the `first` on, in order.
     pub(crate) fn iter_from(&self, first: usize) -> impl Iterator<Item = &Session<P>> {
         let (now, rest) = match &self.0 {
-            Chunks::Few(all) => (all.get(first..), &[][..]),
-            Chunks::Many(chunks) => {
+            SessionChunks::Few(all) => (all.get(first..), &[][..]),
+            SessionChunks::Many(chunks) => {
                 let (chunk, at) = place(chunks, first);
                 (
                     chunks.get(chunk).and_then(|now| now.get(at..)),
@@ -70,8 +70,8 @@ impl<P> SessionSet<P> {
     /// Cost: O(log n), and a look at the length of each chunk.
     pub(crate) fn partition_point(&self, is_before: impl Fn(&Session<P>) -> bool) -> usize {
         let chunks = match &self.0 {
-            Chunks::Few(all) => return all.partition_point(is_before),
-            Chunks::Many(chunks) => chunks,
+            SessionChunks::Few(all) => return all.partition_point(is_before),
+            SessionChunks::Many(chunks) => chunks,
         };
         let whole = |chunk: &Vec<Session<P>>| chunk.last().is_some_and(&is_before);
         let chunk = chunks.partition_point(whole);
@@ -81,8 +81,8 @@ impl<P> SessionSet<P> {
 
     pub(crate) fn get_mut(&mut self, n: usize) -> Option<&mut Session<P>> {
         match &mut self.0 {
-            Chunks::Few(all) => all.get_mut(n),
-            Chunks::Many(chunks) => {
+            SessionChunks::Few(all) => all.get_mut(n),
+            SessionChunks::Many(chunks) => {
                 let (chunk, at) = place(chunks, n);
                 chunks.get_mut(chunk)?.get_mut(at)
             }
@@ -92,15 +92,15 @@ impl<P> SessionSet<P> {
     /// Puts a session in as the `n`th.
     pub(crate) fn insert(&mut self, n: usize, session: Session<P>) {
         match &mut self.0 {
-            Chunks::Few(all) => {
+            SessionChunks::Few(all) => {
                 all.insert(n.min(all.len()), session);
                 if all.len() > CHUNK_MAX {
                     let mut chunks = vec![std::mem::take(all).into_vec()];
                     split(&mut chunks, 0, n);
-                    self.0 = Chunks::Many(chunks);
+                    self.0 = SessionChunks::Many(chunks);
                 }
             }
-            Chunks::Many(chunks) => {
+            SessionChunks::Many(chunks) => {
                 let (mut chunk, mut at) = place(chunks, n);
                 if chunk == chunks.len() {
                     // After the last.
@@ -118,8 +118,8 @@ impl<P> SessionSet<P> {
     /// Takes the `n`th out.
     pub(crate) fn remove(&mut self, n: usize) -> Option<Session<P>> {
         let chunks = match &mut self.0 {
-            Chunks::Few(all) => return (n < all.len()).then(|| all.remove(n)),
-            Chunks::Many(chunks) => chunks,
+            SessionChunks::Few(all) => return (n < all.len()).then(|| all.remove(n)),
+            SessionChunks::Many(chunks) => chunks,
         };
         let (chunk, at) = place(chunks, n);
         let sessions = chunks.get_mut(chunk).filter(|sessions| at < sessions.len())?;
@@ -128,7 +128,7 @@ impl<P> SessionSet<P> {
             chunks.remove(chunk);
         }
         if chunks.len() == 1 {
-            self.0 = Chunks::Few(chunks.pop().unwrap_or_default().into());
+            self.0 = SessionChunks::Few(chunks.pop().unwrap_or_default().into());
         }
         Some(session)
     }
@@ -167,26 +167,26 @@ impl<P> FromIterator<Session<P>> for SessionSet<P> {
             chunks.push(chunk);
         }
         match chunks.len() {
-            0 | 1 => Self(Chunks::Few(chunks.pop().unwrap_or_default().into())),
-            _ => Self(Chunks::Many(chunks)),
+            0 | 1 => Self(SessionChunks::Few(chunks.pop().unwrap_or_default().into())),
+            _ => Self(SessionChunks::Many(chunks)),
         }
     }
 }
 
 /// All sessions of a set, in order.
-pub(crate) struct Iter<'a, P> {
+pub(crate) struct SessionIter<'a, P> {
     chunks: std::slice::Iter<'a, Vec<Session<P>>>,
     now: std::slice::Iter<'a, Session<P>>,
     left: usize,
 }
 
-impl<P> Clone for Iter<'_, P> {
+impl<P> Clone for SessionIter<'_, P> {
     fn clone(&self) -> Self {
         Self { chunks: self.chunks.clone(), now: self.now.clone(), left: self.left }
     }
 }
 
-impl<'a, P> Iterator for Iter<'a, P> {
+impl<'a, P> Iterator for SessionIter<'a, P> {
     type Item = &'a Session<P>;
 
     fn next(&mut self) -> Option<&'a Session<P>> {
@@ -204,7 +204,7 @@ impl<'a, P> Iterator for Iter<'a, P> {
     }
 }
 
-impl<P> ExactSizeIterator for Iter<'_, P> {}
+impl<P> ExactSizeIterator for SessionIter<'_, P> {}
 
 impl<P: HeapSize> HeapSize for SessionSet<P> {
     const NO_HEAP: bool = false;
@@ -213,7 +213,7 @@ impl<P: HeapSize> HeapSize for SessionSet<P> {
     #[inline]
     fn heap_bytes(&self) -> usize {
         match &self.0 {
-            Chunks::Few(all) => {
+            SessionChunks::Few(all) => {
                 let bytes =
                     if all.spilled() { all.capacity() * size_of::<Session<P>>() } else { 0 };
                 let owned = if P::NO_HEAP {
@@ -223,7 +223,7 @@ impl<P: HeapSize> HeapSize for SessionSet<P> {
                 };
                 rounded(bytes) + owned
             }
-            Chunks::Many(chunks) => chunks.heap_bytes(),
+            SessionChunks::Many(chunks) => chunks.heap_bytes(),
         }
     }
 }

@@ -24,18 +24,18 @@ use alluvium_pagestore::{Error, Key, Result, Time};
 use super::contents::Out;
 use super::late::LateEvents;
 use super::progress::ProgressCell;
-use super::reach::{self, Reach, Span};
+use super::reach::{self, SessionReach, SessionSpan};
 use super::session_contents::SessionContents;
 use super::session_set::SessionSet;
 use super::{Late, Windows, clipped};
 use crate::api::timers::Timers;
-use crate::cells::held::Held;
-use entering::Entering;
+use crate::cells::cell_handle::CellHandle;
+use entering::EnteringEvent;
 use next_timers::NextTimers;
-use rest::Rest;
-use rules::Joined;
+use rest::SessionRest;
+use rules::EventEffects;
 
-pub(crate) use rules::Rules;
+pub(crate) use rules::SessionRules;
 pub(crate) use sets::SessionSets;
 
 /// The sets of sessions with these contents.
@@ -47,16 +47,16 @@ where
     K: Key + Ord,
     C: SessionContents<K>,
 {
-    rules: Rules,
+    rules: SessionRules,
     contents: C,
     sets: Box<SetsOf<K, C>>,
     timers: NextTimers<K>,
     late: LateEvents<K, C::Item>,
-    reach: Reach<K>,
-    pub(crate) progress: Held<ProgressCell>,
+    reach: SessionReach<K>,
+    pub(crate) progress: CellHandle<ProgressCell>,
     /// An event that is kept, and not in its session yet.
-    entering: Option<Entering<K, C>>,
-    rest: Rest<K, C::Part>,
+    entering: Option<EnteringEvent<K, C>>,
+    rest: SessionRest<K, C::Part>,
 }
 
 impl<K, C> Drop for Sessions<K, C>
@@ -66,7 +66,7 @@ where
 {
     /// The next handle tells alike what came before the events of the watermark.
     fn drop(&mut self) {
-        let none = Reach::new(self.late.account());
+        let none = SessionReach::new(self.late.account());
         self.progress.leave(Box::new(std::mem::replace(&mut self.reach, none)));
     }
 }
@@ -83,12 +83,12 @@ where
         sets: Box<SetsOf<K, C>>,
         timers: Timers<K>,
         late: LateEvents<K, C::Item>,
-        progress: Held<ProgressCell>,
+        progress: CellHandle<ProgressCell>,
     ) -> Self {
-        let rules = Rules { gap, lateness: windows.lateness, emit: windows.emit };
-        let known = progress.take_left::<Reach<K>>();
-        let reach = known.unwrap_or_else(|| Reach::new(late.account()));
-        let (entering, rest, timers) = (None, Rest::new(), NextTimers::new(timers));
+        let rules = SessionRules { gap, lateness: windows.lateness, emit: windows.emit };
+        let known = progress.take_left::<SessionReach<K>>();
+        let reach = known.unwrap_or_else(|| SessionReach::new(late.account()));
+        let (entering, rest, timers) = (None, SessionRest::new(), NextTimers::new(timers));
         Self { rules, contents, sets, timers, late, reach, progress, entering, rest }
     }
 
@@ -209,7 +209,7 @@ where
     fn first_open(&mut self, key: &K, sent: Time) -> Result<Option<Time>> {
         let rules = self.rules;
         let latest = i128::from(sent.0) - i128::from(rules.lateness);
-        let mut spans: Vec<Span> = Vec::new();
+        let mut spans: Vec<SessionSpan> = Vec::new();
         self.sets.read(key, &mut |set| {
             // In order, and those that are over are gone: as many as gaps are from the watermark to `sent`.
             let set = set.into_iter().flat_map(SessionSet::iter);
@@ -267,11 +267,11 @@ where
 
 /// Lets an event of a key into its session, where `add` adds it. Returns what that entails.
 fn let_into<K, C>(
-    (rules, contents, watermark): (Rules, &C, Time),
+    (rules, contents, watermark): (SessionRules, &C, Time),
     sets: &mut SetsOf<K, C>,
     (key, at): (&K, Time),
     add: &dyn Fn(&mut C::Part),
-) -> Result<Option<Joined<K, C::Part>>>
+) -> Result<Option<EventEffects<K, C::Part>>>
 where
     K: Key + Ord,
     C: SessionContents<K>,

@@ -7,7 +7,7 @@ use super::contents::{Out, SliceContents};
 use super::session_contents::SessionContents;
 use super::sessions::Sessions;
 use super::{Advanced, Late, ProgressCell, clipped};
-use crate::cells::held::Held;
+use crate::cells::cell_handle::CellHandle;
 
 /// Windows whose contents are `C` if they are aligned, and `S` if they are sessions.
 pub(crate) enum Shaped<K, C, S>
@@ -26,7 +26,7 @@ where
     C: SliceContents<K>,
     S: SessionContents<K, Element = C::Element, Item = C::Item, Row = C::Row>,
 {
-    pub(crate) fn progress(&self) -> &Held<ProgressCell> {
+    pub(crate) fn progress(&self) -> &CellHandle<ProgressCell> {
         match self {
             Shaped::Aligned(windows) => &windows.progress,
             Shaped::Sessions(windows) => &windows.progress,

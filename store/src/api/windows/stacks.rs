@@ -25,7 +25,7 @@ use super::contents::Out;
 use super::totals::Total;
 use super::{Window, clipped};
 use crate::api::aggregate::Aggregate;
-use crate::cells::held::Held;
+use crate::cells::cell_handle::CellHandle;
 use crate::cells::{PanesCell, put_anew};
 
 /// Where the sums of the back are, among panes. What was there before a slice came is at a time
@@ -38,10 +38,10 @@ const END: Time = Time(2);
 
 /// A sum: 1 and an accumulator, or 0 if there was none. So written that totals and stacks are in
 /// panes of one type.
-type Sum<A> = Total<A>;
+type OptionalSum<A> = Total<A>;
 
 pub(crate) struct Stacks<K, A, P> {
-    panes: Held<PanesCell<K, Sum<A>, P>>,
+    panes: CellHandle<PanesCell<K, OptionalSum<A>, P>>,
     removed: Time,
     turned: Time,
     added: Time,
@@ -54,16 +54,16 @@ pub(crate) struct Stacks<K, A, P> {
     /// The slice that comes or leaves, and how far that is.
     moving: Option<(Time, Cursor)>,
     /// What it has given that has not come or left yet.
-    moved: VecDeque<(K, Sum<A>)>,
+    moved: VecDeque<(K, OptionalSum<A>)>,
     /// Sums that have to be put, or removed, before anything else is done.
-    changes: VecDeque<(Time, K, Option<Sum<A>>)>,
+    changes: VecDeque<(Time, K, Option<OptionalSum<A>>)>,
     telling: Cursor,
     /// So many windows are folded without stacks, since there was no room.
     resting: i128,
 }
 
-impl<K: Key, A: State, P: Panes<K, Sum<A>>> Stacks<K, A, P> {
-    pub(crate) fn new(panes: Held<PanesCell<K, Sum<A>, P>>) -> Self {
+impl<K: Key, A: State, P: Panes<K, OptionalSum<A>>> Stacks<K, A, P> {
+    pub(crate) fn new(panes: CellHandle<PanesCell<K, OptionalSum<A>, P>>) -> Self {
         Self {
             panes,
             removed: Time::MIN,
@@ -292,7 +292,7 @@ impl<K: Key, A: State, P: Panes<K, Sum<A>>> Stacks<K, A, P> {
                         is_new.set(true);
                         sum.clone()
                     };
-                    let add = |front: &mut Sum<A>| {
+                    let add = |front: &mut OptionalSum<A>| {
                         if !is_new.get() {
                             aggregate.merge(&mut front.0, &sum.0);
                         }
@@ -351,7 +351,7 @@ impl<K: Key, A: State, P: Panes<K, Sum<A>>> Stacks<K, A, P> {
         place: Time,
         key: &K,
         acc: &A,
-        old: Option<Sum<A>>,
+        old: Option<OptionalSum<A>>,
     ) {
         let mut new = acc.clone();
         if let Some((old, _)) = &old {
@@ -403,8 +403,8 @@ impl<K: Key, A: State, P: Panes<K, Sum<A>>> Stacks<K, A, P> {
         source: &PanesCell<K, B, impl Panes<K, B>>,
         slice: Time,
         fuel: &mut usize,
-        sum_of: impl Fn(B) -> Sum<A>,
-        mut apply: impl FnMut(&mut Self, &K, &Sum<A>) -> Result<()>,
+        sum_of: impl Fn(B) -> OptionalSum<A>,
+        mut apply: impl FnMut(&mut Self, &K, &OptionalSum<A>) -> Result<()>,
     ) -> Result<bool> {
         self.put_changes()?;
         loop {
@@ -462,7 +462,7 @@ impl<K: Key, A: State, P: Panes<K, Sum<A>>> Stacks<K, A, P> {
         slices: &PanesCell<K, A, impl Panes<K, A>>,
         key: &K,
     ) -> Result<()> {
-        let mut sum: Option<Sum<A>> = None;
+        let mut sum: Option<OptionalSum<A>> = None;
         let mut from = self.turned;
         while let Some(slice) = first_slice(slices, from..self.added)? {
             let acc = slices.enter()?.get(slice, key)?;

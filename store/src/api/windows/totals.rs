@@ -17,7 +17,7 @@ use alluvium_pagestore::{ErrorKind, Key, Result, State, Time};
 use super::Window;
 use super::contents::Out;
 use crate::api::aggregate::Aggregate;
-use crate::cells::held::Held;
+use crate::cells::cell_handle::CellHandle;
 use crate::cells::{PanesCell, update_rarely};
 
 /// The one slice in which totals are kept.
@@ -31,7 +31,7 @@ const MOVED_AT_ONCE: usize = 128;
 pub(crate) type Total<A> = (A, i64);
 
 pub(crate) struct Totals<K, A, P> {
-    pub(crate) panes: Held<PanesCell<K, Total<A>, P>>,
+    pub(crate) panes: CellHandle<PanesCell<K, Total<A>, P>>,
     added: Time,
     removed: Time,
     /// Something of a slice is missing.
@@ -49,7 +49,7 @@ pub(crate) struct Totals<K, A, P> {
 }
 
 impl<K: Key, A: State, P: Panes<K, Total<A>>> Totals<K, A, P> {
-    pub(crate) fn new(panes: Held<PanesCell<K, Total<A>, P>>, slices: i128) -> Self {
+    pub(crate) fn new(panes: CellHandle<PanesCell<K, Total<A>, P>>, slices: i128) -> Self {
         Self {
             panes,
             added: Time::MIN,

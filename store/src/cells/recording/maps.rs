@@ -1,4 +1,4 @@
-//! Changes of a map that is [watched](Held::is_watched): recorded, or one that refuses some keys. They call the
+//! Changes of a map that is [watched](CellHandle::is_watched): recorded, or one that refuses some keys. They call the
 //! layout with the caller's own closures, as other changes do: so both share its code, and the others need only
 //! one test. What a recorded change wrote is measured by a second look-up.
 
@@ -7,9 +7,9 @@ use alluvium_pagestore::{Key, Lookup, Rejected, Result};
 
 use super::{Access, Recorder};
 use crate::cells::MapCell;
-use crate::cells::held::Held;
+use crate::cells::cell_handle::CellHandle;
 
-impl<K: Key, V: 'static, T: Table<K, V>> Held<MapCell<K, V, T>> {
+impl<K: Key, V: 'static, T: Table<K, V>> CellHandle<MapCell<K, V, T>> {
     /// [`Table::update`].
     #[inline(never)]
     pub(crate) fn update_watched<Q: Lookup<K> + ?Sized, R>(

@@ -13,8 +13,8 @@ use alluvium_pagestore::{Account, Key, Lookup, MemoryKind, Result, Time, hash_wo
 use crossbeam_channel::{Receiver, Sender, bounded};
 
 use super::options::TraceOptions;
-use super::tracer::Desk;
-use super::writing::{Full, TraceFile};
+use super::tracer::ChunkDesk;
+use super::writing::{FullChunk, TraceFile};
 
 /// Bytes of a chunk.
 pub(super) const CHUNK_BYTES: usize = 32 << 10;
@@ -60,7 +60,7 @@ pub(crate) struct Recorder {
     /// Keys are taken whose mixed hash is no greater.
     hash_max: u64,
     wait: Duration,
-    lines: RefCell<Lines>,
+    lines: RefCell<LineChunk>,
     /// Slices before this one were purged.
     purged: Cell<Time>,
     /// The memory of a word that is not being made.
@@ -69,14 +69,14 @@ pub(crate) struct Recorder {
     spare: Receiver<Vec<u8>>,
     back: Sender<Vec<u8>>,
     file: TraceFile,
-    desk: Rc<Desk>,
-    booked: Booked,
+    desk: Rc<ChunkDesk>,
+    booked: ChunkMemory,
 }
 
 /// Memory of the chunks.
-struct Booked(Rc<Account>, u64);
+struct ChunkMemory(Rc<Account>, u64);
 
-impl Drop for Booked {
+impl Drop for ChunkMemory {
     fn drop(&mut self) {
         self.0.release(MemoryKind::Buffers, self.1);
     }
@@ -84,7 +84,7 @@ impl Drop for Booked {
 
 /// The chunk at hand.
 #[derive(Default)]
-struct Lines {
+struct LineChunk {
     chunk: Vec<u8>,
     count: u64,
     /// Accesses before the chunk for which there was no room.
@@ -103,12 +103,12 @@ impl Recorder {
         options: &TraceOptions,
         account: &Rc<Account>,
         file: TraceFile,
-        desk: Rc<Desk>,
+        desk: Rc<ChunkDesk>,
     ) -> Result<Self> {
         let chunks = options.buffer.0 / CHUNK_BYTES as u64;
         let bytes = chunks * CHUNK_BYTES as u64 + 2 * WORD_BYTES_MAX as u64;
         account.reserve(MemoryKind::Buffers, bytes, "the buffer of a trace")?;
-        let booked = Booked(account.clone(), bytes);
+        let booked = ChunkMemory(account.clone(), bytes);
         let (back, spare) = bounded(chunks as usize);
         for _ in 1..chunks {
             let _ = back.send(Vec::with_capacity(CHUNK_BYTES));
@@ -121,7 +121,7 @@ impl Recorder {
             hashes_keys: options.hash_keys,
             hash_max,
             wait: Duration::from_millis(options.wait_ms),
-            lines: RefCell::new(Lines { chunk, ..Lines::default() }),
+            lines: RefCell::new(LineChunk { chunk, ..LineChunk::default() }),
             purged: Cell::new(Time::MIN),
             word: Cell::new(Vec::with_capacity(WORD_BYTES_MAX)),
             chunks,
@@ -232,7 +232,7 @@ impl Recorder {
     }
 
     /// Gives the chunk to the thread for an empty one, if there is one within `wait`.
-    fn hand_over(&self, lines: &mut Lines, wait: Duration) -> bool {
+    fn hand_over(&self, lines: &mut LineChunk, wait: Duration) -> bool {
         let wait = if lines.is_behind { Duration::ZERO } else { wait };
         // One that waits for no time at all would still let other threads go first, with each call.
         let spare = match wait.is_zero() {
@@ -248,12 +248,12 @@ impl Recorder {
         true
     }
 
-    fn send(&self, lines: &mut Lines, spare: Vec<u8>) {
+    fn send(&self, lines: &mut LineChunk, spare: Vec<u8>) {
         let chunk = std::mem::replace(&mut lines.chunk, spare);
         let (count, missing) =
             (std::mem::take(&mut lines.count), std::mem::take(&mut lines.missing));
         let back = Some(self.back.clone());
-        self.desk.send(Full { file: self.file.clone(), chunk, count, missing, back });
+        self.desk.send(FullChunk { file: self.file.clone(), chunk, count, missing, back });
     }
 }
 

@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 use alluvium_pagestore::{Account, ByteSize, Time};
 
 use super::recorder::{Access, CHUNK_BYTES, Recorder};
-use super::tracer::Desk;
-use super::writing::{Progress, Sink, TraceFile};
+use super::tracer::ChunkDesk;
+use super::writing::{LineSink, TraceFile, TraceProgress};
 use super::{TraceOptions, TraceStats};
 
 /// What a sink has, and whether it takes more.
@@ -23,7 +23,7 @@ struct Disk {
 #[derive(Clone, Default)]
 struct Shared(Arc<Mutex<Disk>>);
 
-impl Sink for Shared {
+impl LineSink for Shared {
     fn append(&mut self, lines: &[u8]) -> io::Result<()> {
         let mut disk = self.0.lock().unwrap();
         if disk.is_full {
@@ -48,9 +48,9 @@ fn recorder(
     disk: &Shared,
     options: &TraceOptions,
     account: &Rc<Account>,
-) -> (Recorder, Arc<Progress>) {
+) -> (Recorder, Arc<TraceProgress>) {
     let file = TraceFile::of(Box::new(disk.clone()), b"# state s\n", "s", PathBuf::from("s.trace"));
-    let desk = Rc::new(Desk::start(Duration::from_secs(20)).unwrap());
+    let desk = Rc::new(ChunkDesk::start(Duration::from_secs(20)).unwrap());
     (Recorder::new(options, account, file.0, desk).unwrap(), file.1)
 }
 
@@ -143,7 +143,7 @@ fn the_buffer_is_booked_and_one_without_room_is_refused() {
     let used = account.stats().used;
     assert!((2 * CHUNK_BYTES as u64..3 * CHUNK_BYTES as u64).contains(&used), "{used}");
     let file = TraceFile::of(Box::new(disk.clone()), b"", "t", PathBuf::new()).0;
-    let desk = Rc::new(Desk::start(Duration::from_secs(1)).unwrap());
+    let desk = Rc::new(ChunkDesk::start(Duration::from_secs(1)).unwrap());
     let error = Recorder::new(&options, &account, file, desk).unwrap_err();
     assert!(error.to_string().contains("the buffer of a trace"), "{error}");
     drop(first);

@@ -13,13 +13,13 @@ use crossbeam_channel::{Receiver, Sender, bounded, unbounded};
 
 use super::options::{TraceOptions, TraceStats};
 use super::recorder::Recorder;
-use super::writing::{Full, Progress, TraceFile};
+use super::writing::{FullChunk, TraceFile, TraceProgress};
 
 /// Records calls on the states of a store.
 pub(crate) struct Tracer {
     options: TraceOptions,
-    desk: Rc<Desk>,
-    traces: RefCell<Vec<Arc<Progress>>>,
+    desk: Rc<ChunkDesk>,
+    traces: RefCell<Vec<Arc<TraceProgress>>>,
 }
 
 impl Tracer {
@@ -32,7 +32,7 @@ impl Tracer {
         fs::create_dir_all(directory).map_err(|error| {
             Error::io("make the directory of traces", directory.display(), error)
         })?;
-        let desk = Rc::new(Desk::start(Duration::from_millis(patience_ms))?);
+        let desk = Rc::new(ChunkDesk::start(Duration::from_millis(patience_ms))?);
         Ok(Self { options: options.clone(), desk, traces: RefCell::default() })
     }
 
@@ -67,20 +67,20 @@ impl fmt::Debug for Tracer {
 }
 
 /// Where chunks are given to the thread. The last to leave it waits for the thread.
-pub(super) struct Desk {
+pub(super) struct ChunkDesk {
     began: Instant,
-    full: Option<Sender<Full>>,
+    full: Option<Sender<FullChunk>>,
     ended: Receiver<()>,
     patience: Duration,
 }
 
-impl Desk {
+impl ChunkDesk {
     pub(super) fn start(patience: Duration) -> Result<Self> {
         // Bounded by the chunks that there are.
-        let (full, chunks) = unbounded::<Full>();
+        let (full, chunks) = unbounded::<FullChunk>();
         let (end, ended) = bounded(1);
         let spawned = thread::Builder::new().name("alluvium-trace".into()).spawn(move || {
-            chunks.iter().for_each(Full::write);
+            chunks.iter().for_each(FullChunk::write);
             let _ = end.send(());
         });
         let started =
@@ -97,14 +97,14 @@ impl Desk {
         self.began
     }
 
-    pub(super) fn send(&self, full: Full) {
+    pub(super) fn send(&self, full: FullChunk) {
         if let Some(to) = &self.full {
             let _ = to.send(full);
         }
     }
 }
 
-impl Drop for Desk {
+impl Drop for ChunkDesk {
     /// Storage that does nothing keeps the thread, but nobody else.
     fn drop(&mut self) {
         self.full = None;

@@ -17,17 +17,17 @@ use crossbeam_channel::Sender;
 use super::options::{TraceOptions, TraceStats};
 
 /// Takes lines, all or none.
-pub(super) trait Sink: Send {
+pub(super) trait LineSink: Send {
     fn append(&mut self, lines: &[u8]) -> io::Result<()>;
 }
 
 /// A file of whole lines.
-struct Lines {
+struct LineFile {
     file: File,
     at: u64,
 }
 
-impl Sink for Lines {
+impl LineSink for LineFile {
     fn append(&mut self, lines: &[u8]) -> io::Result<()> {
         match self.file.write_all_at(lines, self.at) {
             Ok(()) => {
@@ -45,7 +45,7 @@ impl Sink for Lines {
 
 /// What the store sees of a trace.
 #[derive(Debug, Default)]
-pub(super) struct Progress {
+pub(super) struct TraceProgress {
     state: String,
     file: PathBuf,
     written: AtomicU64,
@@ -53,7 +53,7 @@ pub(super) struct Progress {
     error: Mutex<Option<String>>,
 }
 
-impl Progress {
+impl TraceProgress {
     pub(super) fn stats(&self) -> TraceStats {
         TraceStats {
             state: self.state.clone(),
@@ -67,11 +67,11 @@ impl Progress {
 
 /// The file of a trace, shared with the thread.
 #[derive(Clone)]
-pub(super) struct TraceFile(Arc<Mutex<Writing>>);
+pub(super) struct TraceFile(Arc<Mutex<TraceWriter>>);
 
-struct Writing {
-    sink: Box<dyn Sink>,
-    progress: Arc<Progress>,
+struct TraceWriter {
+    sink: Box<dyn LineSink>,
+    progress: Arc<TraceProgress>,
     /// Accesses since the last line that are missing.
     missing: u64,
 }
@@ -81,7 +81,10 @@ impl TraceFile {
     ///
     /// # Errors
     /// The file's.
-    pub(super) fn create(options: &TraceOptions, state: &str) -> Result<(Self, Arc<Progress>)> {
+    pub(super) fn create(
+        options: &TraceOptions,
+        state: &str,
+    ) -> Result<(Self, Arc<TraceProgress>)> {
         let name: String = state.chars().map(letter).collect();
         let mut number = 0;
         let (path, file) = loop {
@@ -93,22 +96,22 @@ impl TraceFile {
                 Err(error) => return Err(Error::io("make a trace", path.display(), error)),
             }
         };
-        let lines = Lines { file, at: 0 };
+        let lines = LineFile { file, at: 0 };
         Ok(Self::of(Box::new(lines), head(options, state).as_bytes(), state, path))
     }
 
     /// A file of which `head` is the beginning.
     pub(super) fn of(
-        mut sink: Box<dyn Sink>,
+        mut sink: Box<dyn LineSink>,
         head: &[u8],
         state: &str,
         file: PathBuf,
-    ) -> (Self, Arc<Progress>) {
-        let progress = Progress { state: state.into(), file, ..Progress::default() };
+    ) -> (Self, Arc<TraceProgress>) {
+        let progress = TraceProgress { state: state.into(), file, ..TraceProgress::default() };
         let progress = Arc::new(progress);
         // What it says can be done without.
         let _ = sink.append(head);
-        let writing = Writing { sink, progress: progress.clone(), missing: 0 };
+        let writing = TraceWriter { sink, progress: progress.clone(), missing: 0 };
         (Self(Arc::new(Mutex::new(writing))), progress)
     }
 }
@@ -131,7 +134,7 @@ impl fmt::Debug for TraceFile {
 }
 
 /// A chunk for the thread.
-pub(super) struct Full {
+pub(super) struct FullChunk {
     pub(super) file: TraceFile,
     pub(super) chunk: Vec<u8>,
     /// Its lines.
@@ -142,7 +145,7 @@ pub(super) struct Full {
     pub(super) back: Option<Sender<Vec<u8>>>,
 }
 
-impl Full {
+impl FullChunk {
     /// Writes the chunk and gives it back.
     pub(super) fn write(self) {
         let Self { file, mut chunk, count, missing, back } = self;
@@ -154,7 +157,7 @@ impl Full {
     }
 }
 
-impl Writing {
+impl TraceWriter {
     fn write(&mut self, chunk: &[u8], count: u64, missing: u64) {
         self.miss(missing);
         let written = self.say_what_is_missing().and_then(|()| self.sink.append(chunk));

@@ -8,16 +8,16 @@ use alluvium_compaction::{Compactor, SpacePolicy};
 use alluvium_layouts::{CheckpointOutcome, OutOfLine, TableStats};
 use alluvium_pagestore::{Error, ErrorKind, Key, Result, Time};
 
-use super::Contents;
+use super::CellContents;
 use crate::api::expiring::Sweeping;
 use crate::cells::pacing::Pacing;
 use crate::cells::recording::Recorder;
 use crate::durability::moving::Groups;
-use crate::store::crowded::Crowded;
+use crate::store::crowded::CrowdedWarning;
 
 /// What a state's contents are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Kind {
+pub(crate) enum ContentsKind {
     /// A value by key, which can be borrowed.
     Map,
     /// Lists in buckets of time.
@@ -30,9 +30,9 @@ pub(crate) enum Kind {
 
 /// A state apart from its contents.
 #[derive(Debug)]
-pub(crate) struct Core {
+pub(crate) struct CellCore {
     pub(super) name: String,
-    pub(super) kind: Kind,
+    pub(super) kind: ContentsKind,
     pub(super) poisoned: Cell<bool>,
     /// Writes since compaction was last given fuel.
     writes: Cell<usize>,
@@ -43,7 +43,7 @@ pub(crate) struct Core {
     pub(super) compactor: Option<RefCell<Compactor>>,
     /// Fuel for writes that compaction could not use yet, because it waited for its helper.
     pub(super) owed: Cell<usize>,
-    crowded: Crowded,
+    crowded: CrowdedWarning,
     /// The last error of compaction or of a pass over what expires; writes go on without them.
     pub(super) failed: RefCell<Option<Error>>,
     /// What became of a checkpoint while the contents were in use.
@@ -64,8 +64,12 @@ pub(crate) struct Core {
 /// Compaction gets fuel after so many writes.
 const WRITES_PER_SHARE: usize = 64;
 
-impl Core {
-    pub(crate) fn new(name: &str, kind: Kind, groups: Option<Rc<Groups>>) -> OutOfLine<Self> {
+impl CellCore {
+    pub(crate) fn new(
+        name: &str,
+        kind: ContentsKind,
+        groups: Option<Rc<Groups>>,
+    ) -> OutOfLine<Self> {
         OutOfLine::new(Self {
             name: name.into(),
             kind,
@@ -75,7 +79,7 @@ impl Core {
             pacing: Pacing::default(),
             compactor: None,
             owed: Cell::new(0),
-            crowded: Crowded::default(),
+            crowded: CrowdedWarning::default(),
             failed: RefCell::default(),
             outcome: Cell::new(None),
             sweeping: OnceCell::new(),
@@ -118,7 +122,7 @@ impl Core {
         self.groups.as_deref()
     }
 
-    /// [`groups`](Core::groups), for contents that keep them.
+    /// [`groups`](CellCore::groups), for contents that keep them.
     pub(crate) fn shared_groups(&self) -> Option<Rc<Groups>> {
         self.groups.clone()
     }
@@ -159,10 +163,10 @@ impl Core {
     #[cold]
     pub(super) fn in_use(&self) -> Error {
         let message = match self.kind {
-            Kind::Map => {
+            ContentsKind::Map => {
                 "the state is in use: a value of it is borrowed, or its own closure calls it"
             }
-            Kind::Lists | Kind::Panes | Kind::Timers => {
+            ContentsKind::Lists | ContentsKind::Panes | ContentsKind::Timers => {
                 "the state is in use: its own closure calls it"
             }
         };
@@ -171,7 +175,7 @@ impl Core {
 }
 
 /// Calls, and what they pay for.
-impl Core {
+impl CellCore {
     /// Counts a call on so many keys.
     #[inline]
     pub(crate) fn count(&self, keys: usize) {
@@ -180,7 +184,7 @@ impl Core {
 
     /// Before a call that writes so many records: now and then compaction gets its share.
     #[inline]
-    pub(crate) fn write<C: Contents>(&self, contents: &mut C, writes: usize) {
+    pub(crate) fn write<C: CellContents>(&self, contents: &mut C, writes: usize) {
         let pending = self.writes.get() + writes;
         if pending >= WRITES_PER_SHARE {
             self.pay(contents, pending);
@@ -190,7 +194,7 @@ impl Core {
     }
 
     #[inline(never)]
-    fn pay(&self, contents: &mut dyn Contents, writes: usize) {
+    fn pay(&self, contents: &mut dyn CellContents, writes: usize) {
         self.writes.set(0);
         self.count(writes);
         self.crowded.watch(Some(&self.name), contents.upkeep().fixed_bytes());
@@ -214,7 +218,7 @@ impl Core {
 }
 
 /// Entries that expire.
-impl Core {
+impl CellCore {
     /// Whether entries expire.
     pub(super) fn expires(&self) -> bool {
         self.sweeping.get().is_some()
@@ -235,7 +239,7 @@ impl Core {
 
     /// Looks for entries that are over. Errors are kept for statistics: they concern no write, and the next share tries
     /// again.
-    pub(super) fn sweep(&self, contents: &mut dyn Contents, fuel: usize, idle: bool) -> usize {
+    pub(super) fn sweep(&self, contents: &mut dyn CellContents, fuel: usize, idle: bool) -> usize {
         let Some(sweeping) = self.sweeping.get() else { return 0 };
         let swept = sweeping.step(fuel, idle, &mut |pass, fuel| contents.expire(pass, fuel));
         swept.unwrap_or_else(|error| {

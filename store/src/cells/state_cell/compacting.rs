@@ -6,7 +6,7 @@ use alluvium_compaction::Compactor;
 use alluvium_layouts::{Upkeep, trace_event};
 use alluvium_pagestore::{Error, ErrorKind, PATIENT_FUEL};
 
-use super::Core;
+use super::CellCore;
 
 /// Fuel per write: records looked at or moved. About 6 hold space amplification at 2 and at 1.5.
 const FUEL_PER_WRITE: usize = 8;
@@ -19,7 +19,7 @@ const OWED_FUEL_MAX: usize = 16 * PATIENT_FUEL;
 const MERGE_FUEL_MAX: usize = 64 * PATIENT_FUEL;
 const WAITS_MAX: u32 = 8;
 
-impl Core {
+impl CellCore {
     pub(super) fn fuel_for(writes: usize) -> usize {
         writes * FUEL_PER_WRITE
     }

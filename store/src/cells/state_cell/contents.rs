@@ -7,15 +7,15 @@ use std::rc::Rc;
 use alluvium_layouts::{Cursor, ForeignState, Upkeep};
 use alluvium_pagestore::{Encoded, KeyGroup, Result, Time};
 
-use super::{Core, Portable, StateCell};
-use crate::api::expiring::Pass;
-use crate::durability::export::{Entries, Entry, Visit, each};
-use crate::durability::moving::{Arriving, in_order};
+use super::{CellCore, Portable, StateCell};
+use crate::api::expiring::SweepPass;
+use crate::durability::export::{CanonicalEntry, ImportEntries, VisitCanonical, each};
+use crate::durability::moving::{EntryArrival, in_order};
 
 /// What a [cell](StateCell) leaves to the types of its entries.
 ///
 /// Of panes the parts are slices, of lists buckets; a map has one, whatever time is given.
-pub(crate) trait Contents: 'static {
+pub(crate) trait CellContents: 'static {
     fn upkeep(&self) -> &dyn Upkeep;
 
     fn upkeep_mut(&mut self) -> &mut dyn Upkeep;
@@ -47,13 +47,13 @@ pub(crate) trait Contents: 'static {
     fn expect(&mut self, _entries: u64) {}
 
     /// Removes some entries that are over.
-    fn expire(&mut self, pass: &mut Pass, _fuel: usize) -> Result<()> {
+    fn expire(&mut self, pass: &mut SweepPass, _fuel: usize) -> Result<()> {
         pass.cursor.done = true;
         Ok(())
     }
 
     /// Empties it, of which the memory comes with what is asked for next. Only what may be
-    /// [dropped](Core::may_drop) is asked.
+    /// [dropped](CellCore::may_drop) is asked.
     fn purge(&mut self) -> Result<()> {
         Ok(())
     }
@@ -101,15 +101,20 @@ pub(crate) trait Contents: 'static {
     }
 
     /// Puts one entry, which was exported, and counts the call.
-    fn import(&mut self, core: &Core, entry: Entry<'_>) -> Result<()>;
+    fn import(&mut self, core: &CellCore, entry: CanonicalEntry<'_>) -> Result<()>;
 
     /// Puts one entry of a key group that arrives.
-    fn install(&mut self, core: &Core, entry: Entry<'_>, _arriving: &mut Arriving) -> Result<()> {
+    fn install(
+        &mut self,
+        core: &CellCore,
+        entry: CanonicalEntry<'_>,
+        _arriving: &mut EntryArrival,
+    ) -> Result<()> {
         self.import(core, entry)
     }
 
     /// Puts entries, which were exported: all, or those before one that cannot be put.
-    fn import_all(cell: &StateCell<Self>, entries: &mut dyn Entries) -> Result<()>
+    fn import_all(cell: &StateCell<Self>, entries: &mut dyn ImportEntries) -> Result<()>
     where
         Self: Sized,
     {
@@ -141,16 +146,16 @@ pub(crate) struct Outgoing<'v> {
     pub(crate) encoded: &'v mut Encoded,
     /// Values that were touched last before this are over, and not given: they may or may not be there still.
     pub(crate) over: Time,
-    visit: Visit<'v>,
+    visit: VisitCanonical<'v>,
 }
 
 impl<'v> Outgoing<'v> {
-    pub(super) fn new(encoded: &'v mut Encoded, over: Time, visit: Visit<'v>) -> Self {
+    pub(super) fn new(encoded: &'v mut Encoded, over: Time, visit: VisitCanonical<'v>) -> Self {
         Self { encoded, over, visit }
     }
 
     /// Gives the entry at hand.
     pub(crate) fn give(&mut self, hash: u64, order: Time) -> Result<()> {
-        (self.visit)(Entry::of(hash, order.0, self.encoded))
+        (self.visit)(CanonicalEntry::of(hash, order.0, self.encoded))
     }
 }

@@ -4,14 +4,14 @@ use std::cell::RefMut;
 
 use alluvium_layouts::{CheckpointOutcome, Cursor, TableStats};
 use alluvium_pagestore::{
-    Asked, BlobWriter, Encoded, Error, ErrorKind, KeyGroup, Result, StateImage, Time,
+    BlobWriter, Encoded, Error, ErrorKind, KeyGroup, ReclaimScope, Result, StateImage, Time,
 };
 
-use super::{Contents, Kind, Mark, Outgoing, StateCell};
+use super::{CellContents, ContentsKind, Outgoing, PanicMark, StateCell};
 use crate::api::expiring::Sweeping;
 use crate::cells::pacing::Stream;
-use crate::durability::export::{Entry, Parts, Visit};
-use crate::durability::moving::{Arriving, GroupCursor, Groups};
+use crate::durability::export::{CanonicalEntry, Parts, VisitCanonical};
+use crate::durability::moving::{EntryArrival, GroupCursor, Groups};
 
 /// Slices of which a range of hashes of a few thousand accumulators has more than a hundred each.
 const SLICES_IN_PARTS: usize = 32;
@@ -19,7 +19,7 @@ const SLICES_IN_PARTS: usize = 32;
 const VISITED_TOGETHER: usize = 4096;
 
 /// A cell of any contents.
-pub(crate) type AnyCell = StateCell<dyn Contents>;
+pub(crate) type AnyCell = StateCell<dyn CellContents>;
 
 impl AnyCell {
     /// Has the entries of a state that is being opened expire.
@@ -32,14 +32,14 @@ impl AnyCell {
         self.enter()?.stamp(now, life_nanos)
     }
 
-    pub(crate) fn enter(&self) -> Result<RefMut<'_, dyn Contents>> {
+    pub(crate) fn enter(&self) -> Result<RefMut<'_, dyn CellContents>> {
         self.contents.try_borrow_mut().map_err(|_| self.core.in_use())
     }
 
     /// Calls with the contents. If that may run a user's merge, a panic in it poisons the state.
-    fn call<R>(&self, call: impl FnOnce(&mut dyn Contents) -> Result<R>) -> Result<R> {
+    fn call<R>(&self, call: impl FnOnce(&mut dyn CellContents) -> Result<R>) -> Result<R> {
         let mut contents = self.enter()?;
-        let mark = (self.core.kind == Kind::Panes).then(|| Mark(&self.core.poisoned));
+        let mark = (self.core.kind == ContentsKind::Panes).then(|| PanicMark(&self.core.poisoned));
         let result = call(&mut *contents);
         std::mem::forget(mark);
         result
@@ -49,7 +49,7 @@ impl AnyCell {
 /// Checkpoints.
 impl AnyCell {
     /// The contents, if a checkpoint has them.
-    fn of_checkpoints(&self) -> Result<Option<RefMut<'_, dyn Contents>>> {
+    fn of_checkpoints(&self) -> Result<Option<RefMut<'_, dyn CellContents>>> {
         if self.core.is_derived { Ok(None) } else { self.enter().map(Some) }
     }
 
@@ -124,16 +124,21 @@ impl AnyCell {
     }
 
     /// Has it give up memory; if that is not enough, and all is asked for, all of it that may be dropped.
-    pub(super) fn reclaim(&self, asked: Asked, bytes: u64) -> Result<u64> {
+    pub(super) fn reclaim(&self, asked: ReclaimScope, bytes: u64) -> Result<u64> {
         // A state that is in use is often the one that lacks memory: no error is made of that.
         let Ok(mut contents) = self.contents.try_borrow_mut() else { return Ok(0) };
         let given = self.give_up(&mut *contents, asked, bytes);
         given.map_err(|error| error.with("state", &self.core.name))
     }
 
-    fn give_up(&self, contents: &mut dyn Contents, asked: Asked, bytes: u64) -> Result<u64> {
+    fn give_up(
+        &self,
+        contents: &mut dyn CellContents,
+        asked: ReclaimScope,
+        bytes: u64,
+    ) -> Result<u64> {
         let mut given = contents.upkeep_mut().reclaim(bytes)?;
-        if given < bytes && asked == Asked::All && self.core.droppable.take() {
+        if given < bytes && asked == ReclaimScope::All && self.core.droppable.take() {
             self.core.dropped.set(true);
             // Out of sight at once; the memory comes with what is asked for next.
             contents.purge()?;
@@ -166,7 +171,7 @@ impl AnyCell {
 
 /// Entries that leave.
 impl AnyCell {
-    pub(super) fn export(&self, visit: Visit<'_>) -> Result<()> {
+    pub(super) fn export(&self, visit: VisitCanonical<'_>) -> Result<()> {
         let (mut encoded, over) = (Encoded::default(), self.core.over());
         let mut to = Outgoing::new(&mut encoded, over, visit);
         self.call(|contents| contents.export(&mut to))
@@ -176,7 +181,9 @@ impl AnyCell {
     /// order of hashes, so that all of a range of hashes come together; of many slices a range has too little of
     /// each.
     pub(super) fn has_parts(&self) -> Result<bool> {
-        if self.core.expires() || matches!(self.core.kind, Kind::Lists | Kind::Timers) {
+        if self.core.expires()
+            || matches!(self.core.kind, ContentsKind::Lists | ContentsKind::Timers)
+        {
             return Ok(false);
         }
         let mut contents = self.enter()?;
@@ -188,8 +195,10 @@ impl AnyCell {
 
     pub(super) fn export_in_parts(&self, parts: &mut dyn Parts) -> Result<()> {
         self.call(|contents| match self.core.kind {
-            Kind::Map => export_by_cursor(contents, parts),
-            Kind::Lists | Kind::Panes | Kind::Timers => export_by_ranges(contents, parts),
+            ContentsKind::Map => export_by_cursor(contents, parts),
+            ContentsKind::Lists | ContentsKind::Panes | ContentsKind::Timers => {
+                export_by_ranges(contents, parts)
+            }
         })
     }
 
@@ -199,12 +208,12 @@ impl AnyCell {
         group: KeyGroup,
         at: &mut GroupCursor,
         fuel: usize,
-        visit: Visit<'_>,
+        visit: VisitCanonical<'_>,
     ) -> Result<()> {
         let hashes = Groups::hashes_of(self.core.groups(), group);
         let (mut encoded, over) = (Encoded::default(), self.core.over());
         let mut to = Outgoing::new(&mut encoded, over, visit);
-        at.is_exact |= self.core.kind == Kind::Lists;
+        at.is_exact |= self.core.kind == ContentsKind::Lists;
         self.call(|contents| {
             if let Some(contents) = contents.in_groups() {
                 at.cursor.done =
@@ -234,18 +243,20 @@ impl AnyCell {
         &self,
         at: &mut GroupCursor,
         fuel: usize,
-        contents: &mut dyn Contents,
+        contents: &mut dyn CellContents,
         step: PartStep<'_>,
     ) -> Result<()> {
         match self.core.kind {
-            Kind::Map => step(contents, Time::MIN, &mut at.cursor, fuel).map(drop),
-            Kind::Lists | Kind::Panes | Kind::Timers => part_by_part(at, fuel, contents, step),
+            ContentsKind::Map => step(contents, Time::MIN, &mut at.cursor, fuel).map(drop),
+            ContentsKind::Lists | ContentsKind::Panes | ContentsKind::Timers => {
+                part_by_part(at, fuel, contents, step)
+            }
         }
     }
 
     pub(super) fn wake(&self, group: KeyGroup, awake: bool) {
         // What has no timers is awake always, and may be in use.
-        if self.core.kind == Kind::Timers
+        if self.core.kind == ContentsKind::Timers
             && let Some(contents) = self.contents.borrow_mut().in_groups()
         {
             contents.wake(group, awake);
@@ -262,23 +273,28 @@ impl AnyCell {
         Ok(())
     }
 
-    pub(super) fn import(&self, entry: Entry<'_>) -> Result<()> {
+    pub(super) fn import(&self, entry: CanonicalEntry<'_>) -> Result<()> {
         self.call(|contents| contents.import(&self.core, entry))
     }
 
-    pub(super) fn install(&self, entry: Entry<'_>, arriving: &mut Arriving) -> Result<()> {
+    pub(super) fn install(
+        &self,
+        entry: CanonicalEntry<'_>,
+        arriving: &mut EntryArrival,
+    ) -> Result<()> {
         self.enter()?.install(&self.core, entry, arriving)
     }
 }
 
 /// Does a step of a part; says how much of the fuel it took.
-type PartStep<'s> = &'s mut dyn FnMut(&mut dyn Contents, Time, &mut Cursor, usize) -> Result<usize>;
+type PartStep<'s> =
+    &'s mut dyn FnMut(&mut dyn CellContents, Time, &mut Cursor, usize) -> Result<usize>;
 
 /// Steps through one slice or bucket after the other, from a place on.
 fn part_by_part(
     at: &mut GroupCursor,
     fuel: usize,
-    contents: &mut dyn Contents,
+    contents: &mut dyn CellContents,
     step: PartStep<'_>,
 ) -> Result<()> {
     let mut left = fuel.max(1);
@@ -300,23 +316,23 @@ fn part_by_part(
 }
 
 /// The slice or bucket after one.
-fn part_after(contents: &dyn Contents, time: Time) -> Option<Time> {
+fn part_after(contents: &dyn CellContents, time: Time) -> Option<Time> {
     time.0.checked_add(1).and_then(|after| contents.next_part(Time(after)))
 }
 
 /// All slices or buckets, in order.
-fn parts_of(contents: &dyn Contents) -> impl Iterator<Item = Time> {
+fn parts_of(contents: &dyn CellContents) -> impl Iterator<Item = Time> {
     let first = contents.next_part(Time::MIN);
     std::iter::successors(first, |time| part_after(contents, *time))
 }
 
 /// Gives the entries of a map in the order of hashes, as many in a part as it asks for.
-fn export_by_cursor(contents: &mut dyn Contents, parts: &mut dyn Parts) -> Result<()> {
+fn export_by_cursor(contents: &mut dyn CellContents, parts: &mut dyn Parts) -> Result<()> {
     let (mut cursor, mut encoded) = (Cursor::default(), Encoded::default());
     parts.begin(contents.len())?;
     while !cursor.done {
         let (fuel, all) = (parts.fuel(), 0..=u64::MAX);
-        let mut give = |entry: Entry<'_>| parts.entry(entry);
+        let mut give = |entry: CanonicalEntry<'_>| parts.entry(entry);
         let mut to = Outgoing::new(&mut encoded, Time::MIN, &mut give);
         contents.visit_hashes(Time::MIN, &all, &mut cursor, fuel, &mut to)?;
         parts.end()?;
@@ -325,7 +341,7 @@ fn export_by_cursor(contents: &mut dyn Contents, parts: &mut dyn Parts) -> Resul
 }
 
 /// Gives the accumulators of all slices, range by range of the hashes.
-fn export_by_ranges(contents: &mut dyn Contents, parts: &mut dyn Parts) -> Result<()> {
+fn export_by_ranges(contents: &mut dyn CellContents, parts: &mut dyn Parts) -> Result<()> {
     let (entries, mut given) = (contents.len(), 0);
     let mut encoded = Encoded::default();
     parts.begin(entries)?;
@@ -333,7 +349,7 @@ fn export_by_ranges(contents: &mut dyn Contents, parts: &mut dyn Parts) -> Resul
     while let Some(first) = next {
         let ranges = (entries / parts.fuel().max(1) as u64).max(1);
         let last = first.saturating_add(u64::MAX / ranges);
-        let mut give = |entry: Entry<'_>| parts.entry(entry);
+        let mut give = |entry: CanonicalEntry<'_>| parts.entry(entry);
         let mut to = Outgoing::new(&mut encoded, Time::MIN, &mut give);
         given += give_range(contents, first, last, &mut to)?;
         parts.end()?;
@@ -348,7 +364,7 @@ fn export_by_ranges(contents: &mut dyn Contents, parts: &mut dyn Parts) -> Resul
 
 /// Gives what all slices have of a range of hashes; says how much that is.
 fn give_range(
-    contents: &mut dyn Contents,
+    contents: &mut dyn CellContents,
     first: u64,
     last: u64,
     to: &mut Outgoing<'_>,

@@ -2,13 +2,13 @@
 //! are erased.
 
 use alluvium_layouts::{CheckpointOutcome, TableStats};
-use alluvium_pagestore::{Asked, BlobWriter, KeyGroup, Result, StateImage, Time};
+use alluvium_pagestore::{BlobWriter, KeyGroup, ReclaimScope, Result, StateImage, Time};
 
 use super::erased::AnyCell;
-use super::{Contents, StateCell};
+use super::{CellContents, StateCell};
 use crate::cells::pacing::Stream;
-use crate::durability::export::{Entries, Entry, Parts, Visit, each};
-use crate::durability::moving::{Arriving, GroupCursor};
+use crate::durability::export::{CanonicalEntry, ImportEntries, Parts, VisitCanonical, each};
+use crate::durability::moving::{EntryArrival, GroupCursor};
 use crate::store::not_encoded;
 
 /// What the store does with a state, whatever its types are, beside what the three other traits say: memory, work
@@ -38,7 +38,7 @@ pub(crate) trait Hooks: Movable {
         0
     }
     /// Gives memory up to other states, of what they ask for, unless this one is in use; says how much.
-    fn reclaim(&self, _asked: Asked, _bytes: u64) -> Result<u64> {
+    fn reclaim(&self, _asked: ReclaimScope, _bytes: u64) -> Result<u64> {
         Ok(0)
     }
     fn compaction_error(&self) -> Option<String> {
@@ -73,7 +73,7 @@ pub(crate) trait Durable {
 /// Entries of a state that go out to files and come in from them, encoded.
 pub(crate) trait Portable: Durable {
     /// Gives all entries, encoded, in any order.
-    fn export(&self, visit: Visit<'_>) -> Result<()>;
+    fn export(&self, visit: VisitCanonical<'_>) -> Result<()>;
     /// Whether entries had best be taken in parts.
     fn has_parts(&self) -> Result<bool> {
         Ok(false)
@@ -88,9 +88,9 @@ pub(crate) trait Portable: Durable {
         Ok(())
     }
     /// Puts one entry, which was exported.
-    fn import(&self, entry: Entry<'_>) -> Result<()>;
+    fn import(&self, entry: CanonicalEntry<'_>) -> Result<()>;
     /// Puts entries, which were exported: all, or those before one that cannot be put.
-    fn import_all(&self, entries: &mut dyn Entries) -> Result<()> {
+    fn import_all(&self, entries: &mut dyn ImportEntries) -> Result<()> {
         each(entries, &mut |entry| self.import(entry))
     }
 }
@@ -98,12 +98,18 @@ pub(crate) trait Portable: Durable {
 /// Key groups of a state that come and go.
 pub(crate) trait Movable: Portable {
     /// Gives about `fuel` entries of a key group from a place on, encoded.
-    fn extract(&self, _: KeyGroup, _: &mut GroupCursor, _: usize, _: Visit<'_>) -> Result<()> {
+    fn extract(
+        &self,
+        _: KeyGroup,
+        _: &mut GroupCursor,
+        _: usize,
+        _: VisitCanonical<'_>,
+    ) -> Result<()> {
         Err(not_encoded("moved by key groups"))
     }
     /// Puts one entry that another store has extracted of a key group which is not here yet. After an
     /// error it is called again with the same `arriving`.
-    fn install(&self, entry: Entry<'_>, arriving: &mut Arriving) -> Result<()> {
+    fn install(&self, entry: CanonicalEntry<'_>, arriving: &mut EntryArrival) -> Result<()> {
         let _ = arriving;
         self.import(entry)
     }
@@ -123,13 +129,13 @@ pub(crate) trait Movable: Portable {
     fn wake(&self, _: KeyGroup, _: bool) {}
 }
 
-impl<C: Contents> StateCell<C> {
+impl<C: CellContents> StateCell<C> {
     fn erased(&self) -> &AnyCell {
         self
     }
 }
 
-impl<C: Contents> Hooks for StateCell<C> {
+impl<C: CellContents> Hooks for StateCell<C> {
     fn poisoned(&self) -> bool {
         self.is_poisoned()
     }
@@ -158,7 +164,7 @@ impl<C: Contents> Hooks for StateCell<C> {
         self.erased().kept_bytes()
     }
 
-    fn reclaim(&self, asked: Asked, bytes: u64) -> Result<u64> {
+    fn reclaim(&self, asked: ReclaimScope, bytes: u64) -> Result<u64> {
         self.erased().reclaim(asked, bytes)
     }
 
@@ -167,7 +173,7 @@ impl<C: Contents> Hooks for StateCell<C> {
     }
 }
 
-impl<C: Contents> Durable for StateCell<C> {
+impl<C: CellContents> Durable for StateCell<C> {
     fn checkpoint(&self, blobs: &mut BlobWriter) -> Result<StateImage> {
         self.erased().checkpoint(blobs)
     }
@@ -189,8 +195,8 @@ impl<C: Contents> Durable for StateCell<C> {
     }
 }
 
-impl<C: Contents> Portable for StateCell<C> {
-    fn export(&self, visit: Visit<'_>) -> Result<()> {
+impl<C: CellContents> Portable for StateCell<C> {
+    fn export(&self, visit: VisitCanonical<'_>) -> Result<()> {
         self.erased().export(visit)
     }
 
@@ -206,27 +212,27 @@ impl<C: Contents> Portable for StateCell<C> {
         self.erased().expect(entries)
     }
 
-    fn import(&self, entry: Entry<'_>) -> Result<()> {
+    fn import(&self, entry: CanonicalEntry<'_>) -> Result<()> {
         self.erased().import(entry)
     }
 
-    fn import_all(&self, entries: &mut dyn Entries) -> Result<()> {
+    fn import_all(&self, entries: &mut dyn ImportEntries) -> Result<()> {
         C::import_all(self, entries)
     }
 }
 
-impl<C: Contents> Movable for StateCell<C> {
+impl<C: CellContents> Movable for StateCell<C> {
     fn extract(
         &self,
         group: KeyGroup,
         at: &mut GroupCursor,
         fuel: usize,
-        visit: Visit<'_>,
+        visit: VisitCanonical<'_>,
     ) -> Result<()> {
         self.erased().extract(group, at, fuel, visit)
     }
 
-    fn install(&self, entry: Entry<'_>, arriving: &mut Arriving) -> Result<()> {
+    fn install(&self, entry: CanonicalEntry<'_>, arriving: &mut EntryArrival) -> Result<()> {
         self.erased().install(entry, arriving)
     }
 

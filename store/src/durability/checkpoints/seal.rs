@@ -17,11 +17,13 @@ use alluvium_pagestore::{
 
 use alluvium_pagestore::mailbox::{TryRecvError, mailbox};
 
-use super::{Checkpoint, Checkpoints, MOMENT, Retained, SealedState, Sealing, entries_of, pin};
+use super::{
+    Checkpoint, Checkpoints, MOMENT, Retained, SealedState, SealingCheckpoint, entries_of, pin,
+};
 use crate::cells::pacing::{Shares, Stream};
 use crate::durability::sources::Sources;
 use crate::store::aside::Aside;
-use crate::store::{BLOB_CHUNK_BYTES, Inner, Store, kept};
+use crate::store::{BLOB_CHUNK_BYTES, Store, StoreCore, kept};
 
 /// A checkpoint in progress; see [`Store::seal`]. Dropping it aborts the checkpoint, unless you
 /// have called [`keep`](Seal::keep).
@@ -89,7 +91,7 @@ impl Seal {
         let device = segments.shared_device();
         let began = inner.clock.now();
         let before = checkpoints.sealed_at.replace(began).unwrap_or(began);
-        let mut sealing = Sealing {
+        let mut sealing = SealingCheckpoint {
             number,
             position,
             began,
@@ -198,7 +200,7 @@ impl Seal {
             let others = sealing.has_others(at);
             // Who waits until this one is whole has records changed before they are copied.
             let by_clock = if is_short && others { Pace::WHOLE } else { by_clock };
-            let Sealing { blobs, parts, pinned, .. } = sealing;
+            let SealingCheckpoint { blobs, parts, pinned, .. } = sealing;
             let SealedState { manifest, taking, waits } = &mut parts[at];
             let working = taking.as_ref().expect("it has the turn");
             let share = working.pace_checkpoint(Stream { by_clock, moves });
@@ -358,7 +360,7 @@ impl Seal {
         match outcome {
             CheckpointOutcome::Abandoned => sealing.give_up(segments, inner),
             CheckpointOutcome::Committed | CheckpointOutcome::Unknown => {
-                let Sealing { prepared, blobs, without, .. } = sealing;
+                let SealingCheckpoint { prepared, blobs, without, .. } = sealing;
                 let prepared = prepared.expect("looked at above");
                 // Nobody but checkpoints needs this file.
                 blobs.close();
@@ -412,7 +414,7 @@ impl Drop for Seal {
         let segments = inner.segments.as_ref().expect("it was begun with a directory");
         let sealing = inner.checkpoints.borrow_mut().sealing.take();
         match sealing {
-            Some(Sealing { prepared: Some(prepared), blobs, .. }) if self.kept => {
+            Some(SealingCheckpoint { prepared: Some(prepared), blobs, .. }) if self.kept => {
                 // Nobody but checkpoints needs this file.
                 blobs.close();
                 let _ = segments.remove_file(&blobs_name(self.number));
@@ -439,7 +441,7 @@ impl fmt::Debug for Seal {
 }
 
 /// Calls of all states so far.
-fn calls_of(inner: &Inner) -> u64 {
+fn calls_of(inner: &StoreCore) -> u64 {
     inner.states.borrow().iter().map(|state| state.hooks.calls()).sum()
 }
 

@@ -10,7 +10,7 @@ use alluvium_pagestore::{
 use rkyv::util::AlignedVec;
 use serde::{Deserialize, Serialize};
 
-use super::Entry;
+use super::CanonicalEntry;
 use crate::store::{OpenState, definition};
 
 const MAGIC: &[u8; 8] = b"ALVEXPT\0";
@@ -148,7 +148,7 @@ impl<W: Write> FileWriter<W> {
         self.write(STATE, &to_json(header)?)
     }
 
-    pub(super) fn push(&mut self, entry: Entry<'_>) -> Result<()> {
+    pub(super) fn push(&mut self, entry: CanonicalEntry<'_>) -> Result<()> {
         let [key_len, value_len] = entry.lengths()?;
         let same = !self.block.is_empty() && self.last.0 == entry.hash && self.last.1 == entry.key;
         let key = if same { 0 } else { entry.key.len() };
@@ -216,9 +216,9 @@ impl<W> Drop for FileWriter<W> {
 }
 
 /// What comes next in a file.
-pub(super) enum Item<'a> {
+pub(super) enum FileItem<'a> {
     State(StateHeader),
-    Entry(Entry<'a>),
+    Entry(CanonicalEntry<'a>),
     End,
 }
 
@@ -330,7 +330,7 @@ impl<R: Read> FileReader<R> {
         Ok(u32_at(0))
     }
 
-    pub(super) fn next(&mut self) -> Result<Item<'_>> {
+    pub(super) fn next(&mut self) -> Result<FileItem<'_>> {
         if self.at < self.block.len() {
             return self.entry();
         }
@@ -343,7 +343,7 @@ impl<R: Read> FileReader<R> {
                     self.states += 1;
                     let header = self.head()?;
                     self.at = self.block.len();
-                    return Ok(Item::State(header));
+                    return Ok(FileItem::State(header));
                 }
                 (ENTRIES, true) if !self.block.is_empty() => return self.entry(),
                 (END_OF_STATE, true) if count == Some(self.entries) => {
@@ -352,14 +352,14 @@ impl<R: Read> FileReader<R> {
                 }
                 (END, false) if count == Some(self.states) => {
                     self.at = self.block.len();
-                    return Ok(Item::End);
+                    return Ok(FileItem::End);
                 }
                 _ => return Err(self.damaged("has a block that does not belong there")),
             }
         }
     }
 
-    fn entry(&mut self) -> Result<Item<'_>> {
+    fn entry(&mut self) -> Result<FileItem<'_>> {
         let rest = &self.block[self.at..];
         let Some((header, rest)) = rest.split_at_checked(ENTRY_HEADER_BYTES) else {
             return Err(self.damaged("has an entry that is cut short"));
@@ -383,12 +383,12 @@ impl<R: Read> FileReader<R> {
         self.at += ENTRY_HEADER_BYTES + key + value;
         (self.hash, self.order) = (hash, order);
         self.entries += 1;
-        Ok(Item::Entry(self.at_hand()))
+        Ok(FileItem::Entry(self.at_hand()))
     }
 
     /// The entry that [`next`](FileReader::next) gave last.
-    pub(super) fn at_hand(&self) -> Entry<'_> {
-        Entry { hash: self.hash, order: self.order, key: &self.key, value: &self.value }
+    pub(super) fn at_hand(&self) -> CanonicalEntry<'_> {
+        CanonicalEntry { hash: self.hash, order: self.order, key: &self.key, value: &self.value }
     }
 }
 

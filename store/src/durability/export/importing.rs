@@ -5,30 +5,30 @@ use std::rc::Rc;
 
 use alluvium_pagestore::{Account, Error, ErrorKind, KeyGroup, Result};
 
-use super::file::{FileReader, Item, StateHeader};
-use super::{Entry, Imported};
+use super::file::{FileItem, FileReader, StateHeader};
+use super::{CanonicalEntry, Imported};
 use crate::store::{OpenState, Store};
 
 /// Entries of one state.
-pub(crate) trait Entries {
+pub(crate) trait ImportEntries {
     /// The next one, if there is one.
-    fn next(&mut self) -> Option<Entry<'_>>;
+    fn next(&mut self) -> Option<CanonicalEntry<'_>>;
     /// Where who takes them books what that takes.
     fn account(&self) -> &Rc<Account>;
 }
 
 /// A batch of entries on their way into a state.
-pub(crate) trait Gathering {
+pub(crate) trait ImportBatch {
     /// Takes an entry, decoded; says whether that is enough.
-    fn take(&mut self, entry: Entry<'_>) -> Result<bool>;
+    fn take(&mut self, entry: CanonicalEntry<'_>) -> Result<bool>;
     /// Puts what was taken.
     fn put(&mut self) -> Result<()>;
 }
 
 /// Puts entries one by one.
 pub(crate) fn each(
-    entries: &mut dyn Entries,
-    put: &mut dyn FnMut(Entry<'_>) -> Result<()>,
+    entries: &mut dyn ImportEntries,
+    put: &mut dyn FnMut(CanonicalEntry<'_>) -> Result<()>,
 ) -> Result<()> {
     while let Some(entry) = entries.next() {
         put(entry)?;
@@ -37,7 +37,10 @@ pub(crate) fn each(
 }
 
 /// Puts entries in batches: all, or those before one that cannot be decoded.
-pub(crate) fn in_batches(entries: &mut dyn Entries, batch: &mut dyn Gathering) -> Result<()> {
+pub(crate) fn in_batches(
+    entries: &mut dyn ImportEntries,
+    batch: &mut dyn ImportBatch,
+) -> Result<()> {
     let mut taken = Ok(());
     while let Some(entry) = entries.next() {
         match batch.take(entry) {
@@ -82,16 +85,16 @@ impl<R: Read> OfState<'_, R> {
     }
 }
 
-impl<R: Read> Entries for OfState<'_, R> {
-    fn next(&mut self) -> Option<Entry<'_>> {
+impl<R: Read> ImportEntries for OfState<'_, R> {
+    fn next(&mut self) -> Option<CanonicalEntry<'_>> {
         while self.after.is_none() {
             let hash = match self.file.next() {
-                Ok(Item::Entry(entry)) => entry.hash,
-                Ok(Item::State(header)) => {
+                Ok(FileItem::Entry(entry)) => entry.hash,
+                Ok(FileItem::State(header)) => {
                     self.after = Some(Ok(After::State(header)));
                     break;
                 }
-                Ok(Item::End) => {
+                Ok(FileItem::End) => {
                     self.after = Some(Ok(After::End));
                     break;
                 }
@@ -119,7 +122,7 @@ impl Store {
         let mut imported = Imported::default();
         let states = self.0.states.borrow();
         let mut after = match file.next()? {
-            Item::State(header) => After::State(header),
+            FileItem::State(header) => After::State(header),
             _ => After::End,
         };
         while let After::State(header) = after {

@@ -21,11 +21,11 @@ use crate::store::{OpenState, Store};
 use file::{FileReader, FileWriter, StateHeader};
 use sort::Sorter;
 
-pub(crate) use importing::{Entries, Gathering, each, in_batches};
+pub(crate) use importing::{ImportBatch, ImportEntries, each, in_batches};
 
 /// One entry of a state in its canonical form.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Entry<'a> {
+pub(crate) struct CanonicalEntry<'a> {
     /// The key's hash.
     pub(crate) hash: u64,
     /// Tells entries of a key apart: a timer's time, a list's bucket, a slice; 0 for maps.
@@ -36,7 +36,7 @@ pub(crate) struct Entry<'a> {
     pub(crate) value: &'a [u8],
 }
 
-impl<'a> Entry<'a> {
+impl<'a> CanonicalEntry<'a> {
     /// An entry whose key has this hash.
     pub(crate) fn of(hash: u64, order: i64, encoded: &'a Encoded) -> Self {
         Self { hash, order, key: &encoded.key, value: &encoded.value }
@@ -89,7 +89,7 @@ impl Encoding {
     ///
     /// # Errors
     /// As for [`begin`](Encoding::begin).
-    fn holds(&mut self, entry: &Entry<'_>) -> Result<()> {
+    fn holds(&mut self, entry: &CanonicalEntry<'_>) -> Result<()> {
         let bytes = (entry.key.len() + entry.value.len()) as u64;
         self.is_for(bytes, "encoding a value that is larger than max_value")
     }
@@ -115,7 +115,7 @@ impl Drop for Encoding {
 }
 
 /// Takes the entries of a state one by one.
-pub(crate) type Visit<'v> = &'v mut dyn FnMut(Entry<'_>) -> Result<()>;
+pub(crate) type VisitCanonical<'v> = &'v mut dyn FnMut(CanonicalEntry<'_>) -> Result<()>;
 
 /// Takes the entries of a state in parts: all of a part come before all of the next one in a canonical
 /// file.
@@ -125,7 +125,7 @@ pub(crate) trait Parts {
     /// How many the next part had best have.
     fn fuel(&self) -> usize;
     /// An entry of the part.
-    fn entry(&mut self, entry: Entry<'_>) -> Result<()>;
+    fn entry(&mut self, entry: CanonicalEntry<'_>) -> Result<()>;
     /// That was the part.
     fn end(&mut self) -> Result<()>;
 }
@@ -147,7 +147,7 @@ impl<W: Write> Parts for SortedParts<'_, W> {
         self.sorter.entries_at_once()
     }
 
-    fn entry(&mut self, entry: Entry<'_>) -> Result<()> {
+    fn entry(&mut self, entry: CanonicalEntry<'_>) -> Result<()> {
         self.encoded.holds(&entry)?;
         self.sorter.push(entry)
     }
@@ -348,7 +348,7 @@ mod tests {
         let root = Account::root(1 << 20);
         let long = vec![0u8; (1 << 32) + 7];
         let (most, one) = (ENTRY_BYTES_MAX, &b"k"[..]);
-        let of = |key, value| Entry { hash: 0x77, order: 0, key, value };
+        let of = |key, value| CanonicalEntry { hash: 0x77, order: 0, key, value };
         let refused = [of(one, &long), of(&long, one), of(one, &long[..most])];
         for entry in refused {
             let mut sorter = Sorter::begin(&root, None).unwrap();

@@ -13,7 +13,7 @@ use alluvium_pagestore::{
 };
 
 use super::sort::{HEADER_BYTES, by_key, header, unpack};
-use super::{Entry, Visit};
+use super::{CanonicalEntry, VisitCanonical};
 
 /// Most records of an image.
 const IMAGE_RECORDS: usize = 256;
@@ -28,14 +28,14 @@ const WINDOW_BYTES: usize = 2 * BLOCK_BYTES;
 
 /// How runs are written: larger in more memory.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Sizes {
+pub(super) struct SpillSizes {
     /// Entries are gathered until there are so many bytes of them.
     block: usize,
     /// Bytes after which an image ends, and buffer that it is written with.
     image: usize,
 }
 
-impl Sizes {
+impl SpillSizes {
     /// Those in so much memory for sorting.
     pub(super) fn of(memory: u64) -> Self {
         let image = (memory / 64).clamp(8 << 10, 256 << 10) as usize / BLOCK_BYTES * BLOCK_BYTES;
@@ -50,24 +50,24 @@ impl Sizes {
 
 /// A sorted run.
 #[derive(Debug)]
-pub(super) struct Run {
+pub(super) struct SpillRun {
     segments: Vec<SegmentInfo>,
     /// Its longest image, and its longest block.
     image_bytes: u64,
     block_bytes: u64,
 }
 
-impl Run {
+impl SpillRun {
     /// Writes what `entries` gives, in that order.
     pub(super) fn write(
         store: &SegmentStore,
-        sizes: Sizes,
-        entries: impl FnOnce(Visit<'_>) -> Result<()>,
+        sizes: SpillSizes,
+        entries: impl FnOnce(VisitCanonical<'_>) -> Result<()>,
     ) -> Result<Self> {
         let writer = SegmentWriter::new(store.clone(), state(), sizes.image, SEGMENT_BYTES);
         let run = Self { segments: Vec::new(), image_bytes: 0, block_bytes: 0 };
         let block = Vec::with_capacity(sizes.block);
-        let mut to = RunWriter { writer, sizes, run, block, hash: 0 };
+        let mut to = SpillRunWriter { writer, sizes, run, block, hash: 0 };
         let written = entries(&mut |entry| to.push(entry)).and_then(|()| to.finish());
         to.run.segments = to.writer.take_sealed();
         if let Err(error) = written {
@@ -92,17 +92,17 @@ impl Run {
     }
 }
 
-struct RunWriter {
+struct SpillRunWriter {
     writer: SegmentWriter,
-    sizes: Sizes,
-    run: Run,
+    sizes: SpillSizes,
+    run: SpillRun,
     block: Vec<u8>,
     /// Of the first entry of the block.
     hash: u64,
 }
 
-impl RunWriter {
-    fn push(&mut self, entry: Entry<'_>) -> Result<()> {
+impl SpillRunWriter {
+    fn push(&mut self, entry: CanonicalEntry<'_>) -> Result<()> {
         let header = header(&entry)?;
         let needed = HASH_BYTES + HEADER_BYTES + entry.key.len() + entry.value.len();
         if !self.block.is_empty() && self.block.len() + needed > self.sizes.block {
@@ -160,7 +160,7 @@ impl RunWriter {
 }
 
 /// Removes the files of runs.
-pub(super) fn remove(store: &SegmentStore, runs: &[Run]) {
+pub(super) fn remove(store: &SegmentStore, runs: &[SpillRun]) {
     for segment in runs.iter().flat_map(|run| &run.segments) {
         // One that cannot be removed now is removed at the next open.
         let _ = store.remove(segment.id);
@@ -175,13 +175,13 @@ fn state() -> u64 {
 /// Gives the entries of several runs in order.
 pub(super) fn merge(
     store: &SegmentStore,
-    runs: &[Run],
+    runs: &[SpillRun],
     account: &Account,
-    visit: Visit<'_>,
+    visit: VisitCanonical<'_>,
 ) -> Result<()> {
     // Two runs are merged whatever they take: what two of the largest entries need beyond the memory
     // for sorting is booked here.
-    let needed: u64 = runs.iter().map(Run::reading_bytes).sum();
+    let needed: u64 = runs.iter().map(SpillRun::reading_bytes).sum();
     let more = needed.saturating_sub(account.used_for(MemoryKind::Buffers));
     account.reserve(MemoryKind::Buffers, more, "merging an export")?;
     let merged = give_merged(store, runs, visit);
@@ -189,7 +189,7 @@ pub(super) fn merge(
     merged
 }
 
-fn give_merged(store: &SegmentStore, runs: &[Run], visit: Visit<'_>) -> Result<()> {
+fn give_merged(store: &SegmentStore, runs: &[SpillRun], visit: VisitCanonical<'_>) -> Result<()> {
     let open = |run| RunReader::open(store, run);
     let mut readers = runs.iter().map(open).collect::<Result<Vec<_>>>()?;
     // Those that are not at their end, the one whose entry comes first at the end. Of equal entries
@@ -228,7 +228,7 @@ struct RunReader<'r> {
     /// The next image of the directory to be read.
     next: usize,
     reads_ahead: bool,
-    ahead: Option<Reading>,
+    ahead: Option<ImageReading>,
     image: Option<Image>,
     /// The next record of the image.
     record: usize,
@@ -240,14 +240,14 @@ struct RunReader<'r> {
 }
 
 /// An image that is being read.
-struct Reading {
+struct ImageReading {
     directory: Rc<SegmentDirectory>,
     offset: u64,
     read: UnderWay,
 }
 
 impl<'r> RunReader<'r> {
-    fn open(store: &'r SegmentStore, run: &'r Run) -> Result<Self> {
+    fn open(store: &'r SegmentStore, run: &'r SpillRun) -> Result<Self> {
         let mut reader = Self {
             store,
             segments: run.segments.iter(),
@@ -275,14 +275,14 @@ impl<'r> RunReader<'r> {
     }
 
     /// The entry at hand.
-    fn head(&self) -> Entry<'_> {
+    fn head(&self) -> CanonicalEntry<'_> {
         unpack(self.hash, &self.block, self.at)
     }
 
     fn step(&mut self) -> Result<()> {
         let mut next = 0;
         if !self.block.is_empty() {
-            let Entry { key, value, .. } = self.head();
+            let CanonicalEntry { key, value, .. } = self.head();
             next = self.at + HEADER_BYTES + key.len() + value.len();
         }
         if next == self.block.len() {
@@ -322,7 +322,9 @@ impl<'r> RunReader<'r> {
         if !self.reads_ahead {
             self.begin_read(spare.take().expect("given above"))?;
         }
-        let Some(Reading { directory, offset, read }) = self.ahead.take() else { return Ok(()) };
+        let Some(ImageReading { directory, offset, read }) = self.ahead.take() else {
+            return Ok(());
+        };
         let (bytes, done) = read.wait();
         done?;
         self.image = Some(Image::verify(&directory.info, offset, bytes)?);
@@ -344,7 +346,7 @@ impl<'r> RunReader<'r> {
         buffer.set_len(image.bytes as usize);
         let device = self.store.shared_device();
         let read = UnderWay::start(device, file, Operation::Read { offset }, buffer);
-        self.ahead = Some(Reading { directory, offset, read });
+        self.ahead = Some(ImageReading { directory, offset, read });
         self.next += 1;
         Ok(())
     }

@@ -9,8 +9,8 @@ use std::rc::Rc;
 
 use alluvium_pagestore::{Account, MemoryKind, Result, SegmentStore};
 
-use super::runs::{Run, Sizes, merge, remove};
-use super::{Entry, Visit};
+use super::runs::{SpillRun, SpillSizes, merge, remove};
+use super::{CanonicalEntry, VisitCanonical};
 
 /// The least memory to sort in, and the most that is asked for.
 const MEMORY_MIN: u64 = 96 << 10;
@@ -33,7 +33,7 @@ pub(super) struct Sorter {
     account: Rc<Account>,
     booked: u64,
     segments: Option<SegmentStore>,
-    sizes: Sizes,
+    sizes: SpillSizes,
     bytes: Vec<u8>,
     places: Vec<EntryPlace>,
     /// Bytes of entries that a run begins after.
@@ -42,7 +42,7 @@ pub(super) struct Sorter {
     /// Bytes of all entries so far.
     taken_bytes: u64,
     /// Sorted runs, in the order in which they were made.
-    runs: Vec<Run>,
+    runs: Vec<SpillRun>,
 }
 
 impl Sorter {
@@ -66,7 +66,7 @@ impl Sorter {
             memory = (memory / 2).max(MEMORY_MIN);
         }
         // A run is written while its entries are in memory.
-        let sizes = Sizes::of(memory);
+        let sizes = SpillSizes::of(memory);
         let rest = memory - if segments.is_some() { sizes.writing_bytes() } else { 0 };
         let places = rest / PLACES_SHARE / size_of::<EntryPlace>() as u64;
         let room = (rest - rest / PLACES_SHARE) as usize;
@@ -85,7 +85,7 @@ impl Sorter {
     }
 
     /// Takes one entry in.
-    pub(super) fn push(&mut self, entry: Entry<'_>) -> Result<()> {
+    pub(super) fn push(&mut self, entry: CanonicalEntry<'_>) -> Result<()> {
         let header = header(&entry)?;
         let needed = HEADER_BYTES + entry.key.len() + entry.value.len();
         let is_full = self.bytes.len() + needed > self.bytes.capacity()
@@ -144,7 +144,8 @@ impl Sorter {
             return Err(self.account.over_budget(2 * self.bytes.capacity() as u64, what));
         };
         self.sort();
-        let run = Run::write(&store, self.sizes, |write| give(&self.bytes, &self.places, write))?;
+        let run =
+            SpillRun::write(&store, self.sizes, |write| give(&self.bytes, &self.places, write))?;
         self.runs.push(run);
         self.forget();
         Ok(())
@@ -152,7 +153,7 @@ impl Sorter {
 
     /// Gives all entries in order, and forgets them. Entries may come in parts, all of one before all
     /// of the next.
-    pub(super) fn give_part(&mut self, visit: Visit<'_>) -> Result<()> {
+    pub(super) fn give_part(&mut self, visit: VisitCanonical<'_>) -> Result<()> {
         if self.runs.is_empty() {
             self.sort();
             let given = give(&self.bytes, &self.places, visit);
@@ -165,14 +166,14 @@ impl Sorter {
         (self.bytes, self.places) = (Vec::new(), Vec::new());
         let store = self.segments.clone().expect("runs are in a store");
         loop {
-            let most = self.runs.iter().map(Run::reading_bytes).max().unwrap_or(1);
+            let most = self.runs.iter().map(SpillRun::reading_bytes).max().unwrap_or(1);
             let memory = self.booked.saturating_sub(self.sizes.writing_bytes());
             let at_once = (memory / most).max(2) as usize;
             if self.runs.len() <= at_once {
                 break;
             }
             // The oldest first, and the run they make before those that are left: order of arrival.
-            let merged = Run::write(&store, self.sizes, |write| {
+            let merged = SpillRun::write(&store, self.sizes, |write| {
                 merge(&store, &self.runs[..at_once], &self.account, write)
             })?;
             let old: Vec<_> = self.runs.splice(..at_once, [merged]).collect();
@@ -204,7 +205,7 @@ impl Drop for Sorter {
 }
 
 /// Gives entries in memory in the order of their places.
-fn give(bytes: &[u8], places: &[EntryPlace], visit: Visit<'_>) -> Result<()> {
+fn give(bytes: &[u8], places: &[EntryPlace], visit: VisitCanonical<'_>) -> Result<()> {
     let mut near = 0u8;
     for places in places.chunks(NEAR) {
         for (_, at) in places {
@@ -222,8 +223,8 @@ fn give(bytes: &[u8], places: &[EntryPlace], visit: Visit<'_>) -> Result<()> {
 /// What stands in front of an entry's key and value.
 ///
 /// # Errors
-/// Those of [`Entry::lengths`].
-pub(super) fn header(entry: &Entry<'_>) -> Result<[u8; HEADER_BYTES]> {
+/// Those of [`CanonicalEntry::lengths`].
+pub(super) fn header(entry: &CanonicalEntry<'_>) -> Result<[u8; HEADER_BYTES]> {
     let [key, value] = entry.lengths()?;
     let mut header = [0; HEADER_BYTES];
     header[..8].copy_from_slice(&entry.order.to_le_bytes());
@@ -233,14 +234,14 @@ pub(super) fn header(entry: &Entry<'_>) -> Result<[u8; HEADER_BYTES]> {
 }
 
 /// The entry that begins at `at`.
-pub(super) fn unpack(hash: u64, bytes: &[u8], at: usize) -> Entry<'_> {
+pub(super) fn unpack(hash: u64, bytes: &[u8], at: usize) -> CanonicalEntry<'_> {
     let (header, rest) = bytes[at..].split_at(HEADER_BYTES);
     let order = i64::from_le_bytes(header[..8].try_into().expect("eight"));
     let u32_at = |at: usize| u32::from_le_bytes(header[at..at + 4].try_into().expect("four"));
     let (key, value) = (u32_at(8) as usize, u32_at(12) as usize);
-    Entry { hash, order, key: &rest[..key], value: &rest[key..key + value] }
+    CanonicalEntry { hash, order, key: &rest[..key], value: &rest[key..key + value] }
 }
 
-pub(super) fn by_key(a: &Entry<'_>, b: &Entry<'_>) -> Ordering {
+pub(super) fn by_key(a: &CanonicalEntry<'_>, b: &CanonicalEntry<'_>) -> Ordering {
     (a.hash, a.key, a.order).cmp(&(b.hash, b.key, b.order))
 }

@@ -12,8 +12,8 @@
 use alluvium_pagestore::{Error, ErrorKind, KeyGroup, Result};
 use rkyv::util::AlignedVec;
 
-use super::groups::Move;
-use crate::durability::export::Entry;
+use super::groups::ExtractionId;
+use crate::durability::export::CanonicalEntry;
 
 const HEAD_BYTES: usize = 44;
 const ENTRY_BYTES: usize = 28;
@@ -21,7 +21,7 @@ const END_BYTES: usize = 4;
 
 /// What a chunk says of itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Head {
+pub(super) struct ChunkHead {
     pub group: KeyGroup,
     /// Whether the group ends with it.
     pub last: bool,
@@ -29,7 +29,7 @@ pub(super) struct Head {
     pub states: u8,
     /// Of the unit's name and its states' names and types.
     pub unit: u64,
-    pub by: Move,
+    pub by: ExtractionId,
     /// Chunks before it.
     pub number: u32,
 }
@@ -42,12 +42,12 @@ pub(super) struct ChunkWriter {
 
 /// How far a chunk was written.
 #[derive(Clone, Copy)]
-pub(super) struct Mark {
+pub(super) struct ChunkMark {
     bytes: usize,
     entries: usize,
 }
 
-impl Mark {
+impl ChunkMark {
     /// Entries before it.
     pub fn entries(self) -> usize {
         self.entries
@@ -66,7 +66,7 @@ impl ChunkWriter {
     }
 
     /// Bytes with one entry more.
-    pub fn would_be(&self, entry: &Entry<'_>) -> usize {
+    pub fn would_be(&self, entry: &CanonicalEntry<'_>) -> usize {
         self.len() + ENTRY_BYTES + entry.key.len() + entry.value.len()
     }
 
@@ -75,19 +75,19 @@ impl ChunkWriter {
         (self.bytes.len() - HEAD_BYTES).checked_div(self.entries)
     }
 
-    pub fn mark(&self) -> Mark {
-        Mark { bytes: self.bytes.len(), entries: self.entries }
+    pub fn mark(&self) -> ChunkMark {
+        ChunkMark { bytes: self.bytes.len(), entries: self.entries }
     }
 
     /// Drops what came after the mark.
-    pub fn back_to(&mut self, mark: Mark) {
+    pub fn back_to(&mut self, mark: ChunkMark) {
         self.bytes.truncate(mark.bytes);
         self.entries = mark.entries;
     }
 
     /// # Errors
-    /// Those of [`Entry::lengths`].
-    pub fn push(&mut self, state: u32, entry: Entry<'_>) -> Result<()> {
+    /// Those of [`CanonicalEntry::lengths`].
+    pub fn push(&mut self, state: u32, entry: CanonicalEntry<'_>) -> Result<()> {
         let [key, value] = entry.lengths()?;
         self.bytes.reserve_exact(ENTRY_BYTES + entry.key.len() + entry.value.len() + END_BYTES);
         [state, key, value].iter().for_each(|n| self.bytes.extend(n.to_le_bytes()));
@@ -99,7 +99,7 @@ impl ChunkWriter {
         Ok(())
     }
 
-    pub fn finish(mut self, head: &Head) -> Vec<u8> {
+    pub fn finish(mut self, head: &ChunkHead) -> Vec<u8> {
         let mut at = Vec::with_capacity(HEAD_BYTES);
         at.extend(head.group.0.to_le_bytes());
         at.extend([u8::from(head.last), head.states]);
@@ -117,7 +117,7 @@ impl ChunkWriter {
 
 /// A chunk that came, whole.
 pub(super) struct ChunkReader<'a> {
-    pub head: Head,
+    pub head: ChunkHead,
     rest: &'a [u8],
     key: AlignedVec,
     value: AlignedVec,
@@ -133,12 +133,12 @@ impl<'a> ChunkReader<'a> {
             return Err(damaged());
         }
         let (head, rest) = all.split_at(HEAD_BYTES);
-        let head = Head {
+        let head = ChunkHead {
             group: KeyGroup(u16::from_le_bytes(field(head, 0))),
             last: head[2] == 1,
             states: head[3],
             unit: u64::from_le_bytes(field(head, 4)),
-            by: Move {
+            by: ExtractionId {
                 run: u128::from_le_bytes(field(head, 12)),
                 freeze: u64::from_le_bytes(field(head, 28)),
                 attempt: u32::from_le_bytes(field(head, 36)),
@@ -149,7 +149,7 @@ impl<'a> ChunkReader<'a> {
     }
 
     /// The next entry, and which state it is of.
-    pub fn next(&mut self) -> Result<Option<(u32, Entry<'_>)>> {
+    pub fn next(&mut self) -> Result<Option<(u32, CanonicalEntry<'_>)>> {
         if self.rest.is_empty() {
             return Ok(None);
         }
@@ -163,7 +163,7 @@ impl<'a> ChunkReader<'a> {
         self.key.extend_from_slice(key);
         self.value.clear();
         self.value.extend_from_slice(value);
-        let entry = Entry {
+        let entry = CanonicalEntry {
             hash: u64::from_le_bytes(field(head, 12)),
             order: i64::from_le_bytes(field(head, 20)),
             key: &self.key,
@@ -188,7 +188,8 @@ mod tests {
         let mut writer = ChunkWriter::new(100);
         let before = writer.len();
         for (key, value) in [(&b"k"[..], &long[..]), (&long[..], &b"v"[..])] {
-            let error = writer.push(0, Entry { hash: 1, order: 0, key, value }).unwrap_err();
+            let error =
+                writer.push(0, CanonicalEntry { hash: 1, order: 0, key, value }).unwrap_err();
             assert_eq!(error.kind(), ErrorKind::ValueTooLarge, "{error}");
             assert_eq!(writer.len(), before);
         }
@@ -196,18 +197,18 @@ mod tests {
 
     #[test]
     fn chunks_come_back_and_damage_is_told() {
-        let head = Head {
+        let head = ChunkHead {
             group: KeyGroup(7),
             last: true,
             states: 2,
             unit: 99,
-            by: Move { run: 1 << 100 | 6, freeze: 3, attempt: 4 },
+            by: ExtractionId { run: 1 << 100 | 6, freeze: 3, attempt: 4 },
             number: 5,
         };
         let mut writer = ChunkWriter::new(100);
         let entries = [(1, 11, -5, &b"key"[..], &b"value"[..]), (0, 12, 6, b"", b"x")];
         for (state, hash, order, key, value) in entries {
-            writer.push(state, Entry { hash, order, key, value }).unwrap();
+            writer.push(state, CanonicalEntry { hash, order, key, value }).unwrap();
         }
         let length = writer.len();
         let bytes = writer.finish(&head);
@@ -215,7 +216,10 @@ mod tests {
         let mut reader = ChunkReader::new(&bytes).unwrap();
         assert_eq!(reader.head, head);
         for (state, hash, order, key, value) in entries {
-            assert_eq!(reader.next().unwrap(), Some((state, Entry { hash, order, key, value })));
+            assert_eq!(
+                reader.next().unwrap(),
+                Some((state, CanonicalEntry { hash, order, key, value }))
+            );
         }
         assert_eq!(reader.next().unwrap(), None);
         for at in 0..bytes.len() {

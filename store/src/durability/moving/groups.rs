@@ -26,19 +26,19 @@ pub enum Standing {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum GroupState {
     /// With the last move that brought it.
-    Here(Option<Move>),
-    Leaving(Move),
+    Here(Option<ExtractionId>),
+    Leaving(ExtractionId),
     /// Removed as far as this.
     Going,
     Away,
     /// By this move, as far as this chunk.
-    Arriving(Move, u32),
+    Arriving(ExtractionId, u32),
 }
 
 /// One extraction of a group. Two of one move differ in `attempt` only: nothing of the group has changed
 /// in between.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Move {
+pub(super) struct ExtractionId {
     /// Random: no other unit has it, of this store or another, and no other run.
     pub run: u128,
     /// How often the unit has begun to give a group away in this run.
@@ -46,7 +46,7 @@ pub(super) struct Move {
     pub attempt: u32,
 }
 
-impl Move {
+impl ExtractionId {
     /// Whether both are extractions of one move.
     pub fn is_of(self, other: Self) -> bool {
         (self.run, self.freeze) == (other.run, other.freeze)
@@ -65,10 +65,10 @@ fn random() -> u128 {
 pub(crate) struct Groups {
     name: String,
     parts: RefCell<Vec<GroupState>>,
-    begun_with: RefCell<Stock>,
+    begun_with: RefCell<GroupStock>,
     /// Whether a checkpoint has told what it was begun with.
     is_restored: Cell<bool>,
-    /// See [`Move::run`].
+    /// See [`ExtractionId::run`].
     run: u128,
     freezes: Cell<u64>,
     /// How often a group has come or gone.
@@ -77,14 +77,14 @@ pub(crate) struct Groups {
 
 /// What a store has of the key groups of a unit, between moves.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Stock {
+pub(crate) struct GroupStock {
     /// Here, in full.
     pub(crate) here: KeyGroups,
     /// Elsewhere; what is left of them here is to be removed.
     pub(crate) going: KeyGroups,
 }
 
-impl Stock {
+impl GroupStock {
     pub(crate) fn of(here: KeyGroups) -> Self {
         Self { here, going: KeyGroups::default() }
     }
@@ -100,9 +100,14 @@ impl Stock {
 
 impl Groups {
     /// A unit of a store whose checkpoint says that the unit had `restored`, if it does.
-    pub(super) fn new(name: &str, restored: Option<Stock>, owned: Range<u16>, groups: u16) -> Self {
+    pub(super) fn new(
+        name: &str,
+        restored: Option<GroupStock>,
+        owned: Range<u16>,
+        groups: u16,
+    ) -> Self {
         let is_restored = Cell::new(restored.is_some());
-        let begun_with = restored.unwrap_or_else(|| Stock::of(owned.into()));
+        let begun_with = restored.unwrap_or_else(|| GroupStock::of(owned.into()));
         let part = |group| begun_with.part(KeyGroup(group));
         Self {
             name: name.into(),
@@ -182,9 +187,9 @@ impl Groups {
     }
 
     /// The move of a group that is frozen now.
-    pub(super) fn freeze(&self) -> Move {
+    pub(super) fn freeze(&self) -> ExtractionId {
         self.freezes.set(self.freezes.get() + 1);
-        Move { run: self.run, freeze: self.freezes.get(), attempt: 1 }
+        ExtractionId { run: self.run, freeze: self.freezes.get(), attempt: 1 }
     }
 
     pub(super) fn standing(&self, group: KeyGroup) -> Result<Standing> {
@@ -237,7 +242,7 @@ impl Groups {
     /// # Errors
     /// [`ErrorKind::InUse`], naming the first group that is on its way: which of two stores has it is
     /// not known here.
-    pub(crate) fn stock(&self) -> Result<Stock> {
+    pub(crate) fn stock(&self) -> Result<GroupStock> {
         self.check_none_under_way(
             "a checkpoint is taken before it is begun to be given away, or when the other store has \
              it and this one has begun to forget it",
@@ -247,7 +252,7 @@ impl Groups {
             let all = (0..).zip(&*parts).filter(|(_, part)| is_one(part));
             all.map(|(group, _)| KeyGroup(group)).collect()
         };
-        Ok(Stock {
+        Ok(GroupStock {
             here: those(|part| matches!(part, GroupState::Here(_))),
             going: those(|part| matches!(part, GroupState::Going)),
         })
@@ -263,7 +268,7 @@ impl Groups {
     /// of groups that are elsewhere.
     pub(super) fn join(
         &self,
-        restored: Option<Stock>,
+        restored: Option<GroupStock>,
         written: impl FnOnce() -> Option<String>,
     ) -> Result<Vec<KeyGroup>> {
         let mut begun_with = self.begun_with.borrow_mut();

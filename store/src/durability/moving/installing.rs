@@ -6,20 +6,20 @@
 use alluvium_pagestore::{ErrorKind, KeyGroup, MemoryKind, Result};
 
 use super::chunk::ChunkReader;
-use super::groups::{GroupState, Move};
-use super::{Inner, Mover};
+use super::groups::{ExtractionId, GroupState};
+use super::{Mover, MoverCore};
 
 /// How much of a chunk is installed, which did not fit.
-pub(super) struct Half {
-    by: Move,
+pub(super) struct PartialChunk {
+    by: ExtractionId,
     number: u32,
     entries: usize,
-    arriving: Arriving,
+    arriving: EntryArrival,
 }
 
 /// How an entry comes of a group that arrives.
 #[derive(Clone, Copy, Default)]
-pub(crate) struct Arriving {
+pub(crate) struct EntryArrival {
     /// The group has come before, in part, and comes anew: what is there of an entry is of that.
     pub(crate) is_anew: bool,
     /// How much of the entry is there, of one that is not put as a whole.
@@ -37,7 +37,7 @@ impl Mover {
     /// [forgotten](Mover::forget) in full, or while windows are being fired; those of writing. After these, some of the chunk may be here:
     /// install it again.
     pub fn install(&self, chunk: &[u8]) -> Result<(KeyGroup, bool)> {
-        let Inner { groups, states, names, root, .. } = &*self.0;
+        let MoverCore { groups, states, names, root, .. } = &*self.0;
         let mut reader = ChunkReader::new(chunk)?;
         let head = reader.head;
         let (group, states) = (head.group, states.borrow());
@@ -80,7 +80,7 @@ impl Mover {
         self.wake(group, false);
         let half = self.0.half.borrow_mut().remove(&group.0);
         let half = half.filter(|half| (half.by, half.number) == (head.by, head.number));
-        let anew = Arriving { is_anew: head.by.attempt > 1, done: 0 };
+        let anew = EntryArrival { is_anew: head.by.attempt > 1, done: 0 };
         let (passed, mut arriving) = half.map_or((0, anew), |half| (half.entries, half.arriving));
         let mut entries = 0;
         let mut install = || -> Result<()> {
@@ -105,7 +105,10 @@ impl Mover {
         root.release(MemoryKind::Buffers, memory);
         if let Err(error) = installed {
             let (by, number) = (head.by, head.number);
-            self.0.half.borrow_mut().insert(group.0, Half { by, number, entries, arriving });
+            self.0
+                .half
+                .borrow_mut()
+                .insert(group.0, PartialChunk { by, number, entries, arriving });
             return Err(error);
         }
         if head.last {

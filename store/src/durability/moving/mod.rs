@@ -32,16 +32,16 @@ use alluvium_pagestore::{
     hash_bytes,
 };
 
-use crate::cells::held::{Claim, Claimed};
+use crate::cells::cell_handle::{Claim, Claimed};
 use crate::cells::state_cell::Hooks;
 use crate::durability::export::Encoding;
 use crate::store::Store;
-use chunk::{ChunkWriter, Head};
+use chunk::{ChunkHead, ChunkWriter};
 pub use groups::Standing;
-use groups::{GroupState, Move};
-pub(crate) use groups::{Groups, Stock};
-pub(crate) use installing::Arriving;
-use installing::Half;
+use groups::{ExtractionId, GroupState};
+pub(crate) use groups::{GroupStock, Groups};
+pub(crate) use installing::EntryArrival;
+use installing::PartialChunk;
 
 /// Looks at a state that one chunk takes at most.
 const STEPS_MAX: usize = 32;
@@ -83,22 +83,22 @@ const STEP_ENTRIES_FIRST: usize = 16;
 /// # }
 /// ```
 #[derive(Clone)]
-pub struct Mover(Rc<Inner>, #[allow(dead_code, reason = "held, not read")] Claim);
+pub struct Mover(Rc<MoverCore>, #[allow(dead_code, reason = "held, not read")] Claim);
 
 /// What a store knows of a unit, whether anybody has its [`Mover`] or not.
 pub(crate) struct Unit {
-    inner: Rc<Inner>,
+    inner: Rc<MoverCore>,
     claimed: Claimed,
 }
 
 impl Unit {
     /// See [`Groups::stock`].
-    pub(crate) fn stock(&self) -> Result<Stock> {
+    pub(crate) fn stock(&self) -> Result<GroupStock> {
         self.inner.groups.stock()
     }
 }
 
-struct Inner {
+struct MoverCore {
     groups: Rc<Groups>,
     states: RefCell<Vec<Rc<dyn Hooks>>>,
     names: RefCell<Vec<String>>,
@@ -109,7 +109,7 @@ struct Inner {
     /// How far groups are removed: the state, and the place in it.
     going: RefCell<BTreeMap<u16, (usize, GroupCursor)>>,
     /// Chunks that are installed in part, by their groups.
-    half: RefCell<BTreeMap<u16, Half>>,
+    half: RefCell<BTreeMap<u16, PartialChunk>>,
 }
 
 /// How far a state's entries of a group were visited.
@@ -138,7 +138,7 @@ pub(crate) fn in_order<B: ?Sized>(by_hash: Option<&mut B>) -> Result<&mut B> {
 /// A key group that is being read to be sent away; made by [`Mover::begin`].
 pub struct Extraction {
     group: KeyGroup,
-    by: Move,
+    by: ExtractionId,
     state: usize,
     place: GroupCursor,
     number: u32,
@@ -186,7 +186,7 @@ impl Store {
         let restored = inner.stock_of_unit(name);
         let groups = Groups::new(name, restored, inner.owned.clone(), inner.config.key_groups);
         let groups = Rc::new(groups);
-        let inner = Rc::new(Inner {
+        let inner = Rc::new(MoverCore {
             groups,
             states: RefCell::default(),
             names: RefCell::default(),
@@ -229,7 +229,7 @@ impl Mover {
     pub(crate) fn groups_for(
         &self,
         root: &Rc<Account>,
-        restored: Option<Stock>,
+        restored: Option<GroupStock>,
         written: impl FnOnce() -> Option<String>,
     ) -> Result<Rc<Groups>> {
         if !Rc::ptr_eq(root, &self.0.root) {
@@ -278,7 +278,7 @@ impl Mover {
     /// panicked in one of the states. [`ErrorKind::InUse`] if windows are firing or due: advance
     /// them.
     pub fn begin(&self, group: KeyGroup) -> Result<Extraction> {
-        let Inner { groups, states, names, .. } = &*self.0;
+        let MoverCore { groups, states, names, .. } = &*self.0;
         for (state, name) in states.borrow().iter().zip(&*names.borrow()) {
             if state.poisoned() {
                 let message = "a closure panicked in this state; clear the poison or restore";
@@ -288,7 +288,7 @@ impl Mover {
         }
         let by = match groups.part(group)? {
             GroupState::Here(_) => groups.freeze(),
-            GroupState::Leaving(by) => Move { attempt: by.attempt + 1, ..by },
+            GroupState::Leaving(by) => ExtractionId { attempt: by.attempt + 1, ..by },
             _ => return Err(self.refuse(group, "is not here")),
         };
         groups.set(group, GroupState::Leaving(by));
@@ -306,7 +306,7 @@ impl Mover {
     /// [`ErrorKind::Mismatch`] if the group is no longer being given away, or was begun again.
     /// [`ErrorKind::OverBudget`]. Those of reading. Ask again, or [`keep`](Mover::keep) the group.
     pub fn next_chunk(&self, rest: &mut Extraction, bytes: usize) -> Result<Option<Vec<u8>>> {
-        let Inner { groups, root, max_value_bytes, .. } = &*self.0;
+        let MoverCore { groups, root, max_value_bytes, .. } = &*self.0;
         if groups.part(rest.group)? != GroupState::Leaving(rest.by) {
             return Err(self.refuse(rest.group, "is no longer being given away by this extraction"));
         }
@@ -376,7 +376,7 @@ impl Mover {
             let message = format!("{} states cannot move together: 255 can", states.len());
             return Err(self.0.groups.error(ErrorKind::Unsupported, &message));
         };
-        let head = Head {
+        let head = ChunkHead {
             group: rest.group,
             last,
             states: count,
@@ -433,7 +433,7 @@ impl Mover {
     /// # Errors
     /// [`ErrorKind::Mismatch`] if the group is here and not being given away.
     pub fn forget(&self, group: KeyGroup, fuel: usize) -> Result<bool> {
-        let Inner { groups, states, names, going, .. } = &*self.0;
+        let MoverCore { groups, states, names, going, .. } = &*self.0;
         self.leave(group)?;
         if groups.part(group)? == GroupState::Away {
             return Ok(true);

@@ -10,7 +10,7 @@ use alluvium::{Error, ErrorKind, Result};
 use redis::{Client, Connection, ConnectionAddr, RedisError, Value};
 
 use super::{RedisConfig, SLOTS, of_redis, redis_slot};
-use crate::external::on_thread::Serve;
+use crate::external::on_thread::ServeTable;
 
 /// How often a key is sent on before the operator has to ask again.
 const ROUNDS_MAX: usize = 4;
@@ -24,11 +24,11 @@ pub(super) struct Shards<E, D> {
     encode: E,
     decode: D,
     name: Vec<u8>,
-    redirected: Vec<Redirected>,
+    redirected: Vec<RedirectedKey>,
 }
 
 /// A key that another server has.
-struct Redirected {
+struct RedirectedKey {
     /// Of the keys that are looked up.
     at: usize,
     slot: u16,
@@ -112,7 +112,7 @@ impl<E, D> Shards<E, D> {
     }
 }
 
-impl<K, V, E, D> Serve<K, V> for Shards<E, D>
+impl<K, V, E, D> ServeTable<K, V> for Shards<E, D>
 where
     E: Fn(&K, &mut Vec<u8>) + Send + 'static,
     D: Fn(&[u8]) -> Result<V> + Send + 'static,
@@ -137,7 +137,8 @@ where
             if self.redirected.is_empty() {
                 break;
             }
-            for Redirected { at, slot, address, by, is_ask } in std::mem::take(&mut self.redirected)
+            for RedirectedKey { at, slot, address, by, is_ask } in
+                std::mem::take(&mut self.redirected)
             {
                 match self.server_at(&address, by) {
                     Ok(server) => {
@@ -204,16 +205,16 @@ impl Shard {
         config: &RedisConfig,
         decode: &impl Fn(&[u8]) -> Result<V>,
         found: &mut [Option<Result<Option<V>>>],
-        redirected: &mut Vec<Redirected>,
+        redirected: &mut Vec<RedirectedKey>,
     ) {
         config.gets.fetch_add(self.asked.len() as u64, Ordering::Relaxed);
         match self.exchange(config) {
             Ok(values) => {
                 for (&(at, _), value) in self.asked.iter().zip(values) {
                     match self.read(value, decode) {
-                        Read::Value(value) => found[at] = Some(value),
-                        Read::Elsewhere { slot, address, is_ask } => {
-                            redirected.push(Redirected { at, slot, address, by, is_ask });
+                        ServerReply::Value(value) => found[at] = Some(value),
+                        ServerReply::Elsewhere { slot, address, is_ask } => {
+                            redirected.push(RedirectedKey { at, slot, address, by, is_ask });
                         }
                     }
                 }
@@ -285,15 +286,15 @@ impl Shard {
         })
     }
 
-    fn read<V>(&self, value: Value, decode: &impl Fn(&[u8]) -> Result<V>) -> Read<V> {
+    fn read<V>(&self, value: Value, decode: &impl Fn(&[u8]) -> Result<V>) -> ServerReply<V> {
         let read = match value {
-            Value::Nil => return Read::Value(Ok(None)),
+            Value::Nil => return ServerReply::Value(Ok(None)),
             Value::BulkString(bytes) => decode(&bytes).map(Some),
             Value::ServerError(error) => {
                 let error = RedisError::from(error);
                 let is_ask = error.kind() == redis::ErrorKind::Server(redis::ServerErrorKind::Ask);
                 if let Some((address, slot)) = error.redirect_node() {
-                    return Read::Elsewhere { slot, address: address.to_owned(), is_ask };
+                    return ServerReply::Elsewhere { slot, address: address.to_owned(), is_ask };
                 }
                 Err(of_redis(error))
             }
@@ -302,12 +303,12 @@ impl Shard {
                 Err(Error::new(ErrorKind::Mismatch, message))
             }
         };
-        Read::Value(read.map_err(|error| error.with("server", &self.url)))
+        ServerReply::Value(read.map_err(|error| error.with("server", &self.url)))
     }
 }
 
 /// What a server has answered.
-enum Read<V> {
+enum ServerReply<V> {
     Value(Result<Option<V>>),
     Elsewhere { slot: u16, address: String, is_ask: bool },
 }

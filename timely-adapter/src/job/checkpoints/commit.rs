@@ -7,9 +7,9 @@ use alluvium::checkpoints::Seal;
 use alluvium::io::Device;
 use alluvium::{Error, ErrorKind, Result};
 
-use super::record::{JobCheckpoint, Record, WorkerCheckpoint};
+use super::record::{JobCheckpoint, JobRecord, WorkerCheckpoint};
 use super::restore::superseded;
-use super::{JobCheckpoints, Phase, Turn, WorkerPart, note_of, of_note, passing};
+use super::{JobCheckpoints, JobPhase, Turn, WorkerPart, note_of, of_note, passing};
 use crate::event_time::EventTime;
 use crate::job::place::owned_groups;
 
@@ -19,11 +19,11 @@ const NOT_COMMITTED: i64 = 1;
 const UNKNOWN: i64 = 2;
 
 /// One of these, and why; of the first, which of the job's checkpoints the record names now.
-pub(super) type Verdict = (i64, String);
+pub(super) type CommitVerdict = (i64, String);
 
 impl<T: EventTime> JobCheckpoints<T> {
     /// All have written, or could not: the first worker has its helper commit.
-    pub(super) fn decide(&mut self, part: WorkerPart, said: &[(i64, String)]) -> Result<Phase> {
+    pub(super) fn decide(&mut self, part: WorkerPart, said: &[(i64, String)]) -> Result<JobPhase> {
         let mut workers = Vec::new();
         let mut failed = None;
         for (index, (_, note)) in said.iter().enumerate() {
@@ -34,37 +34,37 @@ impl<T: EventTime> JobCheckpoints<T> {
         }
         if let Some(error) = failed {
             self.abandon(part, error)?;
-            return Ok(Phase::Idle);
+            return Ok(JobPhase::Idle);
         }
         let (key_groups, division) = (self.state.key_groups(), self.state.place().home.division);
         if let Some(error) = misplaced(&workers, key_groups) {
             // All workers have been told the same.
             self.abandon(part, error)?;
-            return Ok(Phase::Idle);
+            return Ok(JobPhase::Idle);
         }
         let number = self.next_number();
         let new = JobCheckpoint { number, until: part.until, key_groups, division, workers };
         if self.state.index() > 0 {
             let meeting = self.state.arrive_saying(COMMITTED, String::new())?;
-            return Ok(Phase::Deciding(meeting, part, new));
+            return Ok(JobPhase::Deciding(meeting, part, new));
         }
         let open = self.state.place().record_device();
         let (record, retain) = (new.clone(), self.state.place().retain());
         let job = move || Ok(commit(open, record, retain));
         let replacing = self.state.store().aside("the job's record", job);
-        Ok(Phase::Committing(replacing, part, new))
+        Ok(JobPhase::Committing(replacing, part, new))
     }
 
     /// What became of the record is known: the first worker tells the others.
     pub(super) fn replaced(
         &self,
-        verdict: Result<Verdict>,
+        verdict: Result<CommitVerdict>,
         part: WorkerPart,
         new: JobCheckpoint,
-    ) -> Result<Phase> {
+    ) -> Result<JobPhase> {
         let (verdict, why) = verdict.unwrap_or_else(|error| (UNKNOWN, error.to_string()));
         let meeting = self.state.arrive_saying(verdict, why)?;
-        Ok(Phase::Deciding(meeting, part, new))
+        Ok(JobPhase::Deciding(meeting, part, new))
     }
 
     /// The first worker has said what became of the record.
@@ -72,8 +72,8 @@ impl<T: EventTime> JobCheckpoints<T> {
         &mut self,
         part: WorkerPart,
         new: JobCheckpoint,
-        (verdict, why): &Verdict,
-    ) -> Result<Phase> {
+        (verdict, why): &CommitVerdict,
+    ) -> Result<JobPhase> {
         match *verdict {
             COMMITTED => {
                 let seal = part.seal?;
@@ -92,11 +92,11 @@ impl<T: EventTime> JobCheckpoints<T> {
                 self.is_shown |= part.is_last;
                 self.committed = Some(new);
                 self.abandoned = None;
-                Ok(Phase::Confirming(seal))
+                Ok(JobPhase::Confirming(seal))
             }
             NOT_COMMITTED => {
                 self.abandon(part, why.clone())?;
-                Ok(Phase::Idle)
+                Ok(JobPhase::Idle)
             }
             // Either may count: both are left in place, and the next run reads which it is.
             _ => {
@@ -108,10 +108,10 @@ impl<T: EventTime> JobCheckpoints<T> {
 
     /// A step of confirming the store's part. It counts whether its store lists it or not: an open
     /// finds it by its number. What passes by itself is no reason to end the run.
-    pub(super) fn confirm(mut seal: Seal) -> Result<(Phase, Option<Turn>)> {
+    pub(super) fn confirm(mut seal: Seal) -> Result<(JobPhase, Option<Turn>)> {
         Ok(match passing(seal.confirm_step())? {
-            Ok(None) => (Phase::Confirming(seal), Some(Turn::Go)),
-            Ok(Some(_)) | Err(_) => (Phase::Idle, None),
+            Ok(None) => (JobPhase::Confirming(seal), Some(Turn::Go)),
+            Ok(Some(_)) | Err(_) => (JobPhase::Idle, None),
         })
     }
 
@@ -161,17 +161,17 @@ fn commit(
     open: impl FnOnce() -> Result<Option<Arc<dyn Device>>>,
     new: JobCheckpoint,
     retain: usize,
-) -> Verdict {
+) -> CommitVerdict {
     let device = match open() {
         Ok(Some(device)) => device,
         Ok(None) => unreachable!("looked at when the job's checkpoints were made"),
         Err(error) => return (NOT_COMMITTED, error.to_string()),
     };
-    let committed = Record::load(&*device).and_then(|mut record| {
+    let committed = JobRecord::load(&*device).and_then(|mut record| {
         record.add(new.clone(), retain);
         record.commit(&*device)?;
         // If it stays, the next run removes it.
-        let _ = Record::end_of_begin(&*device);
+        let _ = JobRecord::end_of_begin(&*device);
         Ok(record.checkpoints.iter().map(|named| named.number).collect::<Vec<_>>())
     });
     match committed {
@@ -183,7 +183,7 @@ fn commit(
 
 /// Whether the record is certainly one that has not `new`.
 fn says_otherwise(device: &dyn Device, new: &JobCheckpoint) -> bool {
-    Record::load(device).is_ok_and(|record| record.last() != Some(new))
+    JobRecord::load(device).is_ok_and(|record| record.last() != Some(new))
 }
 
 #[cfg(test)]

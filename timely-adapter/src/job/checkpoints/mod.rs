@@ -51,8 +51,8 @@ use crate::job::worker::WorkerState;
 use directories::Removal;
 pub use input::JobInput;
 pub(crate) use input::Sent;
-use phase::{Phase, WorkerPart, drop_finished, is_of_one, note_of, of_note, passing};
-pub(crate) use record::{COMMITTED, Record};
+use phase::{JobPhase, WorkerPart, drop_finished, is_of_one, note_of, of_note, passing};
+pub(crate) use record::{COMMITTED, JobRecord};
 pub use record::{JobCheckpoint, WorkerCheckpoint};
 
 /// Checkpoints that a store retains at least: the job's last, and the one before it, as the record
@@ -157,7 +157,7 @@ pub struct JobCheckpoints<T: EventTime> {
     begun: u64,
     /// Where the inputs stood at the last of them: none is before it.
     stood_at: Time,
-    phase: Phase,
+    phase: JobPhase,
     /// When this worker has said last where it stands, and where; only once another one has ended.
     told: Option<(Instant, Time)>,
     committed: Option<JobCheckpoint>,
@@ -216,7 +216,7 @@ impl<T: EventTime> JobCheckpoints<T> {
             sent: Sent::from(begin),
             begun: 0,
             stood_at: begin,
-            phase: Phase::Idle,
+            phase: JobPhase::Idle,
             told: None,
             committed: state.restored().cloned(),
             abandoned: None,
@@ -254,7 +254,7 @@ impl<T: EventTime> JobCheckpoints<T> {
 
     /// Returns whether a checkpoint is in progress or requested.
     pub fn is_busy(&self) -> bool {
-        !matches!(self.phase, Phase::Idle | Phase::Finishing(_) | Phase::Ended(_))
+        !matches!(self.phase, JobPhase::Idle | JobPhase::Finishing(_) | JobPhase::Ended(_))
             || self.is_asked()
     }
 
@@ -303,7 +303,7 @@ impl<T: EventTime> JobCheckpoints<T> {
             self.tell_stand(at.max(self.stood_at));
         }
         loop {
-            let phase = mem::replace(&mut self.phase, Phase::Idle);
+            let phase = mem::replace(&mut self.phase, JobPhase::Idle);
             let (next, turn) = self.go_on(phase, at, ended)?;
             self.phase = next;
             if let Some(turn) = turn {
@@ -333,9 +333,14 @@ impl<T: EventTime> JobCheckpoints<T> {
     }
 
     /// The phase after `phase`, and what the worker may do in it; without that it is to go on.
-    fn go_on(&mut self, phase: Phase, at: Time, ended: bool) -> Result<(Phase, Option<Turn>)> {
+    fn go_on(
+        &mut self,
+        phase: JobPhase,
+        at: Time,
+        ended: bool,
+    ) -> Result<(JobPhase, Option<Turn>)> {
         Ok(match phase {
-            Phase::Idle if ended || self.is_asked() => {
+            JobPhase::Idle if ended || self.is_asked() => {
                 self.stopped = Instant::now();
                 let wants_one = self.is_asked() || ended && !self.is_shown;
                 let note = note_of(&(ended, wants_one));
@@ -345,49 +350,51 @@ impl<T: EventTime> JobCheckpoints<T> {
                 // Key groups that have begun to move arrive before it, and no other moves.
                 let at = self.state.barrier().after_moves(at.max(self.stood_at));
                 self.state.barrier().stop_at(at);
-                (Phase::Agreeing(self.state.arrive_saying(at.0, note)?), None)
+                (JobPhase::Agreeing(self.state.arrive_saying(at.0, note)?), None)
             }
-            Phase::Idle => (Phase::Idle, Some(Turn::Go)),
-            Phase::Agreeing(meeting) => match self.state.notes(&meeting) {
-                None => (Phase::Agreeing(meeting), Some(self.wait(at, ended))),
+            JobPhase::Idle => (JobPhase::Idle, Some(Turn::Go)),
+            JobPhase::Agreeing(meeting) => match self.state.notes(&meeting) {
+                None => (JobPhase::Agreeing(meeting), Some(self.wait(at, ended))),
                 Some(said) => (self.agreed(&said)?, None),
             },
-            Phase::Aligning(until, _) if self.probe.less_than(&T::from_time(until)) => {
-                (Phase::Aligning(until, 0), Some(Turn::Until(until)))
+            JobPhase::Aligning(until, _) if self.probe.less_than(&T::from_time(until)) => {
+                (JobPhase::Aligning(until, 0), Some(Turn::Until(until)))
             }
             // A key group that has come to another worker is known here to have a step later.
-            Phase::Aligning(until, turns) if turns < TURNS_MAX && self.has_moving_groups() => {
-                (Phase::Aligning(until, turns + 1), Some(Turn::Until(until)))
+            JobPhase::Aligning(until, turns) if turns < TURNS_MAX && self.has_moving_groups() => {
+                (JobPhase::Aligning(until, turns + 1), Some(Turn::Until(until)))
             }
-            Phase::Aligning(until, turns) => {
+            JobPhase::Aligning(until, turns) => {
                 let turn = Turn::Seal { number: self.next_number(), until };
-                (Phase::Aligning(until, turns), Some(turn))
+                (JobPhase::Aligning(until, turns), Some(turn))
             }
-            Phase::Sealing(meeting, part) => match self.state.met(&meeting) {
-                None => (Phase::Sealing(meeting, part), Some(Turn::Wait)),
+            JobPhase::Sealing(meeting, part) => match self.state.met(&meeting) {
+                None => (JobPhase::Sealing(meeting, part), Some(Turn::Wait)),
                 Some(_) => {
                     self.state.barrier().lift();
                     self.pause = self.stopped.elapsed();
-                    (Phase::Writing(part), None)
+                    (JobPhase::Writing(part), None)
                 }
             },
-            Phase::Writing(part) => self.write(part)?,
-            Phase::Written(meeting, part) => match self.state.notes(&meeting) {
-                None => (Phase::Written(meeting, part), Some(Turn::Go)),
+            JobPhase::Writing(part) => self.write(part)?,
+            JobPhase::Written(meeting, part) => match self.state.notes(&meeting) {
+                None => (JobPhase::Written(meeting, part), Some(Turn::Go)),
                 Some(said) => (self.decide(part, &said)?, None),
             },
-            Phase::Committing(replacing, part, new) => match replacing.poll() {
-                None => (Phase::Committing(replacing, part, new), Some(Turn::Go)),
+            JobPhase::Committing(replacing, part, new) => match replacing.poll() {
+                None => (JobPhase::Committing(replacing, part, new), Some(Turn::Go)),
                 Some(verdict) => (self.replaced(verdict, part, new)?, None),
             },
-            Phase::Deciding(meeting, part, new) => match self.state.notes(&meeting) {
-                None => (Phase::Deciding(meeting, part, new), Some(Turn::Go)),
+            JobPhase::Deciding(meeting, part, new) => match self.state.notes(&meeting) {
+                None => (JobPhase::Deciding(meeting, part, new), Some(Turn::Go)),
                 Some(said) => (self.decided(part, new, &said[0])?, None),
             },
-            Phase::Confirming(seal) => Self::confirm(seal)?,
-            Phase::Finishing(latest) if self.showing.is_empty() => (Phase::Ended(latest), None),
-            Phase::Finishing(latest) => (Phase::Finishing(latest), Some(Turn::Wait)),
-            Phase::Ended(latest) => (Phase::Ended(latest), Some(Turn::End(latest))),
+            JobPhase::Confirming(seal) => Self::confirm(seal)?,
+            JobPhase::Finishing(latest) if self.showing.is_empty() => {
+                (JobPhase::Ended(latest), None)
+            }
+            JobPhase::Finishing(latest) => (JobPhase::Finishing(latest), Some(Turn::Wait)),
+            JobPhase::Ended(latest) => (JobPhase::Ended(latest), Some(Turn::End(latest))),
         })
     }
 
@@ -397,7 +404,7 @@ impl<T: EventTime> JobCheckpoints<T> {
     }
 
     /// All have said how far they are: where they stop, or that all have ended.
-    fn agreed(&mut self, said: &[(i64, String)]) -> Result<Phase> {
+    fn agreed(&mut self, said: &[(i64, String)]) -> Result<JobPhase> {
         let latest = Time(said.iter().map(|said| said.0).max().unwrap_or(i64::MIN));
         let (mut goes_on, mut have_ended) = (false, true);
         for (_, note) in said {
@@ -411,12 +418,12 @@ impl<T: EventTime> JobCheckpoints<T> {
             if let Some(removal) = self.removal.take() {
                 removal.finish();
             }
-            return Ok(Phase::Finishing(latest));
+            return Ok(JobPhase::Finishing(latest));
         }
         self.state.barrier().stop_at(latest);
         self.begun += 1;
         self.stood_at = latest;
-        Ok(Phase::Aligning(latest, 0))
+        Ok(JobPhase::Aligning(latest, 0))
     }
 
     /// Begins the checkpoint of this worker's store: the answer to [`Turn::Seal`]. `position` comes
@@ -430,7 +437,7 @@ impl<T: EventTime> JobCheckpoints<T> {
     /// # Panics
     /// If it is not its turn.
     pub fn seal(&mut self, position: &[u64]) -> Result<()> {
-        let Phase::Aligning(until, _) = mem::replace(&mut self.phase, Phase::Idle) else {
+        let JobPhase::Aligning(until, _) = mem::replace(&mut self.phase, JobPhase::Idle) else {
             panic!("a store is sealed when it is its turn");
         };
         let first = position.first().copied().unwrap_or_default();
@@ -443,19 +450,19 @@ impl<T: EventTime> JobCheckpoints<T> {
         }
         let (position, is_last) = (position.to_vec(), self.is_last);
         let part = WorkerPart { until, position, moved, seal, rows, is_last };
-        self.phase = Phase::Sealing(self.state.arrive_saying(0, String::new())?, part);
+        self.phase = JobPhase::Sealing(self.state.arrive_saying(0, String::new())?, part);
         Ok(())
     }
 
     /// A step of writing.
-    fn write(&self, mut part: WorkerPart) -> Result<(Phase, Option<Turn>)> {
+    fn write(&self, mut part: WorkerPart) -> Result<(JobPhase, Option<Turn>)> {
         if let Ok(seal) = &mut part.seal {
             match seal.advance() {
                 // From now on the others may count on it.
                 Ok(true) => seal.keep(),
-                Ok(false) => return Ok((Phase::Writing(part), Some(Turn::Go))),
+                Ok(false) => return Ok((JobPhase::Writing(part), Some(Turn::Go))),
                 Err(error) if error.kind() == ErrorKind::Backpressure => {
-                    return Ok((Phase::Writing(part), Some(Turn::Go)));
+                    return Ok((JobPhase::Writing(part), Some(Turn::Go)));
                 }
                 Err(error) if is_of_one(error.kind()) => part.seal = Err(error),
                 Err(error) => return Err(error),
@@ -463,7 +470,7 @@ impl<T: EventTime> JobCheckpoints<T> {
         }
         drop_finished(&mut part.rows)?;
         if !part.rows.is_empty() {
-            return Ok((Phase::Writing(part), Some(Turn::Go)));
+            return Ok((JobPhase::Writing(part), Some(Turn::Go)));
         }
         let said = match &part.seal {
             Ok(seal) => Ok(WorkerCheckpoint {
@@ -476,7 +483,7 @@ impl<T: EventTime> JobCheckpoints<T> {
             Err(error) => Err(error.to_string()),
         };
         let meeting = self.state.arrive_saying(0, note_of(&said))?;
-        Ok((Phase::Written(meeting, part), None))
+        Ok((JobPhase::Written(meeting, part), None))
     }
 }
 

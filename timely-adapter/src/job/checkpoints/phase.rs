@@ -12,7 +12,7 @@ use crate::intake::fault::is_passing;
 use crate::job::group::Meeting;
 
 /// How far a checkpoint of the job is, on one worker.
-pub(super) enum Phase {
+pub(super) enum JobPhase {
     Idle,
     Agreeing(Meeting),
     /// Since so many turns there is nothing more to come out.
@@ -21,7 +21,7 @@ pub(super) enum Phase {
     Writing(WorkerPart),
     Written(Meeting, WorkerPart),
     /// The first worker's helper replaces the record.
-    Committing(Aside<commit::Verdict>, WorkerPart, JobCheckpoint),
+    Committing(Aside<commit::CommitVerdict>, WorkerPart, JobCheckpoint),
     Deciding(Meeting, WorkerPart, JobCheckpoint),
     Confirming(Seal),
     /// All have ended, and sinks are being committed.

@@ -65,12 +65,12 @@ pub struct WorkerCheckpoint {
 
 /// The body of the record.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Record {
+pub(crate) struct JobRecord {
     /// Those that can be restored, the oldest first.
     pub(crate) checkpoints: Vec<JobCheckpoint>,
 }
 
-impl Record {
+impl JobRecord {
     /// Reads the record; an empty one if there is none.
     pub(crate) fn load(device: &dyn Device) -> Result<Self> {
         let record: Self = RECORD_FILE.load(device, COMMITTED)?.unwrap_or_default();
@@ -159,7 +159,7 @@ mod tests {
             division: 2,
             workers: vec![worker.clone(), worker.clone()],
         };
-        let record = Record { checkpoints: vec![checkpoint(4), checkpoint(5)] };
+        let record = JobRecord { checkpoints: vec![checkpoint(4), checkpoint(5)] };
         let device = Simulated::new(1, Faults::none());
         record.commit(&device).unwrap();
         let (bytes, mut refused) = (device.bytes(COMMITTED).unwrap(), 0);
@@ -167,7 +167,7 @@ mod tests {
             for bit in [0, 3, 7] {
                 let device = device.crash(CrashPolicy::Everything);
                 device.corrupt(COMMITTED, at, bit).unwrap();
-                match Record::load(&device) {
+                match JobRecord::load(&device) {
                     Ok(read) => assert_eq!(read.checkpoints, record.checkpoints, "byte {at}"),
                     Err(error) => {
                         let kinds = [ErrorKind::Corrupt, ErrorKind::FormatVersion];

@@ -24,12 +24,12 @@ use alluvium::{Error, ErrorKind, Result};
 use serde::{Deserialize, Serialize};
 
 use super::directories::{Removal, along, leftovers, name_of, names_of, remove, way};
-use super::record::{COMMITTED, JobCheckpoint, Record, WorkerCheckpoint};
-use crate::job::place::{Home, StoreLocation, owned_groups};
+use super::record::{COMMITTED, JobCheckpoint, JobRecord, WorkerCheckpoint};
+use crate::job::place::{StoreDirectory, StoreLocation, owned_groups};
 
 /// Where a part of a worker's state comes from: a checkpoint of one store.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Origin {
+pub(crate) struct StateOrigin {
     /// The worker whose store it is, of those of the run before.
     pub(crate) worker: usize,
     /// The way to its process's directory from that of the first process.
@@ -42,7 +42,7 @@ pub(crate) struct Origin {
     pub(crate) number: u64,
 }
 
-impl Origin {
+impl StateOrigin {
     /// All that a worker had.
     fn of(worker: usize, checkpoint: &JobCheckpoint) -> Self {
         let WorkerCheckpoint { process, directory, number, .. } =
@@ -68,7 +68,7 @@ pub(crate) fn origins(
     index: usize,
     workers: usize,
     key_groups: u16,
-) -> Result<Vec<Origin>> {
+) -> Result<Vec<StateOrigin>> {
     let (then, groups) = (checkpoint.workers.len(), checkpoint.key_groups);
     if groups != key_groups {
         let message = format!("the checkpoint has {groups} key groups, this run has {key_groups}");
@@ -82,21 +82,21 @@ pub(crate) fn origins(
     };
     let before = checkpoint.workers.iter().enumerate();
     let before = before.filter(|(worker, part)| has_mine(*worker, part));
-    Ok(before.map(|(worker, _)| Origin::of(worker, checkpoint)).collect())
+    Ok(before.map(|(worker, _)| StateOrigin::of(worker, checkpoint)).collect())
 }
 
 /// What a worker begins with.
-pub(crate) struct Begin {
+pub(crate) struct WorkerStart {
     /// What the job goes on from.
     pub(crate) checkpoint: Option<JobCheckpoint>,
     /// What the job's record names of the worker's own store, by the numbers of the job's checkpoints.
     pub(crate) recorded: BTreeMap<u64, u64>,
-    pub(crate) home: Home,
-    pub(crate) basis: Basis,
+    pub(crate) home: StoreDirectory,
+    pub(crate) basis: StoreBasis,
 }
 
 /// What a worker's store is made of.
-pub(crate) enum Basis {
+pub(crate) enum StoreBasis {
     /// What its directory says.
     Itself,
     /// This checkpoint in its own directory.
@@ -107,7 +107,7 @@ pub(crate) enum Basis {
 
 /// What the first worker tells.
 #[derive(Serialize, Deserialize)]
-struct Told {
+struct FirstWorkerReport {
     /// All that the record names; the run goes on from the last.
     checkpoints: Vec<JobCheckpoint>,
     /// The directory of its process.
@@ -118,7 +118,7 @@ struct Told {
 
 /// What each worker says when it has looked for its origins.
 #[derive(Serialize, Deserialize)]
-struct Looked {
+struct WorkerReport {
     /// What it does not see of what it would need if the key groups were divided anew.
     missing: Vec<String>,
     /// A record in a place where this job has none.
@@ -136,7 +136,7 @@ pub(crate) fn record_device(directory: &Path) -> Result<Arc<dyn Device>> {
 
 /// Agrees with all other workers on the checkpoint that the run goes on from, and makes room for what
 /// follows it. Takes two meetings, the first being `meeting`.
-pub(crate) fn agree(place: &StoreLocation, meeting: u64) -> Result<Begin> {
+pub(crate) fn agree(place: &StoreLocation, meeting: u64) -> Result<WorkerStart> {
     let (group, index, workers) = (&place.node.group, place.index, place.peers);
     let own = place.process_directory()?;
     let mut shortened = None;
@@ -149,25 +149,26 @@ pub(crate) fn agree(place: &StoreLocation, meeting: u64) -> Result<Begin> {
                 record = record.up_to(number)?;
                 shortened = Some(record.clone()).filter(|all| all.checkpoints.len() < known);
             }
-            let told = Told { checkpoints: record.checkpoints, directory, begins_anew };
+            let told =
+                FirstWorkerReport { checkpoints: record.checkpoints, directory, begins_anew };
             serde_json::to_string(&told).map_err(unreadable)?
         }
         _ => String::new(),
     };
     let first = group.arrive(meeting, index, 0, told)?;
     let told = group.await_notes(&first)?.swap_remove(0).1;
-    let Told { checkpoints, directory, begins_anew } =
+    let FirstWorkerReport { checkpoints, directory, begins_anew } =
         serde_json::from_str(&told).map_err(unreadable)?;
     let checkpoint = checkpoints.last().cloned();
-    let search = Search { own: own.as_deref(), first: directory.map(PathBuf::from) };
+    let search = OriginSearch { own: own.as_deref(), first: directory.map(PathBuf::from) };
     let stranger = own.as_deref().filter(|own| has_record_of_its_own(place, own));
     let stranger = stranger.map(|own| format!("worker {index} has one in {}", own.display()));
-    let mut looked = Looked { missing: Vec::new(), stranger, goes_on: true };
+    let mut looked = WorkerReport { missing: Vec::new(), stranger, goes_on: true };
     let mut found = Vec::new();
     if let Some(checkpoint) = &checkpoint {
         let is_as_before = checkpoint.workers.len() == workers;
         looked.goes_on = is_as_before && {
-            let own = Origin::of(index, checkpoint);
+            let own = StateOrigin::of(index, checkpoint);
             place.has_on_device(&own)? || search.is_in_own(&own)
         };
         for origin in origins(checkpoint, index, workers, place.node.config.store.key_groups)? {
@@ -181,7 +182,7 @@ pub(crate) fn agree(place: &StoreLocation, meeting: u64) -> Result<Begin> {
     let second = group.arrive(meeting + 1, index, 0, note)?;
     let (mut missing, mut strangers, mut all_go_on) = (Vec::new(), Vec::new(), true);
     for (_, note) in group.await_notes(&second)? {
-        let theirs: Looked = serde_json::from_str(&note).map_err(unreadable)?;
+        let theirs: WorkerReport = serde_json::from_str(&note).map_err(unreadable)?;
         missing.extend(theirs.missing);
         strangers.extend(theirs.stranger);
         all_go_on &= theirs.goes_on;
@@ -201,17 +202,22 @@ pub(crate) fn agree(place: &StoreLocation, meeting: u64) -> Result<Begin> {
     let begin = match checkpoint {
         None => {
             let (home, recorded) = (search.home(place, 0), BTreeMap::new());
-            Begin { home, basis: Basis::Itself, recorded, checkpoint }
+            WorkerStart { home, basis: StoreBasis::Itself, recorded, checkpoint }
         }
         Some(ref last) if all_go_on => {
             let home = search.home(place, last.division);
             let own = |all: &JobCheckpoint| Some((all.number, all.workers.get(index)?.number));
             let recorded = checkpoints.iter().filter_map(own).collect();
-            Begin { home, basis: Basis::Own(last.workers[index].number), recorded, checkpoint }
+            WorkerStart {
+                home,
+                basis: StoreBasis::Own(last.workers[index].number),
+                recorded,
+                checkpoint,
+            }
         }
         Some(ref last) => {
             let (home, recorded) = (search.home(place, last.division + 1), BTreeMap::new());
-            Begin { home, basis: Basis::Others(found), recorded, checkpoint }
+            WorkerStart { home, basis: StoreBasis::Others(found), recorded, checkpoint }
         }
     };
     if begins_anew {
@@ -232,14 +238,14 @@ fn has_record_of_its_own(place: &StoreLocation, own: &Path) -> bool {
 
 /// Removes what no checkpoint of the job knows: what was made by a run that came to none of its own,
 /// and what one has not come to remove. Fails if a helper of such a run goes on there.
-fn make_room(place: &StoreLocation, own: Option<&Path>, begin: &Begin) -> Result<()> {
+fn make_room(place: &StoreLocation, own: Option<&Path>, begin: &WorkerStart) -> Result<()> {
     let (Some(own), Some(checkpoint)) = (own, &begin.checkpoint) else { return Ok(()) };
-    if matches!(begin.basis, Basis::Others(_)) && !begin.home.directory.is_empty() {
+    if matches!(begin.basis, StoreBasis::Others(_)) && !begin.home.directory.is_empty() {
         remove(&own.join(&begin.home.directory))?;
     }
     if place.is_first_of_process() {
         let mut keep = names_of(place.of_process(), begin.home.division);
-        keep.extend((0..checkpoint.workers.len()).map(|n| Origin::of(n, checkpoint).name()));
+        keep.extend((0..checkpoint.workers.len()).map(|n| StateOrigin::of(n, checkpoint).name()));
         Removal::of_idle(leftovers(own, &keep))?.finish();
     }
     Ok(())
@@ -268,40 +274,40 @@ pub(crate) fn superseded(
 }
 
 /// Where a worker looks for the directories it restores from.
-struct Search<'a> {
+struct OriginSearch<'a> {
     /// Its own process's directory.
     own: Option<&'a Path>,
     /// The first process's.
     first: Option<PathBuf>,
 }
 
-impl Search<'_> {
+impl OriginSearch<'_> {
     /// Where the store is in this process's own directory, be it or be it not there. What was on a device
     /// of its own may have been brought there, under the name that it would have had.
-    fn in_own(&self, origin: &Origin) -> Option<PathBuf> {
+    fn in_own(&self, origin: &StateOrigin) -> Option<PathBuf> {
         self.own.map(|own| own.join(origin.name()))
     }
 
     /// Where the record says that it is.
-    fn by_record(&self, origin: &Origin) -> Option<PathBuf> {
+    fn by_record(&self, origin: &StateOrigin) -> Option<PathBuf> {
         let is_named = !origin.directory.is_empty();
         let first = self.first.as_ref().filter(|_| is_named)?;
         Some(along(first, &origin.process).join(&origin.directory))
     }
 
-    fn is_in_own(&self, origin: &Origin) -> bool {
+    fn is_in_own(&self, origin: &StateOrigin) -> bool {
         self.in_own(origin).is_some_and(|path| has_checkpoint(&path, origin))
     }
 
     /// Where the store is. In its own directory first: there it is if somebody moved it.
-    fn find(&self, origin: &Origin) -> Option<PathBuf> {
+    fn find(&self, origin: &StateOrigin) -> Option<PathBuf> {
         let places = [self.in_own(origin), self.by_record(origin)];
         places.into_iter().flatten().find(|path| has_checkpoint(path, origin))
     }
 
     /// What worker `index` does not see, and where it has looked.
-    fn missing(&self, index: usize, origin: &Origin) -> String {
-        let Origin { worker, directory, number, .. } = origin;
+    fn missing(&self, index: usize, origin: &StateOrigin) -> String {
+        let StateOrigin { worker, directory, number, .. } = origin;
         if directory.is_empty() {
             return format!("worker {index} does not see the device that worker {worker} had");
         }
@@ -314,23 +320,23 @@ impl Search<'_> {
     }
 
     /// The worker's directory after so many divisions.
-    fn home(&self, place: &StoreLocation, division: u64) -> Home {
+    fn home(&self, place: &StoreLocation, division: u64) -> StoreDirectory {
         let process = match (&self.first, self.own) {
             (Some(first), Some(own)) => way(first, own).unwrap_or_default(),
             _ => String::new(),
         };
         let is_in_directory = self.own.is_some() && place.overrides.device.is_none();
         let directory = is_in_directory.then(|| name_of(place.index, division));
-        Home { directory: directory.unwrap_or_default(), process, division }
+        StoreDirectory { directory: directory.unwrap_or_default(), process, division }
     }
 }
 
-fn has_checkpoint(directory: &Path, origin: &Origin) -> bool {
+fn has_checkpoint(directory: &Path, origin: &StateOrigin) -> bool {
     directory.join(checkpoint_name(origin.number)).is_file()
 }
 
 /// Refuses to open single stores where a job has committed checkpoints of all.
-pub(crate) fn refuse_job(record: &Record) -> Result<()> {
+pub(crate) fn refuse_job(record: &JobRecord) -> Result<()> {
     if record.last().is_none() {
         return Ok(());
     }
@@ -364,7 +370,7 @@ mod tests {
     #[test]
     fn as_many_workers_restore_their_own() {
         for index in 0..3 {
-            let expected = Origin {
+            let expected = StateOrigin {
                 worker: index,
                 process: format!("../{}", index / 2),
                 directory: format!("worker-{index}"),
@@ -372,7 +378,7 @@ mod tests {
                 number: 7 + index as u64,
             };
             let before = checkpoint(3, 256);
-            assert_eq!(Origin::of(index, &before), expected);
+            assert_eq!(StateOrigin::of(index, &before), expected);
             assert_eq!(origins(&before, index, 3, 256).unwrap(), [expected]);
         }
         let error = origins(&checkpoint(3, 256), 0, 3, 128).unwrap_err();

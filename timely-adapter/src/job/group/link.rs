@@ -13,8 +13,8 @@ use std::time::{Duration, Instant};
 use alluvium::{Error, ErrorKind, Result};
 use serde::{Deserialize, Serialize};
 
-use super::meeting::Said;
-use super::{Group, locked};
+use super::meeting::WorkerSaid;
+use super::{WorkerGroup, locked};
 
 /// How often a process says that it is there.
 const PULSE: Duration = Duration::from_secs(1);
@@ -27,11 +27,11 @@ const FAREWELL: Duration = Duration::from_secs(5);
 
 /// What processes tell each other.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub(super) enum Message {
+pub(super) enum GroupMessage {
     /// Nothing new.
     Alive,
     /// All workers of the sender are at a meeting.
-    Met { number: u64, said: Vec<Said> },
+    Met { number: u64, said: Vec<WorkerSaid> },
     /// Workers of the sender ask for the checkpoint of this number.
     Asked { checkpoint: u64 },
     /// A worker of the sender sends nothing before this time.
@@ -39,14 +39,14 @@ pub(super) enum Message {
     /// The job of a worker of the sender has returned, after so many meetings.
     Returned { worker: usize, meetings: u64 },
     /// The run has failed.
-    Failed(Failed),
+    Failed(ProcessFailure),
     /// All workers of the sender have ended well.
     Done,
 }
 
 /// A fault and the process that it happened in.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub(super) struct Failed {
+pub(super) struct ProcessFailure {
     pub(super) process: usize,
     pub(super) address: String,
     pub(super) kind: ErrorKind,
@@ -102,7 +102,7 @@ impl Links {
     }
 
     /// Tells all other processes. One that cannot be told is found to be lost by who listens.
-    pub(super) fn tell(&self, message: &Message) {
+    pub(super) fn tell(&self, message: &GroupMessage) {
         let Ok(mut line) = serde_json::to_vec(message) else { return };
         line.push(b'\n');
         for link in &self.links {
@@ -111,8 +111,8 @@ impl Links {
     }
 
     /// A fault of this process.
-    pub(super) fn failed_here(&self, error: &Error) -> Failed {
-        Failed {
+    pub(super) fn failed_here(&self, error: &Error) -> ProcessFailure {
+        ProcessFailure {
             process: self.process,
             address: self.addresses[self.process].clone(),
             kind: error.kind(),
@@ -129,7 +129,7 @@ impl Links {
 
 /// A group that is connected, with the threads that listen and keep up the pulse.
 pub(crate) struct Connected {
-    group: Arc<Group>,
+    group: Arc<WorkerGroup>,
     threads: Vec<JoinHandle<()>>,
 }
 
@@ -138,7 +138,7 @@ impl Connected {
     ///
     /// # Errors
     /// A thread cannot be started.
-    pub(crate) fn start(group: &Arc<Group>, streams: Vec<Option<TcpStream>>) -> Result<Self> {
+    pub(crate) fn start(group: &Arc<WorkerGroup>, streams: Vec<Option<TcpStream>>) -> Result<Self> {
         let mut connected = Self { group: group.clone(), threads: Vec::new() };
         for (at, stream) in streams.into_iter().flatten().enumerate() {
             connected.spawn(&format!("group-{at}"), move |group| listen(group, at, stream))?;
@@ -147,7 +147,11 @@ impl Connected {
         Ok(connected)
     }
 
-    fn spawn(&mut self, name: &str, work: impl FnOnce(&Group) + Send + 'static) -> Result<()> {
+    fn spawn(
+        &mut self,
+        name: &str,
+        work: impl FnOnce(&WorkerGroup) + Send + 'static,
+    ) -> Result<()> {
         let group = self.group.clone();
         let thread = std::thread::Builder::new().name(format!("alluvium:{name}"));
         let started = thread.spawn(move || work(&group));
@@ -164,7 +168,7 @@ impl Connected {
             links.links.iter().all(|link| flag(link).load(Ordering::Acquire))
         };
         if group.fault().is_none() {
-            links.tell(&Message::Done);
+            links.tell(&GroupMessage::Done);
             group.wait_until(None, || group.fault().is_some() || all(|link| &link.ended));
         }
         // What was told last is on its way; hanging up at once could make the system drop it.
@@ -184,7 +188,7 @@ impl Connected {
 }
 
 /// Hears what another process says until it hangs up.
-fn listen(group: &Group, at: usize, stream: TcpStream) {
+fn listen(group: &WorkerGroup, at: usize, stream: TcpStream) {
     let Some(links) = group.links.get() else { return };
     let link = &links.links[at];
     let mut lines = BufReader::new(stream);
@@ -213,18 +217,18 @@ fn listen(group: &Group, at: usize, stream: TcpStream) {
     }
 }
 
-fn hear(group: &Group, link: &Link, message: Message) {
+fn hear(group: &WorkerGroup, link: &Link, message: GroupMessage) {
     match message {
-        Message::Alive => {}
-        Message::Met { number, said } => group.met_elsewhere(number, said),
-        Message::Asked { checkpoint } => group.asked_elsewhere(checkpoint),
-        Message::Stands { worker, at } => group.stands.note(worker, at),
-        Message::Returned { worker, meetings } => group.note_returned(worker, meetings),
-        Message::Failed(failed) => {
+        GroupMessage::Alive => {}
+        GroupMessage::Met { number, said } => group.met_elsewhere(number, said),
+        GroupMessage::Asked { checkpoint } => group.asked_elsewhere(checkpoint),
+        GroupMessage::Stands { worker, at } => group.stands.note(worker, at),
+        GroupMessage::Returned { worker, meetings } => group.note_returned(worker, meetings),
+        GroupMessage::Failed(failed) => {
             link.ended.store(true, Ordering::Release);
             group.fail_elsewhere(failed);
         }
-        Message::Done => {
+        GroupMessage::Done => {
             link.ended.store(true, Ordering::Release);
             group.wake();
         }
@@ -232,11 +236,11 @@ fn hear(group: &Group, link: &Link, message: Message) {
 }
 
 /// Says that this process is there.
-fn pulse(group: &Group) {
+fn pulse(group: &WorkerGroup) {
     let Some(links) = group.links.get() else { return };
     let over = || links.over.load(Ordering::Acquire);
     while !group.wait_until(Some(Instant::now() + PULSE), over) {
-        links.tell(&Message::Alive);
+        links.tell(&GroupMessage::Alive);
     }
 }
 
@@ -247,18 +251,18 @@ mod tests {
     use super::*;
 
     /// A group of two processes of which this is the first, and the other's end of their link.
-    fn group(silence: Duration) -> (Arc<Group>, Connected, TcpStream) {
+    fn group(silence: Duration) -> (Arc<WorkerGroup>, Connected, TcpStream) {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let here = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
         let (there, _) = listener.accept().unwrap();
         let addresses = ["here:1", "there:2"].map(str::to_owned);
-        let (group, streams) = (Arc::new(Group::new(1, 2)), vec![None, Some(here)]);
+        let (group, streams) = (Arc::new(WorkerGroup::new(1, 2)), vec![None, Some(here)]);
         group.attach(Links::new(0, &addresses, &streams, silence).unwrap());
         let connected = Connected::start(&group, streams).unwrap();
         (group, connected, there)
     }
 
-    fn fault(group: &Group) -> String {
+    fn fault(group: &WorkerGroup) -> String {
         assert!(group.await_fault(Duration::from_secs(20)), "no fault");
         group.fault().map(Error::to_string).unwrap_or_default()
     }

@@ -22,7 +22,7 @@ pub struct Met {
 
 /// What one worker says at a meeting.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct Said {
+pub(super) struct WorkerSaid {
     /// The worker's index.
     pub(super) worker: usize,
     pub(super) number: i64,
@@ -34,24 +34,29 @@ pub(super) struct Said {
 /// The meetings of a process that are not past, by number.
 #[derive(Debug, Default)]
 pub(super) struct Meetings {
-    open: BTreeMap<u64, Tally>,
+    open: BTreeMap<u64, MeetingTally>,
 }
 
 /// Who has come to one meeting.
 #[derive(Debug, Default)]
-struct Tally {
+struct MeetingTally {
     /// Of this process.
-    here: Vec<Said>,
+    here: Vec<WorkerSaid>,
     /// Processes of which all workers have come.
     processes: usize,
     /// What their workers have said.
-    all: Vec<Said>,
+    all: Vec<WorkerSaid>,
 }
 
 impl Meetings {
     /// Adds a worker of this process, which has `threads` of them; gives what they said when it
     /// is the last.
-    pub(super) fn arrive(&mut self, number: u64, said: Said, threads: usize) -> Option<Vec<Said>> {
+    pub(super) fn arrive(
+        &mut self,
+        number: u64,
+        said: WorkerSaid,
+        threads: usize,
+    ) -> Option<Vec<WorkerSaid>> {
         let tally = self.open.entry(number).or_default();
         tally.here.push(said);
         if tally.here.len() < threads {
@@ -65,7 +70,7 @@ impl Meetings {
     }
 
     /// Adds all workers of another process.
-    pub(super) fn met_elsewhere(&mut self, number: u64, said: Vec<Said>) {
+    pub(super) fn met_elsewhere(&mut self, number: u64, said: Vec<WorkerSaid>) {
         self.open.entry(number).or_default().come(said);
     }
 
@@ -79,14 +84,14 @@ impl Meetings {
     }
 
     /// What was said at a meeting of `processes`, ordered by worker, if all have come.
-    pub(super) fn said(&self, number: u64, processes: usize) -> Option<&[Said]> {
+    pub(super) fn said(&self, number: u64, processes: usize) -> Option<&[WorkerSaid]> {
         let tally = self.open.get(&number)?;
         (tally.processes == processes).then_some(&tally.all)
     }
 }
 
-impl Tally {
-    fn come(&mut self, said: Vec<Said>) {
+impl MeetingTally {
+    fn come(&mut self, said: Vec<WorkerSaid>) {
         self.processes += 1;
         self.all.extend(said);
         self.all.sort_by_key(|said| said.worker);
@@ -94,7 +99,7 @@ impl Tally {
 }
 
 impl Met {
-    pub(super) fn of(said: &[Said]) -> Self {
+    pub(super) fn of(said: &[WorkerSaid]) -> Self {
         let max = said.iter().map(|said| said.number).max().unwrap_or(i64::MIN);
         let sum = said.iter().fold(0i64, |sum, said| sum.wrapping_add(said.number));
         Self { max, sum }
@@ -105,8 +110,8 @@ impl Met {
 mod tests {
     use super::*;
 
-    fn said(worker: usize, number: i64) -> Said {
-        Said { worker, number, note: format!("of {worker}") }
+    fn said(worker: usize, number: i64) -> WorkerSaid {
+        WorkerSaid { worker, number, note: format!("of {worker}") }
     }
 
     #[test]

@@ -25,18 +25,18 @@ use alluvium::{Error, ErrorKind, Result};
 pub(crate) use link::{Connected, Links, SILENCE};
 pub use meeting::{Meeting, Met};
 
-use link::{Failed, Message};
-use meeting::{Meetings, Said};
+use link::{GroupMessage, ProcessFailure};
+use meeting::{Meetings, WorkerSaid};
 use stand::Stands;
 
 /// How long a wait for a change sleeps at most.
 const NAP: Duration = Duration::from_millis(20);
 
 /// What the workers of one process know of the run.
-pub(crate) struct Group {
+pub(crate) struct WorkerGroup {
     threads: usize,
     processes: usize,
-    fault: OnceLock<Fault>,
+    fault: OnceLock<GroupError>,
     meetings: Mutex<Meetings>,
     /// The greatest number of a checkpoint that a worker has asked for.
     asked: AtomicU64,
@@ -53,13 +53,13 @@ pub(crate) struct Group {
 
 /// The first error of the run, as this process heard of it.
 #[derive(Debug)]
-struct Fault {
+struct GroupError {
     error: Error,
     /// A state call in an operator, whose error needs to be told from the caller's own.
     in_operator: bool,
 }
 
-impl Group {
+impl WorkerGroup {
     /// The group of a process with so many workers, one of so many processes.
     pub(crate) fn new(threads: usize, processes: usize) -> Self {
         Self {
@@ -109,22 +109,22 @@ impl Group {
 
     /// Ends the run with the error of a state call in an operator; the first error counts.
     pub(crate) fn fail_in_operator(&self, error: Error) {
-        self.note(Fault { error, in_operator: true }, None);
+        self.note(GroupError { error, in_operator: true }, None);
     }
 
     /// Ends the run with an error; the first one counts.
     pub(crate) fn fail(&self, error: Error) {
-        self.note(Fault { error, in_operator: false }, None);
+        self.note(GroupError { error, in_operator: false }, None);
     }
 
     /// Ends the run with what another process said.
-    fn fail_elsewhere(&self, failed: Failed) {
+    fn fail_elsewhere(&self, failed: ProcessFailure) {
         let place = format!("{} at {}", failed.process, failed.address);
         let error = Error::new(failed.kind, failed.text.clone()).with("process", place);
-        self.note(Fault { error, in_operator: false }, Some(failed));
+        self.note(GroupError { error, in_operator: false }, Some(failed));
     }
 
-    fn note(&self, fault: Fault, heard: Option<Failed>) {
+    fn note(&self, fault: GroupError, heard: Option<ProcessFailure>) {
         let told = fault.told();
         // Later ones may be consequences of the first.
         if self.fault.set(fault).is_err() {
@@ -132,7 +132,7 @@ impl Group {
         }
         if let Some(links) = self.links.get() {
             let failed = heard.unwrap_or_else(|| links.failed_here(&told));
-            links.tell(&Message::Failed(failed));
+            links.tell(&GroupMessage::Failed(failed));
         }
         self.wake();
     }
@@ -160,11 +160,11 @@ impl Group {
             let message = "meetings of processes need a job started with `execute`";
             return Err(Error::new(ErrorKind::Unsupported, message));
         }
-        let said = Said { worker, number: said, note };
+        let said = WorkerSaid { worker, number: said, note };
         let complete_here = locked(&self.meetings).arrive(number, said, self.threads);
         if let Some(said) = complete_here {
             if let Some(links) = self.links.get() {
-                links.tell(&Message::Met { number, said });
+                links.tell(&GroupMessage::Met { number, said });
             }
             self.wake();
         }
@@ -175,7 +175,7 @@ impl Group {
     /// Notes that the job of `worker`, one of this process, has returned after so many meetings.
     pub(crate) fn job_returned(&self, worker: usize, meetings: u64) {
         if let Some(links) = self.links.get() {
-            links.tell(&Message::Returned { worker, meetings });
+            links.tell(&GroupMessage::Returned { worker, meetings });
         }
         self.note_returned(worker, meetings);
     }
@@ -214,7 +214,7 @@ impl Group {
         Some(said.iter().map(|said| (said.number, said.note.clone())).collect())
     }
 
-    /// [`notes`](Group::notes), waiting for them; for before there is anything to step.
+    /// [`notes`](WorkerGroup::notes), waiting for them; for before there is anything to step.
     ///
     /// # Errors
     /// The fault that ends the run.
@@ -232,7 +232,7 @@ impl Group {
     pub(crate) fn ask(&self, checkpoint: u64) {
         if self.asked.fetch_max(checkpoint, Ordering::AcqRel) < checkpoint {
             if let Some(links) = self.links.get() {
-                links.tell(&Message::Asked { checkpoint });
+                links.tell(&GroupMessage::Asked { checkpoint });
             }
             self.wake();
         }
@@ -258,7 +258,7 @@ impl Group {
     pub(crate) fn stand(&self, worker: usize, at: i64) {
         self.stands.note(worker, at);
         if let Some(links) = self.links.get() {
-            links.tell(&Message::Stands { worker, at });
+            links.tell(&GroupMessage::Stands { worker, at });
         }
     }
 
@@ -273,7 +273,7 @@ impl Group {
         self.wake();
     }
 
-    fn met_elsewhere(&self, number: u64, said: Vec<Said>) {
+    fn met_elsewhere(&self, number: u64, said: Vec<WorkerSaid>) {
         locked(&self.meetings).met_elsewhere(number, said);
         self.wake();
     }
@@ -301,7 +301,7 @@ impl Group {
     }
 }
 
-impl Fault {
+impl GroupError {
     /// The fault as an error of its own.
     fn told(&self) -> Error {
         let (kind, text) = (self.error.kind(), self.error.to_string());
@@ -313,10 +313,10 @@ impl Fault {
     }
 }
 
-impl fmt::Debug for Group {
+impl fmt::Debug for WorkerGroup {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { threads, processes, fault, .. } = self;
-        f.debug_struct("Group")
+        f.debug_struct("WorkerGroup")
             .field("threads", threads)
             .field("processes", processes)
             .field("fault", fault)

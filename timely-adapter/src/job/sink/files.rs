@@ -32,14 +32,14 @@ pub struct FileSink<E> {
     worker: usize,
     encode: E,
     bytes: Vec<u8>,
-    open: Option<Open>,
+    open: Option<OpenPart>,
     /// Files that this run has made.
     made: u64,
     /// Parts whose checkpoints are not committed.
     sealed: Vec<PartFile>,
 }
 
-struct Open {
+struct OpenPart {
     path: PathBuf,
     file: BufWriter<File>,
 }
@@ -130,13 +130,13 @@ impl<E> FileSink<E> {
     }
 
     /// The file that rows go to.
-    fn file(&mut self) -> Result<&mut Open> {
+    fn file(&mut self) -> Result<&mut OpenPart> {
         if self.open.is_none() {
             let path = self.directory.join(format!("worker-{}-{}{OPEN}", self.worker, self.made));
             let made = File::create(&path);
             let file = made.map_err(|error| Error::io("create", path.display(), error))?;
             self.made += 1;
-            self.open = Some(Open { path, file: BufWriter::with_capacity(BUFFER, file) });
+            self.open = Some(OpenPart { path, file: BufWriter::with_capacity(BUFFER, file) });
         }
         Ok(self.open.as_mut().expect("it was just made"))
     }
@@ -180,7 +180,9 @@ impl<D, E: Fn(&D, &mut Vec<u8>) + 'static> Sink<D> for FileSink<E> {
     }
 
     fn seal(&mut self, number: u64) -> Result<SinkWork> {
-        let Some(Open { path, file }) = self.open.take() else { return Ok(Box::new(|| Ok(()))) };
+        let Some(OpenPart { path, file }) = self.open.take() else {
+            return Ok(Box::new(|| Ok(())));
+        };
         let flushed = file.into_inner().map_err(|error| error.into_error());
         let file = flushed.map_err(|error| Error::io("write", path.display(), error))?;
         let nth = self.sealed.iter().filter(|part| part.number == number).count();

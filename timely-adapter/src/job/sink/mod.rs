@@ -77,9 +77,9 @@ pub(crate) trait Sealed {
 /// A job takes one more checkpoint after all workers have sent everything, so the rows up to there
 /// become visible. Rows that come out only when the inputs close belong to no checkpoint and never
 /// become visible: before a worker reports its end, advance the inputs past the last windows.
-pub struct JobSink<D>(Rc<Opened<D>>);
+pub struct JobSink<D>(Rc<OpenedSink<D>>);
 
-struct Opened<D> {
+struct OpenedSink<D> {
     sink: RefCell<Box<dyn Sink<D>>>,
     /// A row is missing: no checkpoint of it must count.
     has_failed: Cell<bool>,
@@ -115,7 +115,7 @@ impl<D: 'static> JobSink<D> {
         sink.restore(state.restored().map_or(0, |all| all.number))?;
         state.meet(worker, 0)?;
         let (sink, has_failed) = (RefCell::new(sink), Cell::new(false));
-        let opened = Rc::new(Opened { sink, has_failed, node: state.place().node.clone() });
+        let opened = Rc::new(OpenedSink { sink, has_failed, node: state.place().node.clone() });
         state.add_sink(opened.clone());
         Ok(Self(opened))
     }
@@ -137,7 +137,7 @@ impl<D: 'static> JobSink<D> {
     }
 }
 
-impl<D: 'static> Sealed for Opened<D> {
+impl<D: 'static> Sealed for OpenedSink<D> {
     fn seal(&self, number: u64) -> Result<SinkWork> {
         if self.has_failed.get() {
             return Err(Error::new(ErrorKind::Io, "a sink has failed to write a row"));

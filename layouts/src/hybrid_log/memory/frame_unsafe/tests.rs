@@ -16,7 +16,7 @@ where
     V: Clone + Send + Sync + 'static,
 {
     let types = in_memory::of::<K, V>();
-    Of(Frame::new(types, slots, Piece::allocated(Frame::layout(types, slots))), PhantomData)
+    Of(Frame::new(types, slots, PoolPiece::allocated(Frame::layout(types, slots))), PhantomData)
 }
 
 impl<K, V> Deref for Of<K, V> {
@@ -34,7 +34,7 @@ impl<K, V> DerefMut for Of<K, V> {
 
 // SAFETY: here and below, the frame was made for records of these types.
 impl<K: 'static, V: 'static> Of<K, V> {
-    fn put(&mut self, slot: u32, key: K, value: V, epoch: Epoch) {
+    fn put(&mut self, slot: u32, key: K, value: V, epoch: MarkEpoch) {
         // SAFETY: as above.
         unsafe { self.0.put(slot, (key, value), epoch) }
     }
@@ -73,7 +73,7 @@ fn entries_are_dropped_once_whatever_happens_to_them() {
     let mut frame = frame(4);
     for i in 0..4 {
         let slot = frame.vacant().unwrap();
-        frame.put(slot, i, Counted(dropped.clone(), i), Epoch::FIRST);
+        frame.put(slot, i, Counted(dropped.clone(), i), MarkEpoch::FIRST);
     }
     assert_eq!(frame.vacant(), None);
     let (key, value) = frame.take(2);
@@ -99,7 +99,7 @@ fn entries_are_dropped_once_whatever_happens_to_them() {
 fn a_frozen_frame_is_read_from_two_threads() {
     let mut frame = frame(64);
     for i in 0..64u32 {
-        frame.put(i, u64::from(i), vec![String::from("value"); i as usize], Epoch::FIRST);
+        frame.put(i, u64::from(i), vec![String::from("value"); i as usize], MarkEpoch::FIRST);
     }
     let frozen = frame.freeze();
     let helper = std::thread::spawn(move || {
@@ -118,8 +118,8 @@ fn a_frozen_frame_is_read_from_two_threads() {
 #[test]
 fn a_record_marked_dead_is_there_until_it_is_taken() {
     let mut frame = frame(2);
-    frame.put(0, 1u8, 1u8, Epoch::FIRST);
-    frame.put(1, 2u8, 2u8, Epoch::FIRST);
+    frame.put(0, 1u8, 1u8, MarkEpoch::FIRST);
+    frame.put(1, 2u8, 2u8, MarkEpoch::FIRST);
     let frozen = frame.freeze();
     frame.mark_dead(0, 4);
     frozen.set_grain(0, 77);
@@ -140,7 +140,7 @@ fn a_record_marked_dead_is_there_until_it_is_taken() {
 #[test]
 fn a_record_is_fresh_from_a_change_until_it_is_written() {
     let mut frame = frame(4);
-    (0..3).for_each(|slot| frame.put(slot, u64::from(slot), 10 * slot, Epoch::FIRST));
+    (0..3).for_each(|slot| frame.put(slot, u64::from(slot), 10 * slot, MarkEpoch::FIRST));
     let live: Vec<_> = frame.live_from(1).map(|record| *record.get::<u64, u32>().1).collect();
     assert_eq!(live, [10, 20]);
     let frozen = frame.freeze();
@@ -153,7 +153,7 @@ fn a_record_is_fresh_from_a_change_until_it_is_written() {
     assert!(frozen.get(0).is_none() && frozen.get(1).is_some(), "what is fresh is written");
     frame.thaw(frozen);
     assert_eq!(
-        (frame.freshen(0, Epoch::FIRST), frame.stored(0), frame.fresh()),
+        (frame.freshen(0, MarkEpoch::FIRST), frame.stored(0), frame.fresh()),
         (Some((9, 5)), None, 3)
     );
     frame.take(0);
@@ -162,7 +162,7 @@ fn a_record_is_fresh_from_a_change_until_it_is_written() {
 
 #[test]
 fn a_copy_has_a_place_only_of_what_has_not_changed_since() {
-    let (before, now) = (Epoch::FIRST, Epoch::FIRST.next());
+    let (before, now) = (MarkEpoch::FIRST, MarkEpoch::FIRST.next());
     for is_written in [false, true] {
         let (mut frame, mut other) = (frame(6), frame::<u64, u32>(6));
         let mut copies = self::frame::<u64, u32>(6);
@@ -210,7 +210,7 @@ fn what_a_panic_leaves_behind_copies_is_forgotten() {
             Self(self.0)
         }
     }
-    let (before, now) = (Epoch::FIRST, Epoch::FIRST.next());
+    let (before, now) = (MarkEpoch::FIRST, MarkEpoch::FIRST.next());
     let (mut frame, mut copies) = (frame(4), frame::<u32, Fragile>(4));
     (0..4).for_each(|slot| frame.put(slot, slot, Fragile(slot.into()), before));
     let copied = std::panic::AssertUnwindSafe(|| frame.copy_due(&mut copies, now));
@@ -223,7 +223,7 @@ fn what_a_panic_leaves_behind_copies_is_forgotten() {
 
 #[test]
 fn what_changes_after_a_barrier_is_of_the_next_checkpoint() {
-    let (before, now) = (Epoch::FIRST, Epoch::FIRST.next());
+    let (before, now) = (MarkEpoch::FIRST, MarkEpoch::FIRST.next());
     let mut frame = frame(3);
     (0..2).for_each(|slot| frame.put(slot, slot, slot, before));
     frame.settle(0, 9);
@@ -249,7 +249,7 @@ fn what_changes_after_a_barrier_is_of_the_next_checkpoint() {
 #[should_panic(expected = "a frozen frame is never changed")]
 fn a_frozen_frame_cannot_be_written() {
     let mut frame = frame(1);
-    frame.put(0, 1u8, 1u8, Epoch::FIRST);
+    frame.put(0, 1u8, 1u8, MarkEpoch::FIRST);
     let _frozen = frame.freeze();
     frame.get_mut(0);
 }
@@ -267,12 +267,12 @@ where
     K: Clone + Send + Sync + PartialEq + std::fmt::Debug + 'static,
     V: Clone + Send + Sync + PartialEq + std::fmt::Debug + 'static,
 {
-    let (before, now) = (Epoch::FIRST, Epoch::FIRST.next());
+    let (before, now) = (MarkEpoch::FIRST, MarkEpoch::FIRST.next());
     let mut frame = frame::<K, V>(5);
     let types = in_memory::of::<K, V>();
     let slot = size_of::<(u32, AtomicU32)>().next_multiple_of(types.layout().align());
     assert!(Frame::slot_bytes(types) >= slot + types.layout().size());
-    assert_eq!(Frame::slot_bytes(types), Shape::for_types::<K, V>().stride);
+    assert_eq!(Frame::slot_bytes(types), SlotLayout::for_types::<K, V>().stride);
     for n in 0..5 {
         let slot = frame.vacant().unwrap();
         let (key, value) = make(n);

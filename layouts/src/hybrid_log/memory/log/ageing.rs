@@ -8,14 +8,14 @@ use std::time::Instant;
 
 use alluvium_pagestore::{Error, ErrorKind, MemoryKind, Result};
 
-use super::{FROZEN_MAX, Log, SPARES_MIN, Sealing};
-use crate::hybrid_log::address::{Address, Place, StoredAt};
-use crate::hybrid_log::flush::{Answer, Flusher, drop_entries};
+use super::{FROZEN_MAX, Log, SPARES_MIN, SealProgress};
+use crate::hybrid_log::address::{Address, Location, StoredAt};
+use crate::hybrid_log::flush::{FlushOutcome, Flusher, drop_entries};
 use crate::hybrid_log::frame_unsafe::Frame;
-use crate::hybrid_log::frames_unsafe::Stage;
+use crate::hybrid_log::frames_unsafe::FrameStage;
 use crate::hybrid_log::index::IndexHash;
-use crate::hybrid_log::leaving::Leaving;
-use crate::hybrid_log::stored::Stored;
+use crate::hybrid_log::leaving::LeavingSegments;
+use crate::hybrid_log::stored::StoredSegments;
 use crate::trace_event;
 
 /// So many slots are looked at in less time than an entry of the index.
@@ -29,7 +29,7 @@ impl Log {
     /// Takes an empty frame out of use.
     pub(super) fn retire(&mut self, number: u32) {
         let state = self.frames.state_mut(number);
-        debug_assert!(state.heap_bytes == 0 && state.stage != Stage::Frozen);
+        debug_assert!(state.heap_bytes == 0 && state.stage != FrameStage::Frozen);
         let frame = state.frame.take().expect("a frame in use");
         self.leave(number);
         self.keep_or_drop(frame);
@@ -39,17 +39,17 @@ impl Log {
     /// memory is marked to be written again from there instead; one on its way out is turned to storage now.
     pub fn leave_to_rewrite(&mut self, hash: IndexHash, at: StoredAt) -> bool {
         let is_it = |address: Address| match address.place() {
-            Place::Stored(stored) => stored == at,
-            Place::Memory(address) => {
+            Location::Stored(stored) => stored == at,
+            Location::Memory(address) => {
                 let (number, slot) = self.slot_of(address);
                 self.frame(number).stored(slot) == Some((at.segment, at.grain))
             }
         };
         let Some((position, address)) = self.index.find(hash, is_it) else { return false };
-        let Place::Memory(address) = address.place() else { return true };
+        let Location::Memory(address) = address.place() else { return true };
         let (number, slot) = self.slot_of(address);
         let is_evicted = self.eviction.is_of(number);
-        if !is_evicted && self.stage(number) != Stage::Frozen {
+        if !is_evicted && self.stage(number) != FrameStage::Frozen {
             self.take_back(number, slot);
             return false;
         }
@@ -65,7 +65,7 @@ impl Log {
     /// Takes back that records of segments are on storage, as those are given up, in the next frames, which have
     /// about so many slots; says how many it looked at, and what more that was worth. While a checkpoint is taken only
     /// records that change where they are: a change is no more to it.
-    pub fn take_back_step(&mut self, leaving: &mut Leaving, slots: usize) -> usize {
+    pub fn take_back_step(&mut self, leaving: &mut LeavingSegments, slots: usize) -> usize {
         let mut looked = 0;
         while looked < slots.max(1) && !leaving.is_over() {
             if self.barrier.is_open() && !self.has_room_to_note() {
@@ -79,12 +79,17 @@ impl Log {
                 continue;
             }
             match self.stage(number) {
-                Stage::Vacant | Stage::Frozen => continue,
-                Stage::Cooling | Stage::Failed | Stage::Clean if self.barrier.is_open() => {
+                FrameStage::Vacant | FrameStage::Frozen => continue,
+                FrameStage::Cooling | FrameStage::Failed | FrameStage::Clean
+                    if self.barrier.is_open() =>
+                {
                     leaving.skip();
                     continue;
                 }
-                Stage::Mutable | Stage::Cooling | Stage::Failed | Stage::Clean => {}
+                FrameStage::Mutable
+                | FrameStage::Cooling
+                | FrameStage::Failed
+                | FrameStage::Clean => {}
             }
             let mut from = 0;
             while let Some(slot) = self.frame(number).next_stored(from, |at| leaving.has(at)) {
@@ -99,8 +104,8 @@ impl Log {
 
     /// A record that is in memory too is to be written again from there.
     fn take_back(&mut self, number: u32, slot: u32) {
-        if self.stage(number) == Stage::Clean {
-            self.frames.state_mut(number).stage = Stage::Failed;
+        if self.stage(number) == FrameStage::Clean {
+            self.frames.state_mut(number).stage = FrameStage::Failed;
             self.eviction.fail();
         }
         self.freshen(number, slot);
@@ -122,15 +127,15 @@ impl Log {
 
     /// Segments that are given up, to be looked for in memory: none if that costs more than reading which
     /// records they have and looking for each.
-    pub fn leaving(&self, segments: impl Iterator<Item = u32>) -> Leaving {
-        let (mut leaving, mut records) = (Leaving::none(self.frames.count()), 0);
+    pub fn leaving(&self, segments: impl Iterator<Item = u32>) -> LeavingSegments {
+        let (mut leaving, mut records) = (LeavingSegments::none(self.frames.count()), 0);
         let Some(stored) = &self.stored else { return leaving };
         for segment in segments {
             leaving.add(segment, stored.frames_of(segment));
             records += stored.info(segment).records.max(64);
         }
         let slots = leaving.frames().min(self.ring.len() as u64) * u64::from(self.sizes.slots);
-        if slots <= SWEEP_MAX * records { leaving } else { Leaving::default() }
+        if slots <= SWEEP_MAX * records { leaving } else { LeavingSegments::default() }
     }
 
     /// Drops the entries of a frame that are marked as dead, which it may be left empty by.
@@ -156,11 +161,11 @@ impl Log {
     pub(super) fn leave(&mut self, number: u32) {
         self.ring.remove(number);
         let state = self.frames.state_mut(number);
-        if state.stage == Stage::Failed {
+        if state.stage == FrameStage::Failed {
             self.eviction.retry();
         }
         debug_assert!(!state.is_awaited, "copies of it are on their way");
-        state.stage = Stage::Vacant;
+        state.stage = FrameStage::Vacant;
     }
 
     pub(super) fn keep_or_drop(&mut self, frame: Frame) {
@@ -210,9 +215,9 @@ impl Log {
         self.retire(number);
     }
 
-    fn take_answer(&mut self, answer: Answer) {
+    fn take_answer(&mut self, answer: FlushOutcome) {
         match answer {
-            Answer::Flushed { number, frozen, booked, result, sealed } => {
+            FlushOutcome::Flushed { number, frozen, booked, result, sealed } => {
                 self.account.release(MemoryKind::Buffers, booked);
                 self.take_sealed(&sealed);
                 self.eviction.thaw();
@@ -220,14 +225,14 @@ impl Log {
                 let is_due = self.is_due(number);
                 match self.page_written(number, result) {
                     Ok(parts) => {
-                        self.frames.state_mut(number).stage = Stage::Clean;
+                        self.frames.state_mut(number).stage = FrameStage::Clean;
                         self.settle_page(number, &parts, due);
                     }
                     Err(error) => {
                         if is_due {
                             self.barrier.page_failed();
                         }
-                        self.frames.state_mut(number).stage = Stage::Failed;
+                        self.frames.state_mut(number).stage = FrameStage::Failed;
                         self.eviction.fail();
                         self.page_failed(error);
                         if !is_due && self.frames.state(number).dead > 0 {
@@ -238,17 +243,17 @@ impl Log {
                 }
                 self.book_tables();
             }
-            Answer::Copied { copies, result, sealed } => {
+            FlushOutcome::Copied { copies, result, sealed } => {
                 self.take_sealed(&sealed);
                 self.take_copies(copies, result);
                 self.book_tables();
             }
-            Answer::Reaped { frame, heap_bytes } => {
+            FlushOutcome::Reaped { frame, heap_bytes } => {
                 self.account.release(MemoryKind::Values, heap_bytes);
                 self.keep_or_drop(frame);
             }
-            Answer::Abandoned => {}
-            Answer::Sealed { epoch, result, sealed } => {
+            FlushOutcome::Abandoned => {}
+            FlushOutcome::Sealed { epoch, result, sealed } => {
                 self.take_sealed(&sealed);
                 // Not for one that was given up since.
                 if self.barrier.awaits_seal(epoch) {
@@ -285,7 +290,7 @@ impl Log {
         if self.is_all_given() {
             self.hand_over();
         }
-        let failed = |log: &Self, n: u32| log.stage(n) == Stage::Failed;
+        let failed = |log: &Self, n: u32| log.stage(n) == FrameStage::Failed;
         let again = match self.eviction.failed() {
             0 => None,
             _ => self.ring.sealed_frames().find(|&n| failed(self, n)),
@@ -329,7 +334,7 @@ impl Log {
         let state = self.frames.state_mut(number);
         if state.frame.as_ref().expect("a frame in use").fresh() == 0 {
             // All of it is on storage.
-            state.stage = Stage::Clean;
+            state.stage = FrameStage::Clean;
             let is_marked = state.dead > 0;
             if is_marked && !self.needs_reaper() {
                 self.drop_dead(number);
@@ -338,20 +343,20 @@ impl Log {
         }
         let is_of_checkpoint = is_due || again.is_some();
         assert!(
-            is_of_checkpoint || self.barrier.sealing() != Sealing::Freezing,
+            is_of_checkpoint || self.barrier.sealing() != SealProgress::Freezing,
             "it would stand in its segments"
         );
         let booked = match self.book_longest(number) {
             Ok(booked) => booked,
             Err(error) => {
-                self.frames.state_mut(number).stage = Stage::Failed;
+                self.frames.state_mut(number).stage = FrameStage::Failed;
                 self.eviction.fail();
                 self.page_failed(error);
                 return true;
             }
         };
         let state = self.frames.state_mut(number);
-        state.stage = Stage::Frozen;
+        state.stage = FrameStage::Frozen;
         let frame = state.frame.as_mut().expect("a frame in use");
         let frozen = if is_due { frame.freeze_for(due) } else { frame.freeze() };
         self.eviction.freeze();
@@ -383,7 +388,7 @@ impl Log {
         let unsealed = ring.len() - ring.sealed();
         let cooling = unsealed * sizes.cooling_percent as usize / 100;
         for number in ring.unsealed_frames().take(cooling).filter(|&n| !ring.is_fill(n)) {
-            frames.state_mut(number).stage = Stage::Cooling;
+            frames.state_mut(number).stage = FrameStage::Cooling;
         }
     }
 
@@ -392,7 +397,7 @@ impl Log {
         // Frames are written in order, so that a clean one is at the front unless one failed.
         sealed
             .take(FROZEN_MAX + self.eviction.failed() + 1)
-            .find(|&n| self.stage(n) == Stage::Clean)
+            .find(|&n| self.stage(n) == FrameStage::Clean)
     }
 
     /// Redirects index entries of the oldest clean frame to storage, `slots` slots of it, and
@@ -460,7 +465,7 @@ impl Log {
         self.wait_for_all()?;
         while self.end_stale_copies() {}
         self.barrier.stop_carrying();
-        let segments: Vec<u32> = self.stored.iter().flat_map(Stored::numbers).collect();
+        let segments: Vec<u32> = self.stored.iter().flat_map(StoredSegments::numbers).collect();
         if let Some(stored) = &mut self.stored {
             for number in segments {
                 stored.all_died(number);

@@ -25,9 +25,9 @@ use alluvium_pagestore::{Error, Result};
 use super::{FROZEN_MAX, Log};
 use crate::contract::table::Pace;
 use crate::contract::table::pace::pay;
-use crate::hybrid_log::flush::Written;
-use crate::hybrid_log::frame_unsafe::{Due, Epoch};
-use crate::hybrid_log::frames_unsafe::Stage;
+use crate::hybrid_log::flush::WrittenSlots;
+use crate::hybrid_log::frame_unsafe::{FreshFilter, MarkEpoch};
+use crate::hybrid_log::frames_unsafe::FrameStage;
 use crate::hybrid_log::stored::SegmentBefore;
 use crate::trace_event;
 
@@ -48,7 +48,7 @@ const CREDIT_FRAMES_MAX: u64 = 4;
 pub const INDEX_SEGMENT_SLOTS: u64 = 1024;
 
 /// What became of the next due frame.
-enum Passed {
+enum FreezeOutcome {
     /// It is passed, which was worth so much.
     Worth(usize),
     /// The stream goes first.
@@ -59,7 +59,7 @@ enum Passed {
 
 /// How far the due frames of a checkpoint are.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Sealing {
+pub enum SealProgress {
     /// No checkpoint is being taken, or all of its frames are there to be read.
     #[default]
     Idle,
@@ -75,7 +75,7 @@ pub enum Sealing {
 
 /// What is known of the last barrier, and of the checkpoint that is being taken from there.
 #[derive(Debug, Default)]
-pub(super) struct Barrier {
+pub(super) struct LogBarrier {
     /// How many there were: frames begun before the last one are of the checkpoint that began there.
     epoch: u32,
     /// Frames of earlier epochs are due: what was fresh in them at the barrier does not change until it is
@@ -89,7 +89,7 @@ pub(super) struct Barrier {
     /// Frames from this number on are still to be rid of what the last checkpoint that was given up has left.
     carrying: Option<u32>,
     /// Whether the segment with the last of the due frames was given to be sealed.
-    sealing: Sealing,
+    sealing: SealProgress,
     /// The segments as they were at the barrier, from when they are durable.
     segments: Vec<SegmentBefore>,
     /// Slots of records that have not changed that a checkpoint may look at before the stream has made
@@ -103,7 +103,7 @@ pub(super) struct Barrier {
     all_due: u64,
 }
 
-impl Barrier {
+impl LogBarrier {
     #[inline]
     pub fn epoch(&self) -> u32 {
         self.epoch
@@ -120,48 +120,48 @@ impl Barrier {
         epoch < self.due_before
     }
 
-    pub fn sealing(&self) -> Sealing {
+    pub fn sealing(&self) -> SealProgress {
         self.sealing
     }
 
     /// The last of the due frames was given to be sealed.
     pub fn hand_over(&mut self) {
-        self.sealing = Sealing::Handed;
+        self.sealing = SealProgress::Handed;
     }
 
     /// Not all could be written.
     pub fn fail(&mut self) {
-        self.sealing = Sealing::Failed;
+        self.sealing = SealProgress::Failed;
     }
 
     /// A page could not be written. If the order to seal is given, it would be written among frames of the next checkpoint.
     pub fn page_failed(&mut self) {
-        if self.sealing == Sealing::Handed {
+        if self.sealing == SealProgress::Handed {
             self.fail();
         }
     }
 
     /// The segments of the checkpoint of this epoch are durable, or could not be made so.
     pub fn sealed(&mut self, is_sealed: bool, segments: Vec<SegmentBefore>) {
-        self.sealing = if is_sealed { Sealing::Sealed } else { Sealing::Failed };
+        self.sealing = if is_sealed { SealProgress::Sealed } else { SealProgress::Failed };
         self.segments = segments;
     }
 
     /// Whether the helper has the order to seal the segments of the checkpoint of this epoch.
     pub fn awaits_seal(&self, epoch: u32) -> bool {
-        self.sealing == Sealing::Handed && epoch == self.epoch
+        self.sealing == SealProgress::Handed && epoch == self.epoch
     }
 
     /// Whether numbers of epochs come again after the next barrier.
     fn is_last(&self) -> bool {
-        self.epoch - self.fresh_from + 2 > Epoch::COUNT
+        self.epoch - self.fresh_from + 2 > MarkEpoch::COUNT
     }
 
     /// Another barrier, at which so many records were on storage nowhere.
     fn begin(&mut self, all_due: u64) {
         self.epoch += 1;
         self.due_before = self.epoch;
-        self.sealing = Sealing::Freezing;
+        self.sealing = SealProgress::Freezing;
         (self.credit, self.page_credit, self.gone) = (None, None, 0);
         self.all_due = all_due;
     }
@@ -177,7 +177,8 @@ impl Barrier {
             self.fresh_from = self.epoch;
         }
         // Frames that are with the helper are waited for by the next barrier.
-        self.sealing = if given_up && has_frozen { Sealing::Failed } else { Sealing::Idle };
+        self.sealing =
+            if given_up && has_frozen { SealProgress::Failed } else { SealProgress::Idle };
     }
 
     /// The epoch of the last checkpoint that was given up.
@@ -208,12 +209,12 @@ impl Barrier {
 
 impl Log {
     /// A checkpoint begins: what is in memory now is of it. Cost: O(1), but for frames that a
-    /// checkpoint that was given up has left with the helper. Once in [`Epoch::COUNT`] of those that were given up
+    /// checkpoint that was given up has left with the helper. Once in [`MarkEpoch::COUNT`] of those that were given up
     /// one after the other: a look at each slot.
     pub fn barrier(&mut self) -> Result<()> {
         let start = Instant::now();
         let is_last = self.barrier.is_last();
-        let is_idle = self.barrier.sealing == Sealing::Idle;
+        let is_idle = self.barrier.sealing == SealProgress::Idle;
         while (!is_idle || is_last) && self.eviction.frozen() > 0 {
             self.wait()?;
             self.check_patience(start)?;
@@ -259,7 +260,7 @@ impl Log {
 
     /// Whether nothing is left to be given to the helper for the checkpoint but the order to seal.
     pub(super) fn is_all_given(&self) -> bool {
-        let is_freezing = self.barrier.sealing == Sealing::Freezing;
+        let is_freezing = self.barrier.sealing == SealProgress::Freezing;
         let is_written = self.eviction.failed() == 0 && self.copies.is_none();
         is_freezing && is_written && !self.is_next_due()
     }
@@ -298,10 +299,10 @@ impl Log {
     }
 
     /// Does a bounded share of writing what was in memory at the barrier, and says how far it is.
-    pub fn seal_step(&mut self) -> Result<Sealing> {
+    pub fn seal_step(&mut self) -> Result<SealProgress> {
         self.poll()?;
         let mut left = SHARE;
-        while self.barrier.sealing == Sealing::Freezing && left > 0 {
+        while self.barrier.sealing == SealProgress::Freezing && left > 0 {
             let has_room = self.eviction.may_freeze();
             let spent = if self.end_stale_copies() {
                 LOOK
@@ -313,12 +314,12 @@ impl Log {
                 1
             } else {
                 match self.pass_next() {
-                    Passed::Worth(spent) => spent,
-                    Passed::Later => left,
-                    Passed::Not if has_room && self.copies.len() == 0 => {
+                    FreezeOutcome::Worth(spent) => spent,
+                    FreezeOutcome::Later => left,
+                    FreezeOutcome::Not if has_room && self.copies.len() == 0 => {
                         usize::from(self.freeze_oldest()).max(1)
                     }
-                    Passed::Not => left,
+                    FreezeOutcome::Not => left,
                 }
             };
             left = left.saturating_sub(spent);
@@ -330,37 +331,37 @@ impl Log {
 
     /// Passes over the next due frame, if it has nothing to be written, or copies what it has, if
     /// that can be done.
-    fn pass_next(&mut self) -> Passed {
+    fn pass_next(&mut self) -> FreezeOutcome {
         let next = self.ring.next_unsealed();
         let Some(number) = next.filter(|&number| self.is_due(number)) else {
-            return if self.copies.close() { Passed::Worth(1) } else { Passed::Not };
+            return if self.copies.close() { FreezeOutcome::Worth(1) } else { FreezeOutcome::Not };
         };
         if self.drop_given_up(number) {
-            return Passed::Worth(LOOK);
+            return FreezeOutcome::Worth(LOOK);
         }
         if self.frame(number).used() == 0 {
             self.retire(number);
-            return Passed::Worth(1);
+            return FreezeOutcome::Worth(1);
         }
         let due = self.due_of(number);
         if due == 0 {
             self.renew(number);
-            return Passed::Worth(1);
+            return FreezeOutcome::Worth(1);
         }
         if self.needs_reaper() {
-            return Passed::Not;
+            return FreezeOutcome::Not;
         }
         let slots = self.sizes.slots;
         // The stream waits for nothing while few records are due; many are copied before it comes to them.
         let idle = u64::from(slots.saturating_sub(due.saturating_mul(DUE_PER_SLOT)));
         if !self.pay(idle) {
-            return Passed::Later;
+            return FreezeOutcome::Later;
         }
-        let Some(is_new) = self.copy_due(number) else { return Passed::Not };
+        let Some(is_new) = self.copy_due(number) else { return FreezeOutcome::Not };
         self.renew(number);
         // A frame's memory is touched for the first time as it is made: no two with a share.
         let made = if is_new { SHARE } else { 0 };
-        Passed::Worth(LOOK + COPY * due as usize / slots as usize + made)
+        FreezeOutcome::Worth(LOOK + COPY * due as usize / slots as usize + made)
     }
 
     /// A frame has nothing more to be written for the checkpoint: its records change where they are.
@@ -368,12 +369,12 @@ impl Log {
         self.ring.renew(number);
         let epoch = self.barrier.epoch;
         let state = self.frames.state_mut(number);
-        (state.stage, state.epoch) = (Stage::Mutable, epoch);
+        (state.stage, state.epoch) = (FrameStage::Mutable, epoch);
         if state.dead > 0 {
             self.drop_dead(number);
         }
         // The last of the dead may have retired it.
-        if self.stage(number) != Stage::Vacant {
+        if self.stage(number) != FrameStage::Vacant {
             self.offer(number);
             self.frames.shorten(number);
         }
@@ -395,15 +396,15 @@ impl Log {
     pub(super) fn page_written(
         &mut self,
         number: u32,
-        result: Result<Vec<Written>>,
+        result: Result<Vec<WrittenSlots>>,
     ) -> Result<Vec<(u32, Range<u32>)>> {
         let parts = result?;
         parts.into_iter().map(|part| self.part_written(number, part)).collect()
     }
 
     /// Some slots of a frame were written; says to which segment.
-    fn part_written(&mut self, number: u32, part: Written) -> Result<(u32, Range<u32>)> {
-        let Written { page, records, slots } = part;
+    fn part_written(&mut self, number: u32, part: WrittenSlots) -> Result<(u32, Range<u32>)> {
+        let WrittenSlots { page, records, slots } = part;
         self.stats.codec_calls += records;
         self.stats.flushed_bytes += page.bytes;
         let (name, bytes) = (&*self.name, page.bytes);
@@ -432,7 +433,12 @@ impl Log {
 
     /// A frame was written, where it was: its records have their places, and what died in it
     /// meanwhile is known there, and goes.
-    pub(super) fn settle_page(&mut self, number: u32, parts: &[(u32, Range<u32>)], due: Due) {
+    pub(super) fn settle_page(
+        &mut self,
+        number: u32,
+        parts: &[(u32, Range<u32>)],
+        due: FreshFilter,
+    ) {
         let state = self.frames.state(number);
         let (marked, is_due) = (state.dead, self.is_due(number));
         if marked > 0 {

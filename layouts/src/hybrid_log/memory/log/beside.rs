@@ -17,7 +17,7 @@ use super::{Log, QUANTUM};
 pub type Bookings = [(MemoryKind, u64); MEMORY_KINDS.len()];
 
 /// Who stands beside a log, on an account below the log's.
-pub trait Beside {
+pub trait LogNeighbor {
     /// Gives the memory of a page up, waiting for storage if it must; says whether it could.
     ///
     /// # Errors
@@ -60,7 +60,7 @@ impl Log {
     /// Bytes of what stands beside it, which is dropped or leaves memory.
     pub fn bytes_beside(&self) -> u64 {
         let bytes_of =
-            |beside: &dyn Beside| MEMORY_KINDS.map(|kind| beside.bytes_for(kind)).iter().sum();
+            |beside: &dyn LogNeighbor| MEMORY_KINDS.map(|kind| beside.bytes_for(kind)).iter().sum();
         self.beside.as_ref().map_or(0, |beside| bytes_of(&*beside.borrow()))
     }
 

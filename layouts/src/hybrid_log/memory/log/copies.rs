@@ -15,13 +15,13 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use alluvium_pagestore::{MemoryKind, Result};
 
-use super::{Log, Sealing};
-use crate::hybrid_log::flush::Written;
+use super::{Log, SealProgress};
+use crate::hybrid_log::flush::WrittenSlots;
 use crate::hybrid_log::frame_unsafe::Frame;
 use crate::hybrid_log::frames_unsafe::NO_FRAME;
 
 /// A frame of copies, and the frames that its records are in.
-pub struct Copies {
+pub struct CopyFrame {
     pub frame: Frame,
     pub first: u32,
     last: u32,
@@ -29,10 +29,10 @@ pub struct Copies {
 
 /// Copies of a checkpoint on their way to the helper: next to be written, and what has room for more.
 pub(super) struct CopyQueue {
-    queue: VecDeque<Copies>,
+    queue: VecDeque<CopyFrame>,
     /// The first so many of them are of a checkpoint that was given up.
     stale: usize,
-    open: Option<Copies>,
+    open: Option<CopyFrame>,
 }
 
 impl CopyQueue {
@@ -51,7 +51,7 @@ impl CopyQueue {
         self.queue.is_empty() && self.open.is_none()
     }
 
-    pub fn next(&self) -> Option<&Copies> {
+    pub fn next(&self) -> Option<&CopyFrame> {
         self.queue.front()
     }
 
@@ -69,7 +69,7 @@ impl CopyQueue {
         self.stale = self.queue.len();
     }
 
-    fn take_stale(&mut self) -> Option<Copies> {
+    fn take_stale(&mut self) -> Option<CopyFrame> {
         self.stale = self.stale.checked_sub(1)?;
         self.queue.pop_front()
     }
@@ -85,7 +85,7 @@ impl Log {
     /// memory.
     pub(super) fn copy_due(&mut self, number: u32) -> Option<bool> {
         let due = self.due_of(number);
-        let has_room = |copies: &Copies| copies.frame.used() + due <= copies.frame.slots();
+        let has_room = |copies: &CopyFrame| copies.frame.used() + due <= copies.frame.slots();
         if self.copies.open.as_ref().is_some_and(|copies| !has_room(copies)) {
             self.copies.close();
         }
@@ -93,7 +93,7 @@ impl Log {
         let mut copies = open.or_else(|| {
             is_new = self.ring.spares() == 0;
             let (first, last) = (NO_FRAME, NO_FRAME);
-            self.frame_to_copy_to().map(|frame| Copies { frame, first, last })
+            self.frame_to_copy_to().map(|frame| CopyFrame { frame, first, last })
         })?;
         let epoch = self.frames.epoch();
         let frame = self.frames.state_mut(number).frame.as_mut().expect("a frame in use");
@@ -145,7 +145,7 @@ impl Log {
     }
 
     /// Copies were written, or could not be.
-    pub(super) fn take_copies(&mut self, copies: Copies, result: Result<Vec<Written>>) {
+    pub(super) fn take_copies(&mut self, copies: CopyFrame, result: Result<Vec<WrittenSlots>>) {
         self.eviction.thaw();
         match self.page_written(copies.first, result) {
             Ok(parts) => {
@@ -154,7 +154,7 @@ impl Log {
             }
             Err(error) => {
                 self.page_failed(error);
-                if self.barrier.sealing() == Sealing::Freezing {
+                if self.barrier.sealing() == SealProgress::Freezing {
                     self.copies.queue.push_front(copies);
                     return;
                 }
@@ -165,7 +165,7 @@ impl Log {
     }
 
     /// Copies are in a segment: what has not been touched since has its place there.
-    fn settle_copies(&mut self, copies: &Copies, parts: &[(u32, Range<u32>)]) {
+    fn settle_copies(&mut self, copies: &CopyFrame, parts: &[(u32, Range<u32>)]) {
         let (mut number, mut from, epoch) = (copies.first, 0, self.frames.epoch());
         while number != NO_FRAME {
             let of = from..copies.frame.end_of_copies(from);
@@ -189,7 +189,7 @@ impl Log {
     }
 
     /// Copies have been written, or are not going to be.
-    pub(super) fn end_copies(&mut self, copies: Copies) {
+    pub(super) fn end_copies(&mut self, copies: CopyFrame) {
         let mut number = copies.first;
         self.stats.checkpoint_looks += u64::from(copies.frame.slots());
         while number != NO_FRAME {

@@ -6,13 +6,13 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Instant;
 
-use alluvium_pagestore::{Asked, Error, ErrorKind, MemoryKind, Result};
+use alluvium_pagestore::{Error, ErrorKind, MemoryKind, ReclaimScope, Result};
 
 use super::{FROZEN_MAX, Log, QUANTUM};
 use crate::hybrid_log::config::FRAMES_MIN;
 use crate::hybrid_log::flush::Flusher;
 use crate::hybrid_log::index::IndexHash;
-use crate::hybrid_log::stored::Stored;
+use crate::hybrid_log::stored::StoredSegments;
 use crate::trace_event;
 
 /// A call for an entry of the index asks other states so often at most for what is not attainable as far as anybody knows.
@@ -25,7 +25,7 @@ const JOIN_LOOKS: usize = 256;
 
 /// What a call for an entry of the index has tried.
 #[derive(Default)]
-struct Tried {
+struct FreeingAttempt {
     /// Whether no record could move.
     moves_nothing: bool,
     /// Why they could not.
@@ -38,7 +38,7 @@ struct Tried {
 }
 
 /// So many bytes have to be free, and for what.
-pub type Needed = (u64, &'static str);
+pub type NeededBytes = (u64, &'static str);
 
 impl Log {
     /// Whether memory is short, here or in the store, so that frames are on their way out.
@@ -87,7 +87,7 @@ impl Log {
     }
 
     /// Frees memory until so many bytes are.
-    pub fn make_free(&mut self, needed: Needed) -> Result<()> {
+    pub fn make_free(&mut self, needed: NeededBytes) -> Result<()> {
         while self.account.available() < needed.0 {
             if !self.drop_spare() && !self.give_room_for_notes_up() {
                 let freed = self.free_a_frame(needed);
@@ -143,7 +143,7 @@ impl Log {
         let (bytes, _) = self.needed_for_others();
         let attainable = self.account.attainable_for_work();
         let is_there = attainable >= self.account.used() + self.sizes.frame_bytes;
-        is_there && self.account.ensure_of(Asked::Pages, bytes)
+        is_there && self.account.ensure_of(ReclaimScope::Pages, bytes)
     }
 
     /// Gives up a page or two for reads of a batch, which are under way together. Fewer are where this fails.
@@ -200,7 +200,7 @@ impl Log {
 
     #[cold]
     pub(super) fn make_room_for_index(&mut self, hash: IndexHash, mut error: Error) -> Result<()> {
-        let mut tried = Tried::default();
+        let mut tried = FreeingAttempt::default();
         while error.kind() == ErrorKind::OverBudget {
             // Two segments with few entries make room for another one.
             let is_joined = tried.joins < JOINS_MAX && self.index.shrink_to_split(JOIN_LOOKS);
@@ -248,7 +248,7 @@ impl Log {
     }
 
     /// Frees memory for the index, which was refused some; says whether there was some to be freed.
-    fn free_some_for_index(&mut self, tried: &mut Tried) -> Result<bool> {
+    fn free_some_for_index(&mut self, tried: &mut FreeingAttempt) -> Result<bool> {
         // Where no page is in the way, the index beside may be, or records that can move.
         let is_held_back = self.index.is_held_back();
         let is_freed = is_held_back && (self.force_one_beside()? || self.try_to_move(tried));
@@ -292,7 +292,7 @@ impl Log {
 
     /// [`must_move_down`](Log::must_move_down), until that found nothing, since each time it looks at all that is on
     /// storage, or failed.
-    fn try_to_move(&mut self, tried: &mut Tried) -> bool {
+    fn try_to_move(&mut self, tried: &mut FreeingAttempt) -> bool {
         if tried.moves_nothing {
             return false;
         }
@@ -317,13 +317,13 @@ impl Log {
     /// Has other states give up the memory of a page, whatever they have. Where the index has all that is attainable, as
     /// far as anybody knows, only what nobody knows of can be of use, and a call asks for a few pages of it; then once for
     /// all, since what can be made again may be in the way.
-    fn ask_others(&mut self, is_held_back: bool, tried: &mut Tried) -> bool {
+    fn ask_others(&mut self, is_held_back: bool, tried: &mut FreeingAttempt) -> bool {
         let (bytes, what) = self.needed_for_others();
         match is_held_back {
             true => {
                 let may = self.index.is_held_by_others() && tried.asked < ASKED_MAX;
                 tried.asked += 1;
-                may && (self.account.ensure_of(Asked::Unknown, bytes)
+                may && (self.account.ensure_of(ReclaimScope::Unknown, bytes)
                     || !std::mem::replace(&mut tried.asked_for_all, true)
                         && self.ask_for_all((bytes, what)))
             }
@@ -332,12 +332,12 @@ impl Log {
     }
 
     /// What is needed by others, who say themselves how much that is: a page's memory more.
-    pub fn needed_for_others(&self) -> Needed {
+    pub fn needed_for_others(&self) -> NeededBytes {
         (self.account.available() + self.sizes.frame_bytes, "the memory of a page")
     }
 
     /// What has to be free for another page: that of the table of segments, if it is not booked, or of the page.
-    pub(super) fn needed_for_page(&self) -> Needed {
+    pub(super) fn needed_for_page(&self) -> NeededBytes {
         match self.tables_lacking() {
             0 => (self.sizes.frame_bytes, "a page"),
             lacking => {
@@ -353,7 +353,7 @@ impl Log {
     /// # Errors
     /// [`ErrorKind::OverBudget`] if nothing can be freed, of what the caller needs, which is not free then.
     #[cold]
-    pub fn free_a_frame(&mut self, needed: Needed) -> Result<()> {
+    pub fn free_a_frame(&mut self, needed: NeededBytes) -> Result<()> {
         self.eviction.set_freeing(true);
         let freed = self.free_one(needed);
         self.eviction.set_freeing(false);
@@ -399,7 +399,7 @@ impl Log {
         self.poll().map(|()| is_some)
     }
 
-    fn free_one(&mut self, needed: Needed) -> Result<()> {
+    fn free_one(&mut self, needed: NeededBytes) -> Result<()> {
         if self.give_room_for_notes_up() || self.free_one_beside()? {
             return Ok(());
         }
@@ -433,7 +433,7 @@ impl Log {
                 }
                 // Nothing of its own is left to give up: other states may have some.
                 return match self.index.asks_for_pages()
-                    && !self.account.ensure_of(Asked::Pages, needed.0)
+                    && !self.account.ensure_of(ReclaimScope::Pages, needed.0)
                 {
                     true => Err(self.account.over_budget(needed.0, needed.1)),
                     false => self.account.ensure(needed.0, needed.1),
@@ -493,7 +493,7 @@ impl Log {
     }
 
     fn tables_lacking(&self) -> u64 {
-        let segments = self.stored.as_ref().map_or(0, Stored::tables_bytes);
+        let segments = self.stored.as_ref().map_or(0, StoredSegments::tables_bytes);
         (self.sizes.tables_bytes + segments).saturating_sub(self.tables_booked)
     }
 

@@ -11,7 +11,7 @@
 //! - No two epochs since which records are fresh have one number.
 
 use super::Log;
-use crate::hybrid_log::frames_unsafe::Stage;
+use crate::hybrid_log::frames_unsafe::FrameStage;
 
 /// Frames that are looked at with each page that is begun.
 const FRAMES_PER_PAGE: usize = 2;
@@ -22,7 +22,8 @@ impl Log {
     pub(super) fn drop_given_up(&mut self, number: u32) -> bool {
         let (state, given_up) = (self.frames.state(number), self.barrier.given_up());
         // Marks in a frame that is or was being written are its page's.
-        if state.epoch >= given_up || matches!(state.stage, Stage::Frozen | Stage::Clean) {
+        if state.epoch >= given_up || matches!(state.stage, FrameStage::Frozen | FrameStage::Clean)
+        {
             return false;
         }
         let is_marked = state.dead > 0;
@@ -55,7 +56,7 @@ impl Log {
             self.barrier.is_carried();
             return false;
         }
-        if self.stage(number) == Stage::Frozen {
+        if self.stage(number) == FrameStage::Frozen {
             // If it cannot be written it is as it was.
             return false;
         }

@@ -7,7 +7,7 @@ use std::collections::VecDeque;
 
 use crate::hybrid_log::frame_unsafe::Frame;
 
-pub(super) struct Ring {
+pub(super) struct FrameRing {
     /// Frames in use, oldest first.
     order: VecDeque<u32>,
     /// The first so many of them are sealed.
@@ -21,7 +21,7 @@ pub(super) struct Ring {
     spares: Vec<Frame>,
 }
 
-impl Ring {
+impl FrameRing {
     /// No frames; room for the most that there can be.
     pub fn new(frames_max: usize, spares_max: usize) -> Self {
         Self {

@@ -8,12 +8,12 @@
 
 use alluvium_pagestore::{BlobRef, Death, ErrorKind, SegmentId, SegmentImage};
 
-use super::{Segment, SegmentBefore, Stored};
-use crate::checkpoint::{Counts, Nth};
+use super::{LiveSegment, SegmentBefore, StoredSegments};
+use crate::checkpoint::{DeadListPosition, SegmentCounts};
 use crate::hybrid_log::address::StoredAt;
 use crate::hybrid_log::deaths::Deaths;
 
-impl Stored {
+impl StoredSegments {
     /// A record is not live any more.
     #[inline]
     pub fn record_died(&mut self, at: StoredAt) {
@@ -125,7 +125,7 @@ impl Stored {
     }
 
     #[inline]
-    fn segment_mut(&mut self, number: u32) -> &mut Segment {
+    fn segment_mut(&mut self, number: u32) -> &mut LiveSegment {
         self.segments[number as usize].as_mut().expect("a numbered segment")
     }
 
@@ -161,7 +161,7 @@ impl Stored {
         self.by_id.iter().map(before).filter(|before| before.image.live_records > 0).collect()
     }
 
-    /// The deaths before the barrier, to be written; [`give_back`](Stored::give_back) them.
+    /// The deaths before the barrier, to be written; [`give_back`](StoredSegments::give_back) them.
     pub fn lend_deaths(&mut self) -> Vec<Vec<Death>> {
         self.has_lent = true;
         self.deaths.before.take_parts()
@@ -180,7 +180,7 @@ impl Stored {
     }
 
     /// Behind the last of the deaths since the barrier that are noted.
-    pub fn end_since(&self) -> Nth {
+    pub fn end_since(&self) -> DeadListPosition {
         self.deaths.now.end()
     }
 
@@ -191,7 +191,12 @@ impl Stored {
 
     /// Adds to the sets some of the deaths since the barrier that are noted, from one place on and before
     /// another, so many at most. Says how many it added and at which to go on.
-    pub fn add_again(&mut self, from: Nth, to: Nth, most: usize) -> (u64, Nth) {
+    pub fn add_again(
+        &mut self,
+        from: DeadListPosition,
+        to: DeadListPosition,
+        most: usize,
+    ) -> (u64, DeadListPosition) {
         let (deaths, next) = self.deaths.now.some(from, to, most);
         let sets = self.sets.as_mut().expect("sets are being made");
         sets.insert_again(deaths);
@@ -255,7 +260,8 @@ impl Stored {
     pub fn restored(&mut self, number: u32, base: Option<BlobRef>) {
         let segment = self.segment_mut(number);
         segment.named.committed = true;
-        segment.counts = Counts::restored(segment.info.records, segment.counts.now().live.into());
+        segment.counts =
+            SegmentCounts::restored(segment.info.records, segment.counts.now().live.into());
         segment.base = base.map(Box::new);
     }
 }

@@ -15,15 +15,15 @@ use alluvium_pagestore::io::{
     Waker, next_completion,
 };
 use alluvium_pagestore::{
-    MemoryKind, RECORD_HEADER_BYTES, RecordBytes, Result, UNSPLIT_BYTES, Verified, damaged,
+    MemoryKind, RECORD_HEADER_BYTES, RecordBytes, Result, UNSPLIT_BYTES, VerifiedRecord, damaged,
     verify_record,
 };
 use crossbeam_channel::Receiver;
 
-use super::Stored;
+use super::StoredSegments;
 use crate::contract::fetch::{Fetch, Ticket};
 use crate::hybrid_log::address::StoredAt;
-use crate::hybrid_log::fetches::{Fetches, Known};
+use crate::hybrid_log::fetches::{RecordFetches, RecordReadProgress};
 
 /// Bit of the tokens of reads that run ahead.
 const FETCH: u64 = 1 << 63;
@@ -32,14 +32,14 @@ const NTH: u64 = u32::MAX as u64;
 
 /// Buffers, and the reads that have them.
 #[derive(Debug)]
-pub(super) struct Reads {
+pub(super) struct RecordReads {
     buffers: Vec<IoBuffer>,
     /// Bytes of each of them: the longest first read of a record.
     read_bytes: usize,
     reply: Reply,
     /// Where reads end that run ahead, with whom they wake.
     fetch_reply: Reply,
-    fetches: Fetches,
+    fetches: RecordFetches,
     completions: Receiver<Completion>,
     /// How long a call waits for a device that does nothing.
     patience: Duration,
@@ -54,7 +54,7 @@ pub(super) struct Reads {
 
 /// A record being read, or read.
 #[derive(Debug)]
-pub struct Read {
+pub struct RecordRead {
     /// Which record.
     pub at: StoredAt,
     buffer: IoBuffer,
@@ -63,7 +63,7 @@ pub struct Read {
     result: Result<()>,
 }
 
-impl Reads {
+impl RecordReads {
     /// None; `queue_depth` buffers of `read_bytes`.
     pub fn new((queue_depth, read_bytes): (usize, usize), patience: Duration) -> Self {
         let (reply, completions) = crossbeam_channel::unbounded();
@@ -72,7 +72,7 @@ impl Reads {
             read_bytes,
             fetch_reply: reply.clone().into(),
             reply: reply.into(),
-            fetches: Fetches::new(queue_depth.saturating_sub(1)),
+            fetches: RecordFetches::new(queue_depth.saturating_sub(1)),
             completions,
             patience,
             round: 0,
@@ -83,9 +83,9 @@ impl Reads {
     }
 }
 
-impl Stored {
+impl StoredSegments {
     /// Changes reads with another log, with all that is under way and whom it wakes.
-    pub fn swap_reads(&mut self, other: &mut Stored) {
+    pub fn swap_reads(&mut self, other: &mut StoredSegments) {
         std::mem::swap(&mut self.reads, &mut other.reads);
     }
 
@@ -153,12 +153,12 @@ impl Stored {
         };
         let id = segment.info.id;
         match self.reads.fetches.known(at, id) {
-            Known::Read => return Fetch::Ready,
-            Known::Reading(ticket) => return Fetch::Pending(ticket),
+            RecordReadProgress::Read => return Fetch::Ready,
+            RecordReadProgress::Reading(ticket) => return Fetch::Pending(ticket),
             // With a single buffer there is none to read ahead with.
-            Known::Full if self.reads.fetches.is_empty() => return Fetch::Ready,
-            Known::Full => return Fetch::Busy,
-            Known::Nothing => {}
+            RecordReadProgress::Full if self.reads.fetches.is_empty() => return Fetch::Ready,
+            RecordReadProgress::Full => return Fetch::Busy,
+            RecordReadProgress::Nothing => {}
         }
         let ticket = self.reads.fetches.begin(at, id);
         let reply = self.reads.fetch_reply.clone();
@@ -203,7 +203,7 @@ impl Stored {
     fn fetch_ended(&mut self, done: Completion) {
         let ticket = Ticket(done.token & !FETCH);
         let at = self.reads.fetches.place(ticket);
-        if let Some(read) = self.reads.fetches.end(ticket, Read::of(at, done)) {
+        if let Some(read) = self.reads.fetches.end(ticket, RecordRead::of(at, done)) {
             self.recycle(read);
         }
     }
@@ -211,11 +211,11 @@ impl Stored {
     /// Whether the read of a record that was fetched has ended.
     pub fn has_fetched(&self, at: StoredAt) -> bool {
         !self.reads.fetches.is_empty()
-            && self.reads.fetches.known(at, self.info(at.segment).id) == Known::Read
+            && self.reads.fetches.known(at, self.info(at.segment).id) == RecordReadProgress::Read
     }
 
     /// The read of a record that was fetched, if it has ended.
-    pub fn take_fetched(&mut self, at: StoredAt) -> Option<Read> {
+    pub fn take_fetched(&mut self, at: StoredAt) -> Option<RecordRead> {
         if self.reads.fetches.is_empty() {
             return None;
         }
@@ -249,7 +249,7 @@ impl Stored {
     ///
     /// # Errors
     /// [`ErrorKind::Backpressure`] if the device does nothing: then all reads of the call are left.
-    pub fn wait(&mut self, at_of: impl Fn(u64) -> StoredAt) -> Result<(u64, Read)> {
+    pub fn wait(&mut self, at_of: impl Fn(u64) -> StoredAt) -> Result<(u64, RecordRead)> {
         let mut patience = None;
         loop {
             let Some(done) = self.wait_a_moment() else {
@@ -258,7 +258,7 @@ impl Stored {
             };
             if let Some(done) = self.sort(done) {
                 let nth = done.token & NTH;
-                return Ok((nth, Read::of(at_of(nth), done)));
+                return Ok((nth, RecordRead::of(at_of(nth), done)));
             }
         }
     }
@@ -329,14 +329,14 @@ impl Stored {
     }
 
     /// Reads one record and waits for it.
-    pub fn read(&mut self, at: StoredAt) -> Result<Read> {
+    pub fn read(&mut self, at: StoredAt) -> Result<RecordRead> {
         self.ensure_buffer()?;
         self.start(at, 0).expect("a buffer is free")?;
         Ok(self.wait(|_| at)?.1)
     }
 
     /// Verifies a read record; reads again, longer, if it is longer than was read.
-    pub fn verify<'a>(&mut self, read: &'a mut Read) -> Result<RecordBytes<'a>> {
+    pub fn verify<'a>(&mut self, read: &'a mut RecordRead) -> Result<RecordBytes<'a>> {
         std::mem::replace(&mut read.result, Ok(()))?;
         let offset = read.at.offset();
         // The first time its header says how long it is, the second time all of it does.
@@ -344,20 +344,22 @@ impl Stored {
             let info = self.info(read.at.segment);
             let bytes = &read.buffer.as_slice()[read.start..];
             match verify_record(&info.file, info.id, offset, bytes)? {
-                Verified::Longer(needed) => self.read_longer(read, needed)?,
-                Verified::Record(_) => break,
+                VerifiedRecord::Longer(needed) => self.read_longer(read, needed)?,
+                VerifiedRecord::Record(_) => break,
             }
         }
         let info = self.info(read.at.segment);
         let (file, id) = (&info.file, info.id);
         let bytes = &read.buffer.as_slice()[read.start..];
         match verify_record(file, id, offset, bytes)? {
-            Verified::Record(record) => Ok(record),
-            Verified::Longer(_) => Err(damaged(file, offset, "a record is longer than it was")),
+            VerifiedRecord::Record(record) => Ok(record),
+            VerifiedRecord::Longer(_) => {
+                Err(damaged(file, offset, "a record is longer than it was"))
+            }
         }
     }
 
-    fn read_longer(&mut self, read: &mut Read, needed: usize) -> Result<()> {
+    fn read_longer(&mut self, read: &mut RecordRead, needed: usize) -> Result<()> {
         let info = self.info(read.at.segment);
         let block = BLOCK_BYTES as u64;
         let offset = read.at.offset() / block * block;
@@ -388,7 +390,7 @@ impl Stored {
     }
 
     /// Takes a read's buffer back, if it has one: that of a long record may still be being read.
-    pub fn recycle(&mut self, read: Read) {
+    pub fn recycle(&mut self, read: RecordRead) {
         if read.buffer.capacity() > 0 {
             self.take_back(read.buffer);
         }
@@ -437,7 +439,7 @@ impl Stored {
     }
 }
 
-impl Read {
+impl RecordRead {
     /// Bytes of the record with its header, by the header, which is not verified; 0 if the read failed.
     pub fn record_bytes(&self) -> u64 {
         let header = self.buffer.as_slice().get(self.start..).unwrap_or_default();
@@ -456,7 +458,7 @@ impl Read {
     }
 }
 
-impl Drop for Stored {
+impl Drop for StoredSegments {
     /// Waits for reads that run ahead or were left: their buffers are the kernel's until they end, and the
     /// memory is given back to the budget after this. Not for a device that does nothing.
     fn drop(&mut self) {

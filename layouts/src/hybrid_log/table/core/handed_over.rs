@@ -22,23 +22,23 @@ use alluvium_pagestore::{
     Account, BlobWriter, ErrorKind, MEMORY_KINDS, MemoryKind, Result, StateImage,
 };
 
-use super::{Core, Rewriter, fixed_bytes};
+use super::{LogCore, Rewriter, fixed_bytes};
 use crate::checkpoint::PinnedRuns;
 use crate::contract::table::{CheckpointOutcome, Pace, StateContext, TableStats};
-use crate::hybrid_log::config::{FRAMES_MIN, Sizes};
+use crate::hybrid_log::config::{FRAMES_MIN, LogSizes};
 use crate::hybrid_log::index::Index;
-use crate::hybrid_log::log::{Beside, Bookings, Log, QUANTUM};
-use crate::hybrid_log::stored::Stored;
+use crate::hybrid_log::log::{Bookings, Log, LogNeighbor, QUANTUM};
+use crate::hybrid_log::stored::StoredSegments;
 
 /// What was there when the state was cleared, each time, and is not all dropped: the last one behind the others. A
 /// checkpoint that is not decided is of one of them at most.
 pub(super) struct HandedOver {
-    logs: Vec<Core>,
+    logs: Vec<LogCore>,
     /// Counters of those that are dropped.
     stats: TableStats,
 }
 
-impl Core {
+impl LogCore {
     /// Hands all there is over, if there is memory for a log to go on with; says whether it did. Cost: that of opening
     /// an empty log, and of dropping as much as that takes, if memory is short. Nothing is waited for.
     pub(super) fn hand_over(&mut self) -> bool {
@@ -51,7 +51,7 @@ impl Core {
         old.book_on(&below, booked);
         self.take_over_from(&mut old);
         // They are decided with the checkpoint.
-        let named_runs = match &self.capture {
+        let named_runs = match &self.checkpoint {
             Some(_) => std::mem::take(&mut self.named_runs),
             None => PinnedRuns::default(),
         };
@@ -61,7 +61,7 @@ impl Core {
             log: old,
             context: StateContext { account: below, ..self.context.clone() },
             rewriter: Rewriter::default(),
-            capture: self.capture.take(),
+            checkpoint: self.checkpoint.take(),
             known_deaths: std::mem::take(&mut self.known_deaths),
             named_runs,
             late: std::mem::take(&mut self.late),
@@ -84,7 +84,7 @@ impl Core {
     /// kind, without those.
     fn open_beside(&mut self) -> Option<(Log, Bookings)> {
         let (sizes, stored) = (self.log.sizes.clone(), self.log.stored.is_some());
-        let lean = Sizes { queue_depth: 0, ..sizes.clone() };
+        let lean = LogSizes { queue_depth: 0, ..sizes.clone() };
         // The first pages of the other one this one may give up.
         let pages = FRAMES_MIN * lean.frame_bytes;
         let given = if self.log.can_give(pages) { pages } else { 0 };
@@ -112,7 +112,7 @@ impl Core {
         let mut booked = self.booked_for_log();
         booked.iter_mut().zip(beside).for_each(|((_, all), of_other)| *all -= of_other);
         // It takes the cold tier over, which is empty.
-        let lean = Sizes { cold_runs: false, ..lean };
+        let lean = LogSizes { cold_runs: false, ..lean };
         let mut log = Log::open(&self.context, self.log.record_type, lean, index);
         log.pool.go_on_from(&self.log.pool);
         log.sizes = sizes;
@@ -149,7 +149,7 @@ impl Core {
         let asked = self.expiry.map_or(0, |expiry| {
             expiry.booked_bytes(self.log.record_type, self.context.max_value_bytes)
         });
-        let runs = self.capture.as_ref().map_or(0, |capture| capture.runs_bytes());
+        let runs = self.checkpoint.as_ref().map_or(0, |checkpoint| checkpoint.runs_bytes());
         let cold = self.log.cold.as_ref().map_or(0, |cold| cold.kept_bytes());
         let runs = runs + self.late.runs_bytes() + cold;
         let kept = fixed_bytes() + reads + left_pass + asked + runs + self.rewriter.left_bytes();
@@ -248,7 +248,7 @@ impl Core {
         // What is lost, or cannot be written, is of a checkpoint that is decided, or has what it needs.
         let _ = self.log.poll();
         // One that is being told takes it back itself.
-        if self.capture.is_none() || self.has_ended() {
+        if self.checkpoint.is_none() || self.has_ended() {
             let _ = self.take_late(false);
         }
         self.log.pending() == 0
@@ -257,8 +257,8 @@ impl Core {
     /// Drops the next part of it, as nobody needs more: what is in memory, and a file that no checkpoint may name which is
     /// not decided. Says whether there was one.
     fn drop_part(&mut self) -> bool {
-        let stored = self.log.stored.as_mut().filter(|_| self.capture.is_none());
-        let is_removed = stored.is_some_and(Stored::remove_one);
+        let stored = self.log.stored.as_mut().filter(|_| self.checkpoint.is_none());
+        let is_removed = stored.is_some_and(StoredSegments::remove_one);
         self.log.drop_part() || is_removed
     }
 
@@ -285,8 +285,8 @@ impl Core {
         let Some(handed_over) = &self.handed_over else { return TableStats::default() };
         let handed_over = handed_over.borrow();
         let mut stats = handed_over.stats;
-        for Core { log, .. } in &handed_over.logs {
-            let disk_bytes = log.stored.as_ref().map_or(0, Stored::bytes);
+        for LogCore { log, .. } in &handed_over.logs {
+            let disk_bytes = log.stored.as_ref().map_or(0, StoredSegments::bytes);
             stats.add(&TableStats { disk_bytes, ..log.stats });
         }
         stats
@@ -295,8 +295,8 @@ impl Core {
 
 impl HandedOver {
     /// The one that a checkpoint is of which is being taken, or not decided yet.
-    fn captured(&mut self) -> Option<&mut Core> {
-        self.logs.iter_mut().find(|old| old.capture.is_some())
+    fn captured(&mut self) -> Option<&mut LogCore> {
+        self.logs.iter_mut().find(|old| old.checkpoint.is_some())
     }
 
     /// Drops the next part of the last one of which nobody needs more; says whether there was one.
@@ -308,10 +308,10 @@ impl HandedOver {
             }
             old.is_let_go = true;
             // Its memory does not wait for the helper.
-            if old.drop_part() || old.capture.is_none() && old.log.abandon_strays() {
+            if old.drop_part() || old.checkpoint.is_none() && old.log.abandon_strays() {
                 return true;
             }
-            if old.capture.is_none() && old.late.is_empty() {
+            if old.checkpoint.is_none() && old.late.is_empty() {
                 self.stats.add(&old.log.stats);
                 self.logs.remove(at);
                 return true;
@@ -340,7 +340,7 @@ impl HandedOver {
     }
 }
 
-impl Beside for HandedOver {
+impl LogNeighbor for HandedOver {
     fn give_one(&mut self) -> Result<bool> {
         if self.drop_until_less() {
             return Ok(true);

@@ -12,18 +12,18 @@ use smallvec::SmallVec;
 
 use super::super::Window;
 use super::super::contents::Out;
-use super::super::reach::Span;
+use super::super::reach::SessionSpan;
 use super::super::session_contents::SessionContents;
 use super::super::session_set::{Session, SessionSet};
-use super::rules::Joined;
+use super::rules::EventEffects;
 use super::{Sessions, let_into};
 
 /// An event that is kept beside the set, on its way into the set.
-pub(super) struct Entering<K: Key, C: SessionContents<K>> {
+pub(super) struct EnteringEvent<K: Key, C: SessionContents<K>> {
     at: Time,
     key: K,
     /// From the first to the last event of the session that it makes.
-    span: Span,
+    span: SessionSpan,
     /// Where it is kept: with the last session that it joins, if it joins any.
     kept: Time,
     /// Where the other sessions are kept that it joins, but those whose events have been moved there.
@@ -33,9 +33,9 @@ pub(super) struct Entering<K: Key, C: SessionContents<K>> {
 }
 
 /// What a key's set says of an event.
-enum Looked<K: Key, P> {
+enum SetLookup<K: Key, P> {
     /// The event is kept, and in its session.
-    IsIn(Option<Joined<K, P>>),
+    IsIn(Option<EventEffects<K, P>>),
     /// It joins these sessions, whose events have to move or whose results were told.
     Joins(SmallVec<[Session<P>; 1]>),
     /// It could not be kept, and joins these sessions.
@@ -49,7 +49,7 @@ fn stays<K: Key, C: SessionContents<K>>(
     set: &SessionSet<C::Part>,
     joined: &Range<usize>,
     at: Time,
-) -> Option<(Time, Span)> {
+) -> Option<(Time, SessionSpan)> {
     let mut sessions = set.iter_from(joined.start).take(joined.len());
     let Some(one) = sessions.next() else {
         return Some((contents.place_of((at, at)), (at, at)));
@@ -102,7 +102,7 @@ where
                 set.iter_from(joined.start).take(joined.len()).cloned().collect()
             };
             let Some((place, span)) = stays(contents, set, &joined, at) else {
-                looked = Some(Looked::Joins(sessions(set)));
+                looked = Some(SetLookup::Joins(sessions(set)));
                 return;
             };
             let kept = item.take().map_or(Ok(()), |item| contents.keep(key, place, item));
@@ -110,23 +110,23 @@ where
                 Ok(()) => {
                     let count = |part: &mut C::Part| contents.count(part, span);
                     let (of, event) = ((&*contents, watermark), (key, at));
-                    Looked::IsIn(rules.join(of, event, set, joined.clone(), count))
+                    SetLookup::IsIn(rules.join(of, event, set, joined.clone(), count))
                 }
-                Err(error) => Looked::Failed(error, sessions(set)),
+                Err(error) => SetLookup::Failed(error, sessions(set)),
             });
         })?;
         let joined = match looked {
-            Some(Looked::IsIn(joined)) => {
+            Some(SetLookup::IsIn(joined)) => {
                 joined.into_iter().for_each(|joined| self.rest.follow(&mut self.timers, joined));
                 return Ok(());
             }
             // The set was in use, and gave no memory up. It does if the event is kept first.
-            Some(Looked::Failed(error, joined)) if error.kind() == ErrorKind::OverBudget => {
+            Some(SetLookup::Failed(error, joined)) if error.kind() == ErrorKind::OverBudget => {
                 item = Some(again(&self.contents));
                 joined
             }
-            Some(Looked::Failed(error, _)) => return Err(error),
-            Some(Looked::Joins(joined)) => joined,
+            Some(SetLookup::Failed(error, _)) => return Err(error),
+            Some(SetLookup::Joins(joined)) => joined,
             None => SmallVec::new(),
         };
         let Some(item) = item else { unreachable!("an event that joins others is kept below") };
@@ -160,7 +160,7 @@ where
         let kept = joined.pop().unwrap_or_else(|| self.contents.place_of(span));
         self.contents.keep(key, kept, item)?;
         let key = key.clone();
-        self.entering = Some(Entering { at, key, span, kept, joined, old_rows });
+        self.entering = Some(EnteringEvent { at, key, span, kept, joined, old_rows });
         Ok(())
     }
 
@@ -179,7 +179,7 @@ where
         let of = (rules, &*contents, self.progress.watermark.get());
         let count = &|part: &mut C::Part| of.1.count(part, span);
         let joined = let_into(of, &mut *self.sets, (key, at), count)?;
-        if let Some(Entering { key, old_rows, .. }) = self.entering.take() {
+        if let Some(EnteringEvent { key, old_rows, .. }) = self.entering.take() {
             old_rows.into_iter().for_each(|(window, row, diff)| out(&key, window, row, diff));
         }
         if let Some(mut joined) = joined {

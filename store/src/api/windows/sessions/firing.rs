@@ -9,7 +9,7 @@ use super::super::contents::Out;
 use super::super::session_contents::SessionContents;
 use super::super::{Advanced, Emit, clipped};
 use super::Sessions;
-use super::rest::Tell;
+use super::rest::SessionDiff;
 
 impl<K, C> Sessions<K, C>
 where
@@ -109,7 +109,7 @@ where
                 session.2.1 = true;
                 let close = rules.due(session, at);
                 let is_closed = close <= at;
-                let tell = Tell { diff: i64::from(tells), is_closed };
+                let tell = SessionDiff { diff: i64::from(tells), is_closed };
                 rest.telling.push_back((key.clone(), span, session.3.clone(), tell));
                 if is_closed {
                     set.remove(n);

@@ -28,7 +28,7 @@ const LOOKED: (usize, usize) = (64, 1024);
 #[derive(Debug)]
 pub(super) struct NextTimers<K: Key + Ord> {
     timers: Timers<K>,
-    pass: Option<Pass>,
+    pass: Option<TimersPass>,
     /// A pass begins ahead of time when fewer timers are left: a part of what the last one left, and none if that did not
     /// move the bound.
     few: u64,
@@ -38,7 +38,7 @@ pub(super) struct NextTimers<K: Key + Ord> {
 
 /// A pass over the sets.
 #[derive(Clone, Copy, Debug)]
-struct Pass {
+struct TimersPass {
     cursor: Cursor,
     /// The bound that holds when it is over.
     bound: Option<Time>,
@@ -70,7 +70,7 @@ impl<K: Key + Ord> NextTimers<K> {
     /// # Errors
     /// If it is among the first ones and memory has no room.
     pub(super) fn set(&mut self, progress: &ProgressCell, key: &K, at: Time) -> Result<()> {
-        let is_passed = |pass: &Pass| is_before(at, pass.bound);
+        let is_passed = |pass: &TimersPass| is_before(at, pass.bound);
         while is_before(at, progress.timers_bound()) || self.pass.as_ref().is_some_and(is_passed) {
             let error = match self.timers.set(key.clone(), at) {
                 Ok(_) if self.are_too_many() => {
@@ -132,7 +132,7 @@ impl<K: Key + Ord> NextTimers<K> {
         let pass = self.pass.filter(|pass| pass.came == came);
         let mut cursor = pass.map(|pass| pass.cursor).unwrap_or_default();
         if pass.is_none() {
-            self.pass = Some(Pass { cursor, bound: None, came });
+            self.pass = Some(TimersPass { cursor, bound: None, came });
         }
         let (known, mut looked) = (progress.timers_bound(), 1);
         // The sets give no memory up while they are scanned.
@@ -157,7 +157,7 @@ impl<K: Key + Ord> NextTimers<K> {
                 self.few = if has_moved { self.timers.len() / 4 } else { 0 };
                 progress.set_timers_bound(pass.bound);
             }
-            pass => self.pass = pass.map(|pass| Pass { cursor, ..pass }),
+            pass => self.pass = pass.map(|pass| TimersPass { cursor, ..pass }),
         }
         Ok(fuel.saturating_sub(looked))
     }

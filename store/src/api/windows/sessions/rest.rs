@@ -8,31 +8,31 @@ use alluvium_pagestore::{Key, Result, Time};
 
 use super::super::come_out::ComeOut;
 use super::super::contents::Out;
-use super::super::reach::Span;
+use super::super::reach::SessionSpan;
 use super::super::session_contents::SessionContents;
 use super::Sessions;
 use super::next_timers::NextTimers;
-use super::rules::Joined;
+use super::rules::EventEffects;
 
-pub(super) struct Rest<K, P> {
+pub(super) struct SessionRest<K, P> {
     /// Timers that found no room yet.
     pub(super) unset: Vec<(Time, K)>,
     /// Keys without sessions whose sets are to be removed.
     pub(super) emptied: Vec<K>,
     /// What is to be told of sessions, and whether they are closed.
-    pub(super) telling: VecDeque<(K, Span, P, Tell)>,
+    pub(super) telling: VecDeque<(K, SessionSpan, P, SessionDiff)>,
     /// Rows of the first of these that came out before a read failed.
     come_out: ComeOut,
 }
 
 /// What is to be told of a session.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Tell {
+pub(super) struct SessionDiff {
     pub(super) diff: i64,
     pub(super) is_closed: bool,
 }
 
-impl<K: Key + Ord, P> Rest<K, P> {
+impl<K: Key + Ord, P> SessionRest<K, P> {
     pub(super) fn new() -> Self {
         let (unset, emptied, telling) = (Vec::new(), Vec::new(), VecDeque::new());
         Self { unset, emptied, telling, come_out: ComeOut::default() }
@@ -43,12 +43,12 @@ impl<K: Key + Ord, P> Rest<K, P> {
     }
 
     /// Does what a change of a set entails; what cannot be done now is noted.
-    pub(super) fn follow(&mut self, timers: &mut NextTimers<K>, joined: Joined<K, P>) {
-        let Joined { key, set, cancel, taken_back, told } = joined;
+    pub(super) fn follow(&mut self, timers: &mut NextTimers<K>, joined: EventEffects<K, P>) {
+        let EventEffects { key, set, cancel, taken_back, told } = joined;
         for at in cancel {
             timers.cancel(key.clone(), at);
         }
-        let tell = |diff| Tell { diff, is_closed: false };
+        let tell = |diff| SessionDiff { diff, is_closed: false };
         for (span, part) in taken_back {
             self.telling.push_back((key.clone(), span, part, tell(-1)));
         }

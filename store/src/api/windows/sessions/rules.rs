@@ -5,37 +5,37 @@ use std::ops::Range;
 
 use alluvium_pagestore::{Key, Time};
 
-use super::super::reach::Span;
+use super::super::reach::SessionSpan;
 use super::super::session_contents::SessionContents;
 use super::super::session_set::{Session, SessionSet};
 use super::super::{Emit, Window, clipped, has_come};
 
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Rules {
+pub(crate) struct SessionRules {
     pub(crate) gap: i64,
     pub(crate) lateness: i64,
     pub(crate) emit: Emit,
 }
 
 /// What an event does to a key's set beside the set itself.
-pub(super) struct Joined<K, P> {
+pub(super) struct EventEffects<K, P> {
     pub(super) key: K,
     /// Where the session's timer has to be set, if it has to.
     pub(super) set: Option<Time>,
     pub(super) cancel: Vec<Time>,
     /// Results to take back.
-    pub(super) taken_back: Vec<(Span, P)>,
+    pub(super) taken_back: Vec<(SessionSpan, P)>,
     /// The session's result, if it is due.
-    pub(super) told: Option<(Span, P)>,
+    pub(super) told: Option<(SessionSpan, P)>,
 }
 
-impl Rules {
+impl SessionRules {
     #[cfg(test)]
     pub(crate) fn of_gap(gap: i64) -> Self {
         Self { gap, lateness: 0, emit: Emit::OnClose }
     }
 
-    pub(super) fn window(&self, (first, last): Span) -> Window {
+    pub(super) fn window(&self, (first, last): SessionSpan) -> Window {
         Window { start: first, end: last.plus(self.gap) }
     }
 
@@ -46,7 +46,7 @@ impl Rules {
     }
 
     /// Whether an event at `at` belongs to a session.
-    pub(crate) fn touches(&self, (first, last): Span, at: Time) -> bool {
+    pub(crate) fn touches(&self, (first, last): SessionSpan, at: Time) -> bool {
         let (gap, at) = (i128::from(self.gap), i128::from(at.0));
         i128::from(first.0) <= at + gap && at <= i128::from(last.0) + gap
     }
@@ -102,7 +102,7 @@ impl Rules {
         }
     }
 
-    /// Lets an event at `at` into the sessions that it [joins](Rules::joined). Returns what that entails
+    /// Lets an event at `at` into the sessions that it [joins](SessionRules::joined). Returns what that entails
     /// beside the set: nearly always nothing.
     #[inline]
     pub(super) fn join<K: Key, C: SessionContents<K>>(
@@ -112,7 +112,7 @@ impl Rules {
         set: &mut SessionSet<C::Part>,
         joined: Range<usize>,
         add: impl FnOnce(&mut C::Part),
-    ) -> Option<Joined<K, C::Part>> {
+    ) -> Option<EventEffects<K, C::Part>> {
         if joined.len() == 1
             && let Some(session) = set.get_mut(joined.start)
             && self.only_extends(session, at, watermark)
@@ -152,7 +152,7 @@ impl Rules {
         set: &mut SessionSet<C::Part>,
         joined: Range<usize>,
         add: &mut dyn FnMut(&mut C::Part),
-    ) -> Option<Joined<K, C::Part>> {
+    ) -> Option<EventEffects<K, C::Part>> {
         let mut cancel = Vec::new();
         let mut taken_back = Vec::new();
         let mut note_old = |old: &Session<C::Part>| {
@@ -207,7 +207,7 @@ impl Rules {
         cancel.retain(|at| !self.armed(set, *at).into_iter().any(|range| has(set, range, *at)));
         let entails =
             set_timer.is_some() || told.is_some() || !cancel.is_empty() || !taken_back.is_empty();
-        entails.then(|| Joined { key: key.clone(), set: set_timer, cancel, taken_back, told })
+        entails.then(|| EventEffects { key: key.clone(), set: set_timer, cancel, taken_back, told })
     }
 }
 

@@ -9,10 +9,10 @@ use super::super::session_set::SessionSet;
 use crate::api::map::Map;
 
 /// Changes the set of an event's key.
-type Change<'c, K, P, E> = &'c mut dyn FnMut(&(K, Time, E), &mut SessionSet<P>);
+type ChangeSet<'c, K, P, E> = &'c mut dyn FnMut(&(K, Time, E), &mut SessionSet<P>);
 
 /// Looks at the set of a key.
-type Visit<'v, K, P> = &'v mut dyn FnMut(&K, &SessionSet<P>) -> Result<()>;
+type VisitSet<'v, K, P> = &'v mut dyn FnMut(&K, &SessionSet<P>) -> Result<()>;
 
 /// The sets of sessions by key. One indirect call for each batch or single event, and one more for
 /// each event.
@@ -30,11 +30,11 @@ pub(crate) trait SessionSets<K, P, E> {
     fn update_batch(
         &mut self,
         batch: &[(K, Time, E)],
-        change: Change<'_, K, P, E>,
+        change: ChangeSet<'_, K, P, E>,
     ) -> std::result::Result<(), BatchError>;
 
     /// Visits about so many sets from a cursor on, as [`Map::scan`].
-    fn scan(&mut self, cursor: &mut Cursor, fuel: usize, visit: Visit<'_, K, P>) -> Result<()>;
+    fn scan(&mut self, cursor: &mut Cursor, fuel: usize, visit: VisitSet<'_, K, P>) -> Result<()>;
 
     /// Takes the set of a key out.
     fn take(&mut self, key: &K) -> Result<Option<SessionSet<P>>>;
@@ -64,12 +64,12 @@ where
     fn update_batch(
         &mut self,
         batch: &[(K, Time, E)],
-        change: Change<'_, K, P, E>,
+        change: ChangeSet<'_, K, P, E>,
     ) -> std::result::Result<(), BatchError> {
         Map::update_batch(self, batch, |(key, ..)| key, |_| SessionSet::new(), change)
     }
 
-    fn scan(&mut self, cursor: &mut Cursor, fuel: usize, visit: Visit<'_, K, P>) -> Result<()> {
+    fn scan(&mut self, cursor: &mut Cursor, fuel: usize, visit: VisitSet<'_, K, P>) -> Result<()> {
         Map::scan(self, cursor, fuel, visit)
     }
 

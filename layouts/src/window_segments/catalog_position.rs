@@ -5,15 +5,15 @@
 
 use alluvium_pagestore::{Result, Time};
 
-use super::capture::{Capture, SliceBefore};
 use super::checkpoint::{END, IMAGES_PER_RECORD, OF_GROUP, OF_IMAGES, OF_RUN, OF_SLICE, OF_TABLE};
 use super::run::ImageAt;
+use super::slice_checkpoint::{SliceBefore, SliceCheckpoint};
 use super::tables::TableGroup;
 use crate::checkpoint::BatchWriter;
 
 /// What of the catalog comes next.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Telling {
+pub struct CatalogPosition {
     slice: usize,
     run: usize,
     image: usize,
@@ -23,10 +23,10 @@ pub struct Telling {
     table: usize,
 }
 
-impl Telling {
+impl CatalogPosition {
     /// Puts as much into the batch as it has room for, and says whether that was the end.
-    pub fn tell_step(&mut self, capture: &mut Capture) -> Result<bool> {
-        let Capture { slices, groups, own, .. } = capture;
+    pub fn tell_step(&mut self, checkpoint: &mut SliceCheckpoint) -> Result<bool> {
+        let SliceCheckpoint { slices, groups, own, .. } = checkpoint;
         let own = own.as_mut().expect("it is not taken yet");
         while own.has_room() {
             if let Some(before) = slices.get(self.slice) {

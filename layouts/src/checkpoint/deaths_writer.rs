@@ -12,50 +12,51 @@ use alluvium_pagestore::{
     BlobRef, BlobWriter, Death, Error, ErrorKind, Helper, Result, SegmentId, SegmentInfo,
 };
 
-use super::dead::{DeadPlaces, Nth};
-use super::job::Job;
-use super::ledger::{HeapFiles, Named};
+use super::dead::{DeadListPosition, DeadPlaces};
+use super::job::HelperJob;
+use super::ledger::{HeapFiles, NamedSegments};
 use super::live_sets::write_sets;
 use super::naming::Naming;
 use crate::contract::table::StateContext;
-use crate::heap::place::Place;
+use crate::heap::record_position::RecordPosition;
 
 /// What is named by a checkpoint of which all is written, and how far it is told.
 #[derive(Debug)]
-pub(crate) struct Telling {
+pub(crate) struct DeathsWriter {
     sealed: Vec<SegmentInfo>,
-    named: Named,
-    step: Step,
+    named: NamedSegments,
+    step: DeathsPhase,
 }
 
 #[derive(Debug)]
-enum Step {
+enum DeathsPhase {
     /// What has died since the barrier is added to sets, from a place of its list on and before another.
-    Adding { from: Nth, to: Nth },
+    Adding { from: DeadListPosition, to: DeadListPosition },
     /// The helper writes sets, or a list.
-    Writing { has_sets: bool, job: Job<Told> },
+    Writing { has_sets: bool, job: HelperJob<WrittenDeaths> },
     /// All is told, or could not be.
     Over,
 }
 
 /// The helper's answer: the list of deaths; of each segment its set; and the places it was lent.
-struct Told {
+struct WrittenDeaths {
     list: Result<Option<BlobRef>>,
     sets: Result<Vec<(SegmentId, BlobRef)>>,
-    lent: Vec<Vec<Place>>,
+    lent: Vec<Vec<RecordPosition>>,
 }
 
-impl Telling {
+impl DeathsWriter {
     /// Nothing is told yet of what is named, segments of before and those that were `sealed`.
-    pub fn new(files: &HeapFiles, named: Named, sealed: Vec<SegmentInfo>) -> Self {
+    pub fn new(files: &HeapFiles, named: NamedSegments, sealed: Vec<SegmentInfo>) -> Self {
         // What dies from now on was found when it was read.
-        let step = Step::Adding { from: Nth::default(), to: files.dead().end() };
+        let step =
+            DeathsPhase::Adding { from: DeadListPosition::default(), to: files.dead().end() };
         Self { sealed, named, step }
     }
 
-    /// Whether the next [share](Telling::share) adds to sets.
+    /// Whether the next [share](DeathsWriter::share) adds to sets.
     pub fn is_adding(&self, naming: &Naming) -> bool {
-        let is_left = matches!(self.step, Step::Adding { from, to } if from != to);
+        let is_left = matches!(self.step, DeathsPhase::Adding { from, to } if from != to);
         is_left && !naming.sets.is_empty() && self.is_needed(naming)
     }
 
@@ -74,26 +75,26 @@ impl Telling {
     ) -> Result<bool> {
         let (has_sets, is_needed) = (!naming.sets.is_empty(), self.is_needed(naming));
         match &mut self.step {
-            Step::Adding { .. } if has_sets && files.is_broken() => {
+            DeathsPhase::Adding { .. } if has_sets && files.is_broken() => {
                 let message =
                     "no memory was left to note which records are live; begin the checkpoint again";
                 Err(Error::new(ErrorKind::Overtaken, message))
             }
-            Step::Adding { .. } if !is_needed => {
-                self.step = Step::Over;
+            DeathsPhase::Adding { .. } if !is_needed => {
+                self.step = DeathsPhase::Over;
                 Ok(true)
             }
-            Step::Adding { from, to } if has_sets && from != to => {
+            DeathsPhase::Adding { from, to } if has_sets && from != to => {
                 *from = files.add_dead(&mut naming.sets, *from, *to);
                 Ok(false)
             }
-            Step::Adding { .. } => {
+            DeathsPhase::Adding { .. } => {
                 let job = self.begin_writing((context, files), naming, blobs);
-                self.step = Step::Writing { has_sets, job };
+                self.step = DeathsPhase::Writing { has_sets, job };
                 Ok(false)
             }
-            Step::Writing { .. } => self.is_written(&context.helper, &mut naming.dead),
-            Step::Over => Ok(true),
+            DeathsPhase::Writing { .. } => self.is_written(&context.helper, &mut naming.dead),
+            DeathsPhase::Over => Ok(true),
         }
     }
 
@@ -109,7 +110,7 @@ impl Telling {
         (context, files): (&StateContext, &HeapFiles),
         naming: &mut Naming,
         blobs: &BlobWriter,
-    ) -> Job<Told> {
+    ) -> HelperJob<WrittenDeaths> {
         let sets = std::mem::take(&mut naming.sets);
         let by_slot = files.by_slot(&self.named);
         // Sets tell all of it.
@@ -120,27 +121,30 @@ impl Telling {
         let sets = sets.into_whole(|slot| by_slot[slot as usize]);
         let lent = naming.dead.lend();
         let blobs = blobs.clone();
-        Job::submit(
+        HelperJob::submit(
             &context.helper,
             "which records are live; begin the checkpoint again",
             move || {
-                let death = |at: &Place| Some(Death::of((*ids.get(at.slot())?)?, at.grain()));
+                let death =
+                    |at: &RecordPosition| Some(Death::of((*ids.get(at.slot())?)?, at.grain()));
                 let mut deaths: Vec<Death> = Vec::with_capacity(lent.iter().map(Vec::len).sum());
                 deaths.extend(lent.iter().flatten().filter_map(death));
                 let list = Death::write(&mut deaths, |_| true, &blobs);
                 let sets = write_sets(&sets, &blobs);
-                Told { list, sets, lent }
+                WrittenDeaths { list, sets, lent }
             },
         )
     }
 
     /// Whether the helper has written it. What it was lent is given back then.
     fn is_written(&mut self, helper: &Helper, dead: &mut DeadPlaces) -> Result<bool> {
-        let Step::Writing { has_sets, job } = &self.step else { unreachable!("it was given it") };
+        let DeathsPhase::Writing { has_sets, job } = &self.step else {
+            unreachable!("it was given it")
+        };
         let Some(told) = job.poll_driving(helper, false)? else { return Ok(false) };
         let has_sets = *has_sets;
         dead.give_back(told.lent);
-        self.step = Step::Over;
+        self.step = DeathsPhase::Over;
         let (list, sets) = (told.list?, told.sets?);
         let part = &mut self.named.part;
         if has_sets {
@@ -155,28 +159,28 @@ impl Telling {
     }
 
     /// What is named, once it is told.
-    pub fn into_named(self) -> Named {
+    pub fn into_named(self) -> NamedSegments {
         self.named
     }
 
     /// The checkpoint is given up; what it has written is removed. What the helper was lent and has not given back.
-    pub fn give_up(self, context: &StateContext) -> Option<Lent> {
+    pub fn give_up(self, context: &StateContext) -> Option<LentPositions> {
         // One that cannot be removed now is removed at the next open.
         for segment in &self.sealed {
             let _ = context.segments.as_ref().map(|store| store.remove(segment.id));
         }
         match self.step {
-            Step::Writing { job, .. } => Some(Lent(job)),
-            Step::Adding { .. } | Step::Over => None,
+            DeathsPhase::Writing { job, .. } => Some(LentPositions(job)),
+            DeathsPhase::Adding { .. } | DeathsPhase::Over => None,
         }
     }
 }
 
 /// What the helper was lent for a checkpoint that was given up.
 #[derive(Debug)]
-pub(crate) struct Lent(Job<Told>);
+pub(crate) struct LentPositions(HelperJob<WrittenDeaths>);
 
-impl Lent {
+impl LentPositions {
     /// Takes it back before the next checkpoint. If the helper has it still, that one is full.
     pub fn take_back(self, helper: &Helper, files: &mut HeapFiles) {
         // Without a thread it is here that it does it.

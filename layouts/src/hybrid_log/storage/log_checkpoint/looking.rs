@@ -8,12 +8,12 @@ use std::collections::HashSet;
 
 use alluvium_pagestore::{BlobWriter, Error, LiveSet, MemoryKind};
 
-use super::{Capture, PART, Sets, Step};
-use crate::checkpoint::{Job, LiveSets, Nth, write_sets};
-use crate::hybrid_log::address::Place;
-use crate::hybrid_log::core::Core;
+use super::{LogCheckpoint, LogCheckpointPhase, PART, SegmentSets};
+use crate::checkpoint::{DeadListPosition, HelperJob, LiveSets, write_sets};
+use crate::hybrid_log::address::Location;
+use crate::hybrid_log::core::LogCore;
 use crate::hybrid_log::log::INDEX_SEGMENT_SLOTS;
-use crate::hybrid_log::spill::{Next, Reading};
+use crate::hybrid_log::spill::{DeathsRead, NextPart};
 use crate::hybrid_log::stored::SegmentBefore;
 
 /// Lists that a checkpoint refers to at most, before it looks at the segments again.
@@ -30,37 +30,39 @@ const BEGUN_BYTES: u64 = 128 << 10;
 const SETS_OF_MEMORY: u64 = 32;
 const SETS_OF_PAGES: u64 = 4;
 
-impl Core {
+impl LogCore {
     /// Which segments have to be looked at in full is known of those that there are at the barrier: begins
     /// sets for all of them, if there is memory that nobody misses; says whether there are some.
     pub(super) fn foresee(
         &mut self,
-        capture: &mut Capture,
+        checkpoint: &mut LogCheckpoint,
         wanted: &mut Vec<SegmentBefore>,
     ) -> bool {
-        capture.segments = self.stored().segments_before();
-        capture.begins_anew = self.are_lists_longer(capture);
-        if capture.begins_anew {
-            capture.deaths.clear();
+        checkpoint.segments = self.stored().segments_before();
+        checkpoint.begins_anew = self.are_lists_longer(checkpoint);
+        if checkpoint.begins_anew {
+            checkpoint.deaths.clear();
         }
         // What is not sealed grows yet.
         let is_wanted =
-            |before: &&SegmentBefore| is_looked_at(capture, before) && before.was_sealed;
-        let looked_at: Vec<_> = capture.segments.iter().rev().filter(is_wanted).cloned().collect();
-        self.settle_known(capture);
-        let bytes = self.bytes_of_sets(capture, looked_at.iter());
+            |before: &&SegmentBefore| is_looked_at(checkpoint, before) && before.was_sealed;
+        let looked_at: Vec<_> =
+            checkpoint.segments.iter().rev().filter(is_wanted).cloned().collect();
+        self.settle_known(checkpoint);
+        let bytes = self.bytes_of_sets(checkpoint, looked_at.iter());
         if looked_at.is_empty() || bytes > self.log.account.available() / 2 {
             return false;
         }
         *wanted = looked_at;
-        self.book_sets(capture, wanted.len(), bytes);
+        self.book_sets(checkpoint, wanted.len(), bytes);
         true
     }
 
     /// Of segments that are known and do not change any more nobody asks what dies.
-    pub(super) fn settle_known(&mut self, capture: &Capture) {
+    pub(super) fn settle_known(&mut self, checkpoint: &LogCheckpoint) {
         let stored = self.log.stored.as_mut().expect("a log with segments");
-        for before in capture.segments.iter().filter(|before| !is_looked_at(capture, before)) {
+        for before in checkpoint.segments.iter().filter(|before| !is_looked_at(checkpoint, before))
+        {
             if before.was_sealed {
                 stored.settle(before.number);
             }
@@ -69,72 +71,72 @@ impl Core {
 
     /// Whether the lists of what has died, with the one that is to be written now, are longer than sets of all
     /// that is live.
-    pub(super) fn are_lists_longer(&self, capture: &Capture) -> bool {
-        let listed: u64 = capture.deaths.iter().map(|blob| blob.len).sum();
+    pub(super) fn are_lists_longer(&self, checkpoint: &LogCheckpoint) -> bool {
+        let listed: u64 = checkpoint.deaths.iter().map(|blob| blob.len).sum();
         // With those that are to be listed now: else the next checkpoint, however small, makes the sets.
         let listed = listed + LISTED_BYTES * self.stored().count_before();
-        let sets = capture.segments.iter().map(|s| LiveSet::memory_bytes(s.image.bytes));
+        let sets = checkpoint.segments.iter().map(|s| LiveSet::memory_bytes(s.image.bytes));
         let most = (sets.sum::<u64>() + 4096).min(self.log.sizes.lists_max);
-        capture.deaths.len() >= LISTS_MAX || listed > most
+        checkpoint.deaths.len() >= LISTS_MAX || listed > most
     }
 
     /// Everything is written: which segments there are, and which are to be looked at.
-    pub(super) fn look_over(&mut self, capture: &mut Capture) {
-        capture.segments = self.log.segments_at_barrier().to_vec();
-        let segments = capture.segments.iter().enumerate();
-        let looked_at = segments.filter(|(_, before)| is_looked_at(capture, before));
-        capture.looked_at = looked_at.map(|(at, _)| at).collect();
+    pub(super) fn look_over(&mut self, checkpoint: &mut LogCheckpoint) {
+        checkpoint.segments = self.log.segments_at_barrier().to_vec();
+        let segments = checkpoint.segments.iter().enumerate();
+        let looked_at = segments.filter(|(_, before)| is_looked_at(checkpoint, before));
+        checkpoint.looked_at = looked_at.map(|(at, _)| at).collect();
         let sets = self.stored().sets.as_ref();
         let is_left =
-            |at: &usize| !sets.is_some_and(|sets| sets.has(capture.segments[*at].image.id));
-        capture.left = capture.looked_at.iter().rev().copied().filter(is_left).collect();
+            |at: &usize| !sets.is_some_and(|sets| sets.has(checkpoint.segments[*at].image.id));
+        checkpoint.left = checkpoint.looked_at.iter().rev().copied().filter(is_left).collect();
         let looked_at: HashSet<_> =
-            capture.looked_at.iter().map(|&at| capture.segments[at].image.id).collect();
+            checkpoint.looked_at.iter().map(|&at| checkpoint.segments[at].image.id).collect();
         self.stored_mut().settle_others(|id| looked_at.contains(&id));
     }
 
     /// What sets for segments take, with the table of their numbers.
     pub(super) fn bytes_of_sets<'a>(
         &self,
-        capture: &Capture,
+        checkpoint: &LogCheckpoint,
         segments: impl Iterator<Item = &'a SegmentBefore>,
     ) -> u64 {
-        LiveSets::places_bytes(numbers_of(capture)) + segments.map(bytes_of_set).sum::<u64>()
+        LiveSets::places_bytes(numbers_of(checkpoint)) + segments.map(bytes_of_set).sum::<u64>()
     }
 
-    pub(super) fn book_sets(&mut self, capture: &Capture, count: usize, bytes: u64) {
+    pub(super) fn book_sets(&mut self, checkpoint: &LogCheckpoint, count: usize, bytes: u64) {
         self.log.account.charge(MemoryKind::Buffers, bytes);
-        let sets = LiveSets::none(numbers_of(capture), count, bytes);
+        let sets = LiveSets::none(numbers_of(checkpoint), count, bytes);
         self.log.stored.as_mut().expect("a log with segments").sets = Some(sets);
     }
 
     /// Begins to look at as many segments as half of the free memory has room for, or what pages can leave.
-    pub(super) fn begin_looking(&mut self, capture: &Capture) -> Step {
+    pub(super) fn begin_looking(&mut self, checkpoint: &LogCheckpoint) -> LogCheckpointPhase {
         let account = &self.log.account;
         let of_memory = account.limit() / SETS_OF_MEMORY;
         let of_pages = account.used_for(MemoryKind::Pages) / SETS_OF_PAGES;
         let allowance = (account.available() / 2).max(of_memory.min(of_pages));
-        let mut bytes = self.bytes_of_sets(capture, std::iter::empty());
+        let mut bytes = self.bytes_of_sets(checkpoint, std::iter::empty());
         let mut count = 0;
-        for &at in capture.left.iter().rev() {
-            let more = bytes_of_set(&capture.segments[at]);
+        for &at in checkpoint.left.iter().rev() {
+            let more = bytes_of_set(&checkpoint.segments[at]);
             if count > 0 && bytes + more > allowance {
                 break;
             }
             bytes += more;
             count += 1;
         }
-        Step::Freeing { count, bytes, booked: 0 }
+        LogCheckpointPhase::Freeing { count, bytes, booked: 0 }
     }
 
     /// Books what sets take, a page at a time while memory is short: the stream would take what is free.
     pub(super) fn free_step(
         &mut self,
-        capture: &mut Capture,
+        checkpoint: &mut LogCheckpoint,
         count: usize,
         bytes: u64,
         mut booked: u64,
-    ) -> std::result::Result<Step, (Step, Error)> {
+    ) -> std::result::Result<LogCheckpointPhase, (LogCheckpointPhase, Error)> {
         let wanted = bytes - booked;
         if self.log.account.available() < wanted {
             let freed = match self.log.free_step() {
@@ -146,17 +148,17 @@ impl Core {
             let more = wanted.min(page);
             self.log.account.charge(MemoryKind::Buffers, more);
             booked += more;
-            let step = Step::Freeing { count, bytes, booked };
+            let step = LogCheckpointPhase::Freeing { count, bytes, booked };
             return match freed {
                 Ok(()) => Ok(step),
                 Err(error) => Err((step, error)),
             };
         }
         self.release(booked);
-        self.book_sets(capture, count, bytes);
-        let group = capture.left.split_off(capture.left.len() - count);
-        let wanted = group.into_iter().map(|at| capture.segments[at].clone()).collect();
-        Ok(Step::Beginning { wanted })
+        self.book_sets(checkpoint, count, bytes);
+        let group = checkpoint.left.split_off(checkpoint.left.len() - count);
+        let wanted = group.into_iter().map(|at| checkpoint.segments[at].clone()).collect();
+        Ok(LogCheckpointPhase::Beginning { wanted })
     }
 
     /// Begins some of the sets that are wanted; says whether those were the last.
@@ -177,12 +179,12 @@ impl Core {
     }
 
     /// Adds what frames have of the segments that are looked at.
-    pub(super) fn sweep(&mut self, mut frame: u32) -> Step {
+    pub(super) fn sweep(&mut self, mut frame: u32) -> LogCheckpointPhase {
         let mut looked = 0;
         let count = self.log.frames.count() as u32;
         while frame < count && looked < SWEPT {
             if !self.log.pay(self.log.sizes.slots.into()) {
-                return Step::Sweeping { frame };
+                return LogCheckpointPhase::Sweeping { frame };
             }
             self.log.add_live_of(frame);
             looked += self.log.sizes.slots;
@@ -190,90 +192,103 @@ impl Core {
         }
         self.log.stats.checkpoint_looks += u64::from(looked);
         match frame < count {
-            true => Step::Sweeping { frame },
-            false => Step::Visiting { from: 0 },
+            true => LogCheckpointPhase::Sweeping { frame },
+            false => LogCheckpointPhase::Visiting { from: 0 },
         }
     }
 
     /// Adds what a part of the index has of them on storage only.
-    pub(super) fn visit_stored(&mut self, from: u32) -> Step {
+    pub(super) fn visit_stored(&mut self, from: u32) -> LogCheckpointPhase {
         if self.log.index.stored() == 0 {
-            return Step::Adding { from: Nth::default(), to: self.stored().end_since() };
+            return LogCheckpointPhase::Adding {
+                from: DeadListPosition::default(),
+                to: self.stored().end_since(),
+            };
         }
         if !self.log.pay(INDEX_SEGMENT_SLOTS) {
-            return Step::Visiting { from };
+            return LogCheckpointPhase::Visiting { from };
         }
         let stored = self.log.stored.as_mut().expect("a log with segments");
         let sets = stored.sets.as_mut().expect("sets are being made");
         let mut looked = 0;
         let next = self.log.index.visit(from, |address| {
             looked += 1;
-            if let Place::Stored(at) = address.place() {
+            if let Location::Stored(at) = address.place() {
                 sets.insert(at.segment, at.grain);
             }
         });
         self.log.stats.checkpoint_looks += looked;
         match next {
-            Some(from) => Step::Visiting { from },
-            None => Step::Adding { from: Nth::default(), to: stored.end_since() },
+            Some(from) => LogCheckpointPhase::Visiting { from },
+            None => LogCheckpointPhase::Adding {
+                from: DeadListPosition::default(),
+                to: stored.end_since(),
+            },
         }
     }
 
     /// What has died and was not noted is added: first what is here, then what is on storage.
-    pub(super) fn begin_recalling(&mut self) -> Step {
+    pub(super) fn begin_recalling(&mut self) -> LogCheckpointPhase {
         let stored = self.log.stored.as_mut().expect("a log with segments");
         let deaths = stored.spill.in_memory();
         let sets = stored.sets.as_mut().expect("sets are being made");
         sets.insert_again(deaths);
         self.log.stats.checkpoint_looks += deaths.len() as u64;
-        let next = stored.spill.has_written().then_some(Next::Last);
-        Step::Recalling { next, reading: None }
+        let next = stored.spill.has_written().then_some(NextPart::Last);
+        LogCheckpointPhase::Recalling { next, reading: None }
     }
 
     /// Adds the next part of it, when it is read.
     pub(super) fn recall(
         &mut self,
-        capture: &Capture,
-        next: Option<Next>,
-        reading: Option<Reading>,
-    ) -> std::result::Result<Step, (Step, Error)> {
+        checkpoint: &LogCheckpoint,
+        next: Option<NextPart>,
+        reading: Option<DeathsRead>,
+    ) -> std::result::Result<LogCheckpointPhase, (LogCheckpointPhase, Error)> {
         let stored = self.log.stored.as_mut().expect("a log with segments");
         if let Err(error) = stored.spill.check() {
             return Err((self.cannot_end(), error.with("state", &self.context.name)));
         }
-        let Some(next) = next else { return Ok(self.complete_sets(capture)) };
+        let Some(next) = next else { return Ok(self.complete_sets(checkpoint)) };
         let Some(reading) = reading else {
             let reading = stored.spill.start_reading(next);
-            return Ok(Step::Recalling { next: Some(next), reading });
+            return Ok(LogCheckpointPhase::Recalling { next: Some(next), reading });
         };
         match stored.spill.take_read(&reading) {
-            None => Ok(Step::Recalling { next: Some(next), reading: Some(reading) }),
-            Some(Err(error)) => Err((Step::Recalling { next: Some(next), reading: None }, error)),
+            None => Ok(LogCheckpointPhase::Recalling { next: Some(next), reading: Some(reading) }),
+            Some(Err(error)) => {
+                Err((LogCheckpointPhase::Recalling { next: Some(next), reading: None }, error))
+            }
             Some(Ok(recalled)) => {
                 self.log.stats.checkpoint_looks += recalled.deaths().len() as u64;
                 let sets = stored.sets.as_mut().expect("sets are being made");
                 sets.insert_again(recalled.deaths());
                 let before = stored.spill.give_back(recalled);
-                Ok(Step::Recalling { next: before.map(Next::At), reading: None })
+                Ok(LogCheckpointPhase::Recalling { next: before.map(NextPart::At), reading: None })
             }
         }
     }
 
     /// The sets have all that was live at the barrier: what dies from now on is nobody's concern.
-    pub(super) fn complete_sets(&mut self, capture: &Capture) -> Step {
+    pub(super) fn complete_sets(&mut self, checkpoint: &LogCheckpoint) -> LogCheckpointPhase {
         let stored = self.log.stored.as_mut().expect("a log with segments");
         let all = stored.sets.take().expect("sets are being made");
         let bytes = all.bytes;
         let sets = all.into_whole(|number| {
             stored.settle(number);
-            Some(&capture.segments[capture.place_of(stored.info(number).id)].image)
+            Some(&checkpoint.segments[checkpoint.place_of(stored.info(number).id)].image)
         });
-        Step::Complete { bytes, sets }
+        LogCheckpointPhase::Complete { bytes, sets }
     }
 
-    pub(super) fn write_sets(&mut self, bytes: u64, sets: Sets, blobs: &BlobWriter) -> Step {
+    pub(super) fn write_sets(
+        &mut self,
+        bytes: u64,
+        sets: SegmentSets,
+        blobs: &BlobWriter,
+    ) -> LogCheckpointPhase {
         let blobs = blobs.clone();
-        let job = Job::submit(&self.context.helper, PART, move || {
+        let job = HelperJob::submit(&self.context.helper, PART, move || {
             let written = write_sets(&sets, &blobs);
             // Those that were written are dropped here: the owner would take long where they are many.
             let left = match written.is_ok() {
@@ -285,13 +300,13 @@ impl Core {
             };
             (left, written)
         });
-        Step::WritingSets { bytes, job }
+        LogCheckpointPhase::WritingSets { bytes, job }
     }
 }
 
 /// Whether a checkpoint makes a set for a segment.
-fn is_looked_at(capture: &Capture, before: &SegmentBefore) -> bool {
-    !before.is_known || capture.begins_anew && before.has_dead
+fn is_looked_at(checkpoint: &LogCheckpoint, before: &SegmentBefore) -> bool {
+    !before.is_known || checkpoint.begins_anew && before.has_dead
 }
 
 /// What a set for a segment takes.
@@ -300,6 +315,6 @@ fn bytes_of_set(segment: &SegmentBefore) -> u64 {
 }
 
 /// One more than the greatest number of a segment.
-fn numbers_of(capture: &Capture) -> u32 {
-    capture.segments.iter().map(|segment| segment.number + 1).max().unwrap_or(0)
+fn numbers_of(checkpoint: &LogCheckpoint) -> u32 {
+    checkpoint.segments.iter().map(|segment| segment.number + 1).max().unwrap_or(0)
 }

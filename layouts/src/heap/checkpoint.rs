@@ -18,12 +18,12 @@
 use alluvium_pagestore::{BlobWriter, MemoryKind, Result, StateImage};
 
 use super::core::HeapCore;
-use super::raw_table_unsafe::Spot;
-use super::reading::{Follow, Left, Reading, outdate};
-use crate::checkpoint::{FREE_BYTES, Given, InSteps, Marked, WriterSizes};
+use super::raw_table_unsafe::EntryPosition;
+use super::reading::{ClearedTable, FollowedStream, TableReading, outdate};
+use crate::checkpoint::{FREE_BYTES, GivenBatches, InSteps, MarkedEntries, WriterSizes};
 use crate::contract::table::CheckpointOutcome;
 use crate::contract::table::pace::pay;
-use crate::heap::place::Place;
+use crate::heap::record_position::RecordPosition;
 use crate::hybrid_log::CHECKPOINT_PACE;
 use crate::restore::full_image::writing_bytes;
 
@@ -32,7 +32,7 @@ use crate::restore::full_image::writing_bytes;
 const CLEAR_MAX: u64 = 4096;
 const BUCKETS_MAX: u64 = 16384;
 const COPIED_MAX: u64 = 1024;
-/// Buckets that are looked at for each call of the stream, see [`Reading::cost`]. An entry that changes before that has to be found again, or
+/// Buckets that are looked at for each call of the stream, see [`TableReading::cost`]. An entry that changes before that has to be found again, or
 /// even kept, which takes many times as long as copying it in its turn.
 const BUCKETS_PER_CALL: u64 = 16;
 /// Calls of the stream for each record that is written.
@@ -61,9 +61,9 @@ impl HeapCore {
         let sizes = WriterSizes { segment_bytes: self.segment_bytes(), ..sizes };
         self.give_up_capture();
         self.remembered.begin_at(Some(self.table.len()), sizes)?;
-        let mut reading = Reading::of_all(&self.table, self.context.account.clone());
+        let mut reading = TableReading::of_all(&self.table, self.context.account.clone());
         reading.copies.leaves = writing_bytes(&sizes);
-        self.capture = Some(Box::new(reading));
+        self.reading = Some(Box::new(reading));
         self.table.barrier();
         self.reads = true;
         Ok(())
@@ -78,8 +78,8 @@ impl HeapCore {
 
     /// Whether changes of the table in use concern the checkpoint being taken.
     pub(super) fn is_reading(&self) -> bool {
-        let is_it = |reading: &Reading| !reading.is_read && reading.left.is_none();
-        self.capture.as_deref().is_some_and(is_it) && !self.remembered.is_lost()
+        let is_it = |reading: &TableReading| !reading.is_read && reading.left.is_none();
+        self.reading.as_deref().is_some_and(is_it) && !self.remembered.is_lost()
     }
 
     /// Decides what the checkpoint that was begun reads, if that is not decided. Cost: in the number of segments.
@@ -90,8 +90,9 @@ impl HeapCore {
             return;
         }
         self.tell_lost_places();
-        let Some(reading) = &mut self.capture else { return };
-        let marked = Marked { changed: self.table.marked(), left_bytes: reading.copies.leaves };
+        let Some(reading) = &mut self.reading else { return };
+        let marked =
+            MarkedEntries { changed: self.table.marked(), left_bytes: reading.copies.leaves };
         match self.remembered.plan_marked(marked) {
             Some(records) => {
                 reading.records = records;
@@ -151,8 +152,8 @@ impl HeapCore {
     /// calls, ahead of what is written, for which it makes more calls for each record.
     pub(super) fn pace_capture(&mut self, pace: crate::contract::table::Pace) {
         let (slots, is_copied) = (self.table.slots(), self.is_copied());
-        let Some(reading) = self.capture.as_deref_mut().filter(|_| is_copied) else { return };
-        let Follow { gone, looks, calls } = &mut reading.follow;
+        let Some(reading) = self.reading.as_deref_mut().filter(|_| is_copied) else { return };
+        let FollowedStream { gone, looks, calls } = &mut reading.follow;
         let Some(earned) = pace.earned(gone) else {
             (*looks, *calls) = (None, None);
             return;
@@ -176,7 +177,7 @@ impl HeapCore {
         self.look_for_lost_places();
         self.reads = self.is_reading();
         if let Ok(Some(_)) = &shared {
-            self.capture = None;
+            self.reading = None;
             self.reads = false;
         }
         shared
@@ -184,9 +185,9 @@ impl HeapCore {
 
     /// Reads entries and encodes them.
     fn share_by_batches(&mut self, blobs: &BlobWriter) -> Result<Option<StateImage>> {
-        let Self { table, remembered, capture, .. } = self;
+        let Self { table, remembered, reading, .. } = self;
         remembered.step(blobs, |to| {
-            let reading = capture.as_mut().expect("it is taken");
+            let reading = reading.as_mut().expect("it is taken");
             reading.copies.leaves = FREE_BYTES;
             reading.read_part(table, to)
         })
@@ -196,35 +197,35 @@ impl HeapCore {
     fn share_by_copies(&mut self, blobs: &BlobWriter) -> Result<Option<StateImage>> {
         self.copy_step()?;
         let is_short = self.context.account.available() < self.context.account.limit() / 16;
-        let Self { table, remembered, capture, .. } = self;
+        let Self { table, remembered, reading, .. } = self;
         remembered.step_by_batches(blobs, |to| {
-            let reading = capture.as_deref_mut().expect("it is taken");
+            let reading = reading.as_deref_mut().expect("it is taken");
             reading.settle(table, to)?;
-            let Reading { copies, follow, .. } = reading;
+            let TableReading { copies, follow, .. } = reading;
             copies.leaves = FREE_BYTES;
             if reading.is_done {
                 copies.end();
                 if copies.is_empty() {
                     if !copies.has_spare() {
-                        return Ok(Given::All);
+                        return Ok(GivenBatches::All);
                     }
                     copies.submit(to.batch());
-                    return Ok(Given::Some);
+                    return Ok(GivenBatches::Some);
                 }
             }
-            let Some(records) = copies.next_len() else { return Ok(Given::Some) };
+            let Some(records) = copies.next_len() else { return Ok(GivenBatches::Some) };
             let has_earned = pay(&mut follow.calls, records * CALLS_PER_RECORD);
             if has_earned || copies.is_full() || is_short {
                 copies.submit(to.batch());
             }
-            Ok(Given::Some)
+            Ok(GivenBatches::Some)
         })
     }
 
     /// Copies as many entries as a share does, as the stream has earned, and as there is room for.
     fn copy_step(&mut self) -> Result<()> {
-        let Self { table, remembered, capture, .. } = self;
-        let Some(reading) = capture else { return Ok(()) };
+        let Self { table, remembered, reading, .. } = self;
+        let Some(reading) = reading else { return Ok(()) };
         let (encoded, mut clear, mut looked) = (remembered.encoded(), 0, 0);
         while looked < BUCKETS_MAX {
             let is_over = reading.is_done || remembered.encoded() - encoded >= COPIED_MAX;
@@ -254,7 +255,7 @@ impl HeapCore {
         self.tell_lost_places();
         let sets = self.remembered.give_up();
         self.forget_with();
-        let Some(mut reading) = self.capture.take() else { return };
+        let Some(mut reading) = self.reading.take() else { return };
         self.reads = false;
         // Nothing is left of one that was not planned.
         if sets.is_some() {
@@ -284,15 +285,15 @@ impl HeapCore {
     }
 
     /// Keeps an entry that is about to change, if the checkpoint that is taken is to have it as it is.
-    fn keep(&mut self, spot: Spot) {
+    fn keep(&mut self, spot: EntryPosition) {
         self.plan_capture();
         let is_copied = self.is_copied();
         if !self.is_reading() {
             self.reads = false;
             return;
         }
-        let Self { table, remembered, capture, .. } = self;
-        let reading = capture.as_mut().expect("it is read");
+        let Self { table, remembered, reading, .. } = self;
+        let reading = reading.as_mut().expect("it is read");
         if !reading.is_due(table, spot, remembered) {
             return;
         }
@@ -303,7 +304,7 @@ impl HeapCore {
             // What is kept is written, and the entry has no record until then.
             table.mark_changed(spot);
             let to = &mut remembered.beside().expect("it is taken");
-            outdate(spot, Place::NONE, table, to)
+            outdate(spot, RecordPosition::NONE, table, to)
         } else {
             return self.read_rest();
         };
@@ -315,7 +316,7 @@ impl HeapCore {
     /// An entry is about to change, or to go.
     #[cold]
     #[inline(never)]
-    pub(super) fn note_change(&mut self, spot: Spot) {
+    pub(super) fn note_change(&mut self, spot: EntryPosition) {
         if self.reads {
             self.keep(spot);
         }
@@ -328,8 +329,8 @@ impl HeapCore {
     pub(super) fn read_rest(&mut self) {
         self.plan_capture();
         let is_copied = self.is_copied();
-        let Self { table, remembered, capture, .. } = self;
-        let Some(reading) = capture else { return };
+        let Self { table, remembered, reading, .. } = self;
+        let Some(reading) = reading else { return };
         remembered.read_rest(|to| {
             if reading.is_read {
                 return Ok(false);
@@ -361,8 +362,8 @@ impl HeapCore {
         let table = std::mem::replace(&mut self.table, empty);
         self.reads = false;
         let is_reading = self.is_reading();
-        match self.capture.as_mut().filter(|_| is_reading) {
-            Some(reading) => reading.left = Some(Left { table, values }),
+        match self.reading.as_mut().filter(|_| is_reading) {
+            Some(reading) => reading.left = Some(ClearedTable { table, values }),
             None => {
                 self.remembered.break_off();
                 self.context.account.release(MemoryKind::Values, values);

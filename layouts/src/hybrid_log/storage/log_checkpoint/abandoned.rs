@@ -2,25 +2,25 @@
 
 use alluvium_pagestore::Result;
 
-use super::{Listed, PART, Step, WrittenSets};
-use crate::checkpoint::Job;
+use super::{ListedDeaths, LogCheckpointPhase, PART, WrittenSets};
+use crate::checkpoint::HelperJob;
 use crate::hybrid_log::cold::{RunsWritten, let_go};
-use crate::hybrid_log::core::Core;
-use crate::hybrid_log::stored::Stored;
+use crate::hybrid_log::core::LogCore;
+use crate::hybrid_log::stored::StoredSegments;
 use crate::support::booked::Booked;
 
 /// What the helper has of checkpoints that were given up.
 #[derive(Default)]
-pub(in crate::hybrid_log) struct Late {
+pub(in crate::hybrid_log) struct AbandonedCheckpoints {
     /// Sets, and what is booked for them.
-    pub(super) sets: Vec<(Job<WrittenSets>, u64)>,
+    pub(super) sets: Vec<(HelperJob<WrittenSets>, u64)>,
     /// The deaths before a barrier, which are of the next checkpoint.
-    pub(super) list: Option<Job<Listed>>,
+    pub(super) list: Option<HelperJob<ListedDeaths>>,
     /// Tombstones that are being written, and what is booked for that.
-    pub(super) runs: Vec<(Job<Result<RunsWritten>>, Option<Booked>)>,
+    pub(super) runs: Vec<(HelperJob<Result<RunsWritten>>, Option<Booked>)>,
 }
 
-impl Late {
+impl AbandonedCheckpoints {
     /// Whether the helper has nothing of them.
     pub fn is_empty(&self) -> bool {
         self.sets.is_empty() && self.list.is_none() && self.runs.is_empty()
@@ -32,25 +32,25 @@ impl Late {
     }
 }
 
-impl Core {
+impl LogCore {
     /// Leaves to the helper what it has, until it answers.
-    pub(super) fn leave(&mut self, step: Step) {
+    pub(super) fn leave(&mut self, step: LogCheckpointPhase) {
         match step {
-            Step::WritingSets { bytes, job, .. } => self.late.sets.push((job, bytes)),
-            Step::Complete { bytes, sets, .. } => self.drop_aside(sets, bytes),
-            Step::Freeing { booked, .. } => self.release(booked),
-            Step::Listing(job) => self.late.list = Some(job),
-            Step::Naming(job) => self.late.runs.push((job, None)),
-            Step::Foreseeing { .. }
-            | Step::Writing
-            | Step::Looking
-            | Step::Beginning { .. }
-            | Step::Sweeping { .. }
-            | Step::Visiting { .. }
-            | Step::Adding { .. }
-            | Step::Recalling { .. }
-            | Step::Done
-            | Step::Overtaken => {}
+            LogCheckpointPhase::WritingSets { bytes, job, .. } => self.late.sets.push((job, bytes)),
+            LogCheckpointPhase::Complete { bytes, sets, .. } => self.drop_aside(sets, bytes),
+            LogCheckpointPhase::Freeing { booked, .. } => self.release(booked),
+            LogCheckpointPhase::Listing(job) => self.late.list = Some(job),
+            LogCheckpointPhase::Naming(job) => self.late.runs.push((job, None)),
+            LogCheckpointPhase::Foreseeing { .. }
+            | LogCheckpointPhase::Writing
+            | LogCheckpointPhase::Looking
+            | LogCheckpointPhase::Beginning { .. }
+            | LogCheckpointPhase::Sweeping { .. }
+            | LogCheckpointPhase::Visiting { .. }
+            | LogCheckpointPhase::Adding { .. }
+            | LogCheckpointPhase::Recalling { .. }
+            | LogCheckpointPhase::Done
+            | LogCheckpointPhase::Overtaken => {}
         }
     }
 
@@ -66,7 +66,7 @@ impl Core {
                 _ => self.release(bytes),
             }
         }
-        let store = self.log.stored.as_ref().map(Stored::store);
+        let store = self.log.stored.as_ref().map(StoredSegments::store);
         self.late.runs.retain(|(job, _)| match job.poll() {
             Ok(None) => true,
             Ok(Some(Ok(written))) => {
@@ -105,7 +105,7 @@ impl Core {
 
     /// Has the helper drop sets, which takes a while where they are many.
     pub(super) fn drop_aside(&mut self, sets: impl Send + 'static, bytes: u64) {
-        let job = Job::submit(&self.context.helper, PART, move || {
+        let job = HelperJob::submit(&self.context.helper, PART, move || {
             drop(sets);
             (Vec::new(), Ok(Vec::new()))
         });

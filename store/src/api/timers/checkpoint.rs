@@ -15,7 +15,7 @@ use std::ops::ControlFlow;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::rc::Rc;
 
-use alluvium_layouts::{Place, Recording, Remembered};
+use alluvium_layouts::{RecordPosition, Recording, Remembered};
 use alluvium_pagestore::{Account, Key, MemoryKind, Result, State};
 
 use super::set::{Timer, TimerSet};
@@ -31,7 +31,7 @@ const DROPPED_BLOCKS: usize = 4;
 
 /// A checkpoint being taken.
 #[derive(Debug)]
-pub(super) struct Capture<K: Key + Ord, N: State + Ord> {
+pub(super) struct TimersCheckpoint<K: Key + Ord, N: State + Ord> {
     account: Rc<Account>,
     /// The last that was read.
     read: Option<Timer<K, N>>,
@@ -51,7 +51,7 @@ pub(super) struct Capture<K: Key + Ord, N: State + Ord> {
     booked: u64,
 }
 
-impl<K: Key + Ord, N: State + Ord> Capture<K, N> {
+impl<K: Key + Ord, N: State + Ord> TimersCheckpoint<K, N> {
     /// All timers there are now are of the checkpoint. Cost: O(1).
     pub(super) fn begin(account: Rc<Account>) -> Self {
         Self {
@@ -68,19 +68,19 @@ impl<K: Key + Ord, N: State + Ord> Capture<K, N> {
         }
     }
 
-    /// Whether it has to be told when this timer [comes](Capture::come) or [goes](Capture::go).
+    /// Whether it has to be told when this timer [comes](TimersCheckpoint::come) or [goes](TimersCheckpoint::go).
     pub(super) fn wants(&self, timers: &TimerSet<K, N>, timer: &Timer<K, N>) -> bool {
         let is_behind = |read: &Timer<K, N>| timers.is_after(timer, read);
         self.is_reading && self.read.as_ref().is_none_or(is_behind)
     }
 
-    /// Bytes that have to be free to [prepare](Capture::prepare) for a timer that owns so many, with as many `beside` it,
+    /// Bytes that have to be free to [prepare](TimersCheckpoint::prepare) for a timer that owns so many, with as many `beside` it,
     /// without reading the rest.
     pub(super) fn needed(&self, (heap, beside): (u64, u64)) -> u64 {
         beside + heap + self.gone.growth_bytes() + self.new.growth_bytes() + FREE_BYTES
     }
 
-    /// Before a timer that it [wants](Capture::wants) and that owns so many bytes comes or goes: sees to it that it can be
+    /// Before a timer that it [wants](TimersCheckpoint::wants) and that owns so many bytes comes or goes: sees to it that it can be
     /// told, or needs not be, and that as many bytes are `beside` it as there were. Says which of the two. An error is
     /// kept for who advances the checkpoint.
     pub(super) fn prepare(
@@ -120,7 +120,12 @@ impl<K: Key + Ord, N: State + Ord> Capture<K, N> {
     }
 
     /// A timer that it wants has gone, whose record was at this place.
-    pub(super) fn go(&mut self, timer: &Timer<K, N>, place: Place, remembered: &mut Remembered) {
+    pub(super) fn go(
+        &mut self,
+        timer: &Timer<K, N>,
+        place: RecordPosition,
+        remembered: &mut Remembered,
+    ) {
         if let Some(known) = self.new.remove(timer) {
             self.heap -= heap_of(&known);
         } else if remembered.is_due(place) {
@@ -154,7 +159,7 @@ impl<K: Key + Ord, N: State + Ord> Capture<K, N> {
         let kept = self.gone.pop_first();
         if let Some(timer) = &kept {
             self.heap -= heap_of(timer);
-            let place = to.write(&timer.0, &timer.1, Place::NONE)?;
+            let place = to.write(&timer.0, &timer.1, RecordPosition::NONE)?;
             to.note_dead(place);
         }
         self.book();
@@ -204,7 +209,7 @@ impl<K: Key + Ord, N: State + Ord> Capture<K, N> {
     }
 }
 
-impl<K: Key + Ord, N: State + Ord> Capture<K, N> {
+impl<K: Key + Ord, N: State + Ord> TimersCheckpoint<K, N> {
     /// Of a checkpoint that was given up: drops a bounded part of what it has kept; says whether there was something.
     /// Timers that panic when they are dropped do so for nobody.
     pub(super) fn drop_step(&mut self) -> bool {
@@ -226,7 +231,7 @@ impl<K: Key + Ord, N: State + Ord> Capture<K, N> {
     }
 }
 
-impl<K: Key + Ord, N: State + Ord> Drop for Capture<K, N> {
+impl<K: Key + Ord, N: State + Ord> Drop for TimersCheckpoint<K, N> {
     fn drop(&mut self) {
         self.account.release(MemoryKind::Buffers, self.booked);
     }

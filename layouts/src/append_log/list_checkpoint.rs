@@ -21,13 +21,13 @@ use alluvium_pagestore::{
 };
 
 use super::LAYOUT;
-use super::bucket::Bucket;
+use super::bucket::AppendBucket;
 use super::checkpoint::{CatalogHead, NoteValue, RunKey, RunValue, parts_of, record_of_gap};
 use super::config::{MERGE_CHUNK_BYTES, PAGE_BLOCKS};
 use super::core::ListsCore;
-use super::frozen::{Booked, Frozen};
+use super::frozen::{BookedByKind, FrozenBucket};
 use super::jobs::RunName;
-use super::notes::{KeptNote, Note};
+use super::notes::{KeptNote, KeyNote};
 use super::packed::{PackedAtBarrier, is_plain};
 use super::run::{RUN_BYTES, StoredRun};
 use crate::checkpoint::{
@@ -36,7 +36,7 @@ use crate::checkpoint::{
 use crate::contract::table::CheckpointOutcome;
 use crate::heap::entry_table_unsafe::FrozenTable;
 use crate::heap::snapshot::Snapshot;
-use crate::support::gaps::{GAP_BYTES, Gap};
+use crate::support::gaps::{GAP_BYTES, HashGap};
 
 /// Bytes booked for a run that a checkpoint names.
 pub(super) const NAMED_BYTES: u64 = 128;
@@ -44,27 +44,27 @@ pub(super) const NAMED_BYTES: u64 = 128;
 const CATALOG_PAGE_BYTES: u64 = 64 << 10;
 
 /// A checkpoint being taken, or not decided yet.
-pub struct Capture {
+pub struct ListCheckpoint {
     /// At the barrier: elements, the newest run, and notes.
     elements: u64,
     epoch: u64,
     notes: u64,
-    gaps: Vec<(Time, Gap)>,
+    gaps: Vec<(Time, HashGap)>,
     /// What was packed.
     pub(super) packed: Option<PackedAtBarrier>,
     /// Runs at the barrier.
-    runs: Vec<Named>,
+    runs: Vec<NamedRun>,
     /// Those that are not written yet, and where in `runs` they are.
     waiting: BTreeMap<RunName, usize>,
     /// Whether all of these are left until levels are merged.
     are_left: bool,
-    /// Unwritten runs whose buckets are purged: only this capture has them.
-    orphans: Vec<Orphan>,
+    /// Unwritten runs whose buckets are purged: only this checkpoint has them.
+    orphans: Vec<OrphanRun>,
     /// Notes of buckets that are purged.
     notes_left: Vec<NotesLeft>,
     /// The first bucket whose notes were not taken.
     notes_at: Time,
-    step: Step,
+    step: ListCheckpointPhase,
     /// Whether the helper syncs what is packed, and why it could not.
     is_syncing: bool,
     sync_failed: Option<Error>,
@@ -76,7 +76,7 @@ pub struct Capture {
     booked: u64,
 }
 
-enum Step {
+enum ListCheckpointPhase {
     /// Frozen lists are being written.
     Writing,
     /// What is packed is being synced.
@@ -93,7 +93,7 @@ enum Step {
 }
 
 /// A run that the checkpoint names.
-struct Named {
+struct NamedRun {
     name: RunName,
     elements: u64,
     purged: bool,
@@ -104,19 +104,19 @@ struct Named {
     may_be_packed: bool,
 }
 
-struct Orphan {
-    frozen: Arc<Frozen>,
+struct OrphanRun {
+    frozen: Arc<FrozenBucket>,
     busy: bool,
 }
 
 struct NotesLeft {
     time: Time,
-    notes: FrozenTable<Note>,
-    booked: Booked,
+    notes: FrozenTable<KeyNote>,
+    booked: BookedByKind,
     snapshot: Box<Snapshot<KeptNote>>,
 }
 
-impl Capture {
+impl ListCheckpoint {
     /// The newest run at the barrier.
     pub(super) fn epoch(&self) -> u64 {
         self.epoch
@@ -125,7 +125,7 @@ impl Capture {
 
 impl InSteps for ListsCore {
     fn pause(&mut self) -> Result<()> {
-        let is_syncing = self.capture.as_ref().is_some_and(|capture| capture.is_syncing);
+        let is_syncing = self.checkpoint.as_ref().is_some_and(|checkpoint| checkpoint.is_syncing);
         let is_busy = self.writing > 0 || is_syncing;
         if !is_busy && self.waits_for_merges() {
             self.wait_for_merges(None);
@@ -146,7 +146,7 @@ impl ListsCore {
     /// Everything in the lists now is of the checkpoint.
     pub(super) fn begin_capture(&mut self) -> Result<()> {
         self.context.segment_store()?;
-        if self.capture.is_some() {
+        if self.checkpoint.is_some() {
             // The store has not said what became of the last one, so that it may be either.
             self.decide_checkpoint(CheckpointOutcome::Unknown);
         }
@@ -164,7 +164,7 @@ impl ListsCore {
             let all = own.chain(lists.graves.values().flatten());
             all.filter_map(|run| run.stored.as_ref()).map(|stored| stored.memory_bytes()).sum()
         };
-        let gaps: Vec<(Time, Gap)> =
+        let gaps: Vec<(Time, HashGap)> =
             self.buckets.iter().flat_map(|(t, b)| b.gaps.iter().map(|gap| (*t, *gap))).collect();
         let gap_bytes = gaps.len() as u64 * GAP_BYTES;
         let packed_bytes = self.packed.as_ref().map_or(0, |packed| packed.naming_bytes());
@@ -181,11 +181,11 @@ impl ListsCore {
         self.account.charge(MemoryKind::Buffers, booked);
         let mut all = Vec::with_capacity(count);
         let imported = self.imported();
-        let is_free = |time: &Time, b: &Bucket| is_plain(b) && !imported.contains(time);
+        let is_free = |time: &Time, b: &AppendBucket| is_plain(b) && !imported.contains(time);
         let own = self.buckets.iter().map(|(time, b)| (*time, false, is_free(time, b), &b.runs));
         let graves = self.graves.iter().map(|(time, runs)| (*time, true, false, runs));
         for (time, purged, may_be_packed, runs) in own.chain(graves) {
-            all.extend(runs.iter().map(|run| Named {
+            all.extend(runs.iter().map(|run| NamedRun {
                 name: (time, run.number),
                 elements: run.elements,
                 purged,
@@ -199,7 +199,7 @@ impl ListsCore {
         self.files.take_used();
         self.buckets.values_mut().for_each(|bucket| bucket.begin_snapshot());
         self.failed = None;
-        self.capture = Some(Box::new(Capture {
+        self.checkpoint = Some(Box::new(ListCheckpoint {
             elements: self.elements,
             epoch: self.epoch,
             notes: self.buckets.values().map(|bucket| bucket.notes()).sum(),
@@ -211,7 +211,7 @@ impl ListsCore {
             orphans: Vec::new(),
             notes_left: Vec::new(),
             notes_at: Time::MIN,
-            step: Step::Writing,
+            step: ListCheckpointPhase::Writing,
             is_syncing: false,
             sync_failed: None,
             is_headed: false,
@@ -226,29 +226,29 @@ impl ListsCore {
     pub(super) fn continue_capture(&mut self) -> Result<Option<StateImage>> {
         self.jobs.drive();
         self.poll()?;
-        let Some(mut capture) = self.capture.take() else {
+        let Some(mut checkpoint) = self.checkpoint.take() else {
             return Err(Error::new(ErrorKind::Config, "no checkpoint was begun"));
         };
-        let stepped = match capture.step {
-            Step::Writing => {
+        let stepped = match checkpoint.step {
+            ListCheckpointPhase::Writing => {
                 // What is written needs this to be known.
-                self.capture = Some(capture);
+                self.checkpoint = Some(checkpoint);
                 let done = self.write_captured();
-                capture = self.capture.take().expect("put there above");
+                checkpoint = self.checkpoint.take().expect("put there above");
                 done.map(|done| {
                     if done {
-                        capture.step = Step::Syncing;
+                        checkpoint.step = ListCheckpointPhase::Syncing;
                     }
                 })
             }
-            Step::Syncing => self.sync_captured(&mut capture),
-            _ => self.write_catalog(&mut capture),
+            ListCheckpointPhase::Syncing => self.sync_captured(&mut checkpoint),
+            _ => self.write_catalog(&mut checkpoint),
         };
-        let image = match (&stepped, &capture.step) {
-            (Ok(()), Step::Done) => Some(self.image_of(&mut capture)),
+        let image = match (&stepped, &checkpoint.step) {
+            (Ok(()), ListCheckpointPhase::Done) => Some(self.image_of(&mut checkpoint)),
             _ => None,
         };
-        self.capture = Some(capture);
+        self.checkpoint = Some(checkpoint);
         stepped.map(|()| image).map_err(|error| error.with("state", &self.context.name))
     }
 
@@ -257,23 +257,23 @@ impl ListsCore {
         if let Some(error) = self.failed.take() {
             return Err(error);
         }
-        let capture = self.capture.as_mut().expect("there is one");
-        if capture.waiting.is_empty() {
+        let checkpoint = self.checkpoint.as_mut().expect("there is one");
+        if checkpoint.waiting.is_empty() {
             return Ok(true);
         }
-        let are_left = capture.are_left;
+        let are_left = checkpoint.are_left;
         if self.writing == 0 && !(are_left && self.waits_for_merges()) {
             let batch = self.unwritten();
             let are_left = batch.is_empty();
             self.write(batch);
-            self.capture.as_mut().expect("there is one").are_left = are_left;
+            self.checkpoint.as_mut().expect("there is one").are_left = are_left;
         }
         Ok(false)
     }
 
     /// What the checkpoint has of purged buckets that is to be written, which is begun now.
-    pub(super) fn orphans(&mut self) -> Vec<Arc<Frozen>> {
-        let all = self.capture.iter_mut().flat_map(|capture| &mut capture.orphans);
+    pub(super) fn orphans(&mut self) -> Vec<Arc<FrozenBucket>> {
+        let all = self.checkpoint.iter_mut().flat_map(|checkpoint| &mut checkpoint.orphans);
         let waiting = all.filter(|orphan| !orphan.busy);
         let begun = waiting.map(|orphan| {
             orphan.busy = true;
@@ -284,10 +284,10 @@ impl ListsCore {
 
     /// A run was written, which the checkpoint may wait for.
     pub(super) fn captured(&mut self, name: RunName, stored: &Arc<StoredRun>) {
-        let Some(capture) = &mut self.capture else { return };
-        let Some(at) = capture.waiting.remove(&name) else { return };
-        capture.runs[at].stored = Some(stored.clone());
-        capture.booked += stored.memory_bytes();
+        let Some(checkpoint) = &mut self.checkpoint else { return };
+        let Some(at) = checkpoint.waiting.remove(&name) else { return };
+        checkpoint.runs[at].stored = Some(stored.clone());
+        checkpoint.booked += stored.memory_bytes();
         self.account.charge(MemoryKind::Buffers, stored.memory_bytes());
         self.files.name(files_of(&stored.files));
         self.forget_orphan(name);
@@ -295,11 +295,11 @@ impl ListsCore {
 
     /// Lists that only the checkpoint had are on storage.
     fn forget_orphan(&mut self, name: RunName) {
-        let Some(capture) = &mut self.capture else { return };
+        let Some(checkpoint) = &mut self.checkpoint else { return };
         let orphan =
-            capture.orphans.iter().position(|o| (o.frozen.bucket, o.frozen.number) == name);
+            checkpoint.orphans.iter().position(|o| (o.frozen.bucket, o.frozen.number) == name);
         if let Some(at) = orphan {
-            let frozen = capture.orphans.swap_remove(at).frozen;
+            let frozen = checkpoint.orphans.swap_remove(at).frozen;
             let booked = frozen.booked;
             self.reap(frozen, booked);
         }
@@ -307,21 +307,21 @@ impl ListsCore {
 
     /// A run that the checkpoint may wait for could not be written.
     pub(super) fn not_captured(&mut self, name: RunName) {
-        let Some(capture) = &mut self.capture else { return };
-        capture.are_left = false;
-        let mut orphans = capture.orphans.iter_mut();
+        let Some(checkpoint) = &mut self.checkpoint else { return };
+        checkpoint.are_left = false;
+        let mut orphans = checkpoint.orphans.iter_mut();
         let orphan = orphans.find(|o| (o.frozen.bucket, o.frozen.number) == name);
         orphan.into_iter().for_each(|orphan| orphan.busy = false);
     }
 
     /// Lists of a bucket that is purged: says whether the checkpoint keeps them until they are
     /// written.
-    pub(super) fn adopt(&mut self, frozen: &Arc<Frozen>, busy: bool) -> bool {
-        let Some(capture) = &mut self.capture else { return false };
-        let waited_for = capture.waiting.contains_key(&(frozen.bucket, frozen.number));
+    pub(super) fn adopt(&mut self, frozen: &Arc<FrozenBucket>, busy: bool) -> bool {
+        let Some(checkpoint) = &mut self.checkpoint else { return false };
+        let waited_for = checkpoint.waiting.contains_key(&(frozen.bucket, frozen.number));
         if waited_for {
-            capture.are_left = false;
-            capture.orphans.push(Orphan { frozen: frozen.clone(), busy });
+            checkpoint.are_left = false;
+            checkpoint.orphans.push(OrphanRun { frozen: frozen.clone(), busy });
         }
         waited_for
     }
@@ -332,11 +332,11 @@ impl ListsCore {
         &mut self,
         time: Time,
         snapshot: Option<Box<Snapshot<KeptNote>>>,
-        (notes, booked): (FrozenTable<Note>, Booked),
-    ) -> Option<(FrozenTable<Note>, Booked)> {
-        match (&mut self.capture, snapshot) {
-            (Some(capture), Some(snapshot)) => {
-                capture.notes_left.push(NotesLeft { time, notes, booked, snapshot });
+        (notes, booked): (FrozenTable<KeyNote>, BookedByKind),
+    ) -> Option<(FrozenTable<KeyNote>, BookedByKind)> {
+        match (&mut self.checkpoint, snapshot) {
+            (Some(checkpoint), Some(snapshot)) => {
+                checkpoint.notes_left.push(NotesLeft { time, notes, booked, snapshot });
                 None
             }
             _ => Some((notes, booked)),
@@ -361,8 +361,8 @@ impl ListsCore {
     }
 
     /// Puts more into the catalog.
-    fn write_catalog(&mut self, capture: &mut Capture) -> Result<()> {
-        if capture.catalog.is_none() {
+    fn write_catalog(&mut self, checkpoint: &mut ListCheckpoint) -> Result<()> {
+        if checkpoint.catalog.is_none() {
             let sizes = self.catalog_sizes();
             // What is left free for reads stays so, if it can be.
             let (bytes, what) = (sizes.memory_bytes(), "the catalog of a checkpoint");
@@ -370,26 +370,26 @@ impl ListsCore {
                 self.make_room(bytes, what)?;
             }
             self.account.charge(MemoryKind::Buffers, sizes.memory_bytes());
-            capture.catalog_bytes = sizes.memory_bytes();
+            checkpoint.catalog_bytes = sizes.memory_bytes();
             let source = self.source.clone().expect("there is storage");
             let who = (self.context.helper.clone(), self.account.clone());
-            capture.catalog = Some(BatchWriter::new(who, source.store, source.state, sizes));
+            checkpoint.catalog = Some(BatchWriter::new(who, source.store, source.state, sizes));
         }
-        let catalog = capture.catalog.as_mut().expect("made above");
+        let catalog = checkpoint.catalog.as_mut().expect("made above");
         if !catalog.is_ready()? {
             return Ok(());
         }
-        match capture.step {
-            Step::Naming(mut at) => {
-                if !std::mem::replace(&mut capture.is_headed, true) {
-                    let pages = capture.packed.as_ref().map_or(0, PackedAtBarrier::pages);
-                    let named = capture.runs.iter().filter(|run| !run.is_packed).count();
-                    let told = (named + capture.gaps.len() + pages) as u64;
-                    let head: CatalogHead = (capture.epoch, told, capture.notes);
+        match checkpoint.step {
+            ListCheckpointPhase::Naming(mut at) => {
+                if !std::mem::replace(&mut checkpoint.is_headed, true) {
+                    let pages = checkpoint.packed.as_ref().map_or(0, PackedAtBarrier::pages);
+                    let named = checkpoint.runs.iter().filter(|run| !run.is_packed).count();
+                    let told = (named + checkpoint.gaps.len() + pages) as u64;
+                    let head: CatalogHead = (checkpoint.epoch, told, checkpoint.notes);
                     catalog.push(0, &(), &head)?;
                 }
-                while at < capture.runs.len() && catalog.has_room() {
-                    let run = &capture.runs[at];
+                while at < checkpoint.runs.len() && catalog.has_room() {
+                    let run = &checkpoint.runs[at];
                     at += 1;
                     if run.is_packed {
                         continue;
@@ -399,115 +399,117 @@ impl ListsCore {
                     let key: RunKey = (run.name.0.0, run.name.1);
                     catalog.push(0, &key, &value)?;
                 }
-                capture.step = Step::Naming(at);
-                while at == capture.runs.len()
+                checkpoint.step = ListCheckpointPhase::Naming(at);
+                while at == checkpoint.runs.len()
                     && catalog.has_room()
-                    && let Some((time, gap)) = capture.gaps.pop()
+                    && let Some((time, gap)) = checkpoint.gaps.pop()
                 {
                     let (key, value) = record_of_gap(time, gap);
                     catalog.push(0, &key, &value)?;
                 }
                 let mut page = None;
-                while at == capture.runs.len()
-                    && capture.gaps.is_empty()
+                while at == checkpoint.runs.len()
+                    && checkpoint.gaps.is_empty()
                     && catalog.has_room()
-                    && let Some(packed) = &mut capture.packed
+                    && let Some(packed) = &mut checkpoint.packed
                 {
                     page = packed.next_page();
                     let Some((key, value)) = &page else { break };
                     catalog.push(0, key, value)?;
                 }
                 let is_full = page.is_some() || !catalog.has_room();
-                if at == capture.runs.len() && capture.gaps.is_empty() && !is_full {
-                    capture.step = Step::Noting;
+                if at == checkpoint.runs.len() && checkpoint.gaps.is_empty() && !is_full {
+                    checkpoint.step = ListCheckpointPhase::Noting;
                 }
                 catalog.submit();
             }
-            Step::Noting => {
+            ListCheckpointPhase::Noting => {
                 let mut more = true;
-                while more && capture.catalog.as_mut().is_some_and(BatchWriter::has_room) {
-                    more = self.take_some_notes(capture)?;
+                while more && checkpoint.catalog.as_mut().is_some_and(BatchWriter::has_room) {
+                    more = self.take_some_notes(checkpoint)?;
                 }
-                let catalog = capture.catalog.as_mut().expect("made above");
+                let catalog = checkpoint.catalog.as_mut().expect("made above");
                 if more {
                     catalog.submit();
                 } else {
                     catalog.submit_end();
-                    capture.step = Step::Ending;
+                    checkpoint.step = ListCheckpointPhase::Ending;
                 }
             }
-            Step::Ending => capture.step = Step::Done,
-            Step::Writing | Step::Syncing | Step::Done => {}
+            ListCheckpointPhase::Ending => checkpoint.step = ListCheckpointPhase::Done,
+            ListCheckpointPhase::Writing
+            | ListCheckpointPhase::Syncing
+            | ListCheckpointPhase::Done => {}
         }
         Ok(())
     }
 
     /// Puts some notes into the catalog; says whether there may be more.
-    fn take_some_notes(&mut self, capture: &mut Capture) -> Result<bool> {
-        let catalog = capture.catalog.as_mut().expect("there is one");
+    fn take_some_notes(&mut self, checkpoint: &mut ListCheckpoint) -> Result<bool> {
+        let catalog = checkpoint.catalog.as_mut().expect("there is one");
         let list_type = self.list_type;
-        let mut push = |time: Time, note: &Note| {
+        let mut push = |time: Time, note: &KeyNote| {
             let imports = note.imports.iter();
             let imports = imports.map(|i| (i.source.0, i.runs.0, i.runs.1, i.delta)).collect();
             let value: NoteValue = ((time.0, note.cut, note.low), imports);
             list_type.push_note(catalog, note.key.get(), &value)
         };
-        if let Some(left) = capture.notes_left.last_mut() {
+        if let Some(left) = checkpoint.notes_left.last_mut() {
             let (snapshot, time) = (&mut left.snapshot, left.time);
-            let take = &mut |note: &Note| push(time, note);
+            let take = &mut |note: &KeyNote| push(time, note);
             let more = snapshot.take_some(&left.notes, &self.account, take)?;
             if !more {
-                let left = capture.notes_left.pop().expect("looked at above");
+                let left = checkpoint.notes_left.pop().expect("looked at above");
                 self.reap(left.notes, left.booked);
             }
             return Ok(true);
         }
-        let mut rest = self.buckets.range_mut(capture.notes_at..);
+        let mut rest = self.buckets.range_mut(checkpoint.notes_at..);
         let Some((time, bucket)) = rest.find(|(_, bucket)| bucket.has_snapshot()) else {
             return Ok(false);
         };
-        capture.notes_at = *time;
+        checkpoint.notes_at = *time;
         bucket.take_notes(|note| push(*time, note))?;
         Ok(true)
     }
 
-    fn image_of(&mut self, capture: &mut Capture) -> StateImage {
-        let mut catalog = capture.catalog.take().expect("it was written");
+    fn image_of(&mut self, checkpoint: &mut ListCheckpoint) -> StateImage {
+        let mut catalog = checkpoint.catalog.take().expect("it was written");
         let sealed = catalog.take_sealed();
         drop(catalog);
-        let bytes = std::mem::take(&mut capture.catalog_bytes);
+        let bytes = std::mem::take(&mut checkpoint.catalog_bytes);
         self.account.release(MemoryKind::Buffers, bytes);
         let mut files: BTreeMap<SegmentId, &SegmentInfo> = BTreeMap::new();
-        for run in &capture.runs {
+        for run in &checkpoint.runs {
             let Some(stored) = &run.stored else { continue };
             files.extend(stored.files.iter().map(|info| (info.id, info)));
         }
         let named = sealed.iter().chain(files.into_values()).map(SegmentInfo::all_live);
         let part = ImagePart::new(LAYOUT, named.collect(), Vec::new());
-        let mut image = StateImage::of(capture.elements, part);
-        if let Some(packed) = capture.packed.as_mut().and_then(PackedAtBarrier::part) {
+        let mut image = StateImage::of(checkpoint.elements, part);
+        if let Some(packed) = checkpoint.packed.as_mut().and_then(PackedAtBarrier::part) {
             image = image.with(packed);
         }
         self.files.take(files_of_image(&image));
-        self.forget_captured(capture);
+        self.forget_captured(checkpoint);
         image
     }
 
     /// Gives back what a checkpoint remembers. Cost: in the number of buckets and of runs; lists and notes are dropped by the
     /// helper.
-    fn forget_captured(&mut self, capture: &mut Capture) {
-        capture.catalog = None;
-        capture.packed = None;
-        capture.runs = Vec::new();
-        let booked = std::mem::take(&mut capture.booked);
-        let bytes = booked + std::mem::take(&mut capture.catalog_bytes);
+    fn forget_captured(&mut self, checkpoint: &mut ListCheckpoint) {
+        checkpoint.catalog = None;
+        checkpoint.packed = None;
+        checkpoint.runs = Vec::new();
+        let booked = std::mem::take(&mut checkpoint.booked);
+        let bytes = booked + std::mem::take(&mut checkpoint.catalog_bytes);
         self.account.release(MemoryKind::Buffers, bytes);
-        capture.waiting.clear();
-        for orphan in std::mem::take(&mut capture.orphans) {
+        checkpoint.waiting.clear();
+        for orphan in std::mem::take(&mut checkpoint.orphans) {
             let booked = orphan.frozen.booked;
             self.reap(orphan.frozen, booked);
         }
-        for left in std::mem::take(&mut capture.notes_left) {
+        for left in std::mem::take(&mut checkpoint.notes_left) {
             self.reap(left.notes, left.booked);
             self.reap_kept(*left.snapshot);
         }
@@ -525,14 +527,15 @@ impl ListsCore {
         }
         // Until it is dropped it is booked as other notes are.
         self.account.charge(MemoryKind::Values, bytes);
-        let booked = Booked { index: kept.memory_bytes(), values: bytes, ..Booked::default() };
+        let booked =
+            BookedByKind { index: kept.memory_bytes(), values: bytes, ..BookedByKind::default() };
         self.reap(kept, booked);
     }
 
     /// What became of the checkpoint.
     pub(super) fn decide_checkpoint(&mut self, outcome: CheckpointOutcome) {
-        if let Some(mut capture) = self.capture.take() {
-            self.forget_captured(&mut capture);
+        if let Some(mut checkpoint) = self.checkpoint.take() {
+            self.forget_captured(&mut checkpoint);
         }
         if let Some(packed) = &mut self.packed {
             packed.decide(outcome);

@@ -2,12 +2,12 @@
 
 use alluvium_pagestore::{MemoryKind, Result, RunId};
 
-use super::{Capture, Named, Step};
+use super::{ListCheckpoint, ListCheckpointPhase, NamedRun};
 use crate::append_log::core::ListsCore;
 use crate::append_log::jobs::RunName;
 use crate::append_log::packed::{PackedAtBarrier, PackedSlice};
 
-impl Capture {
+impl ListCheckpoint {
     /// Whether it waits for a run to be written.
     pub(in crate::append_log) fn waits_for(&self, name: &RunName) -> bool {
         self.waiting.contains_key(name)
@@ -16,34 +16,35 @@ impl Capture {
 
 impl ListsCore {
     /// Has synced what is packed.
-    pub(super) fn sync_captured(&mut self, capture: &mut Capture) -> Result<()> {
-        if let Some(error) = capture.sync_failed.take() {
+    pub(super) fn sync_captured(&mut self, checkpoint: &mut ListCheckpoint) -> Result<()> {
+        if let Some(error) = checkpoint.sync_failed.take() {
             return Err(error);
         }
-        let files = capture.packed.as_ref().map_or(&[][..], PackedAtBarrier::unsynced);
+        let files = checkpoint.packed.as_ref().map_or(&[][..], PackedAtBarrier::unsynced);
         if files.is_empty() {
-            capture.step = Step::Naming(0);
-        } else if !capture.is_syncing {
+            checkpoint.step = ListCheckpointPhase::Naming(0);
+        } else if !checkpoint.is_syncing {
             self.jobs.sync(files.to_vec());
-            capture.is_syncing = true;
+            checkpoint.is_syncing = true;
         }
         Ok(())
     }
 
     /// What is packed was synced, or some of it could not be: then the checkpoint that waits for it has failed.
     pub(in crate::append_log) fn take_synced(&mut self, result: Result<Vec<RunId>>) {
-        if let Some(capture) = &mut self.capture {
-            capture.is_syncing = false;
+        if let Some(checkpoint) = &mut self.checkpoint {
+            checkpoint.is_syncing = false;
         }
         match result {
             Ok(files) => {
-                let at_barrier = self.capture.as_mut().and_then(|capture| capture.packed.as_mut());
+                let at_barrier =
+                    self.checkpoint.as_mut().and_then(|checkpoint| checkpoint.packed.as_mut());
                 at_barrier.into_iter().for_each(|packed| packed.are_synced(&files));
                 self.packed.iter_mut().for_each(|packed| packed.are_synced(&files));
             }
             Err(error) => {
-                if let Some(capture) = &mut self.capture {
-                    capture.sync_failed = Some(error);
+                if let Some(checkpoint) = &mut self.checkpoint {
+                    checkpoint.sync_failed = Some(error);
                 }
             }
         }
@@ -55,17 +56,17 @@ impl ListsCore {
         name: RunName,
         slice: PackedSlice,
     ) -> bool {
-        let Some(capture) = &mut self.capture else { return true };
-        let Some(at) = capture.waiting.get(&name).copied() else { return true };
-        let Named { elements, is_packed, may_be_packed, .. } = &mut capture.runs[at];
+        let Some(checkpoint) = &mut self.checkpoint else { return true };
+        let Some(at) = checkpoint.waiting.get(&name).copied() else { return true };
+        let NamedRun { elements, is_packed, may_be_packed, .. } = &mut checkpoint.runs[at];
         if !*may_be_packed {
             return false;
         }
-        capture.waiting.remove(&name);
+        checkpoint.waiting.remove(&name);
         *is_packed = true;
         let slice = PackedSlice { elements: *elements, ..slice };
-        let bytes = capture.packed.as_mut().expect("it was packed").add(name.0, slice);
-        capture.booked += bytes;
+        let bytes = checkpoint.packed.as_mut().expect("it was packed").add(name.0, slice);
+        checkpoint.booked += bytes;
         self.account.charge(MemoryKind::Buffers, bytes);
         self.forget_orphan(name);
         true

@@ -4,7 +4,7 @@
 //! slices and runs there are is remembered. Tables that an earlier checkpoint has written as they are
 //! are named. The others stay where they are and are read part by part in steps; who changes an
 //! accumulator that was not read yet keeps the old one. The helper writes what was read, then the
-//! [catalog](super::telling).
+//! [catalog](super::catalog_position).
 //!
 //! What it keeps true:
 //! - The image is of the barrier: nothing that came later is in it, nothing that went later is missing.
@@ -23,15 +23,15 @@ use alluvium_pagestore::{
 };
 
 use super::LAYOUT;
-use super::background::Frozen;
+use super::background::FrozenSlice;
+use super::catalog_position::CatalogPosition;
 use super::core::SegmentsCore;
-use super::run::{NAME_BYTES, Run};
+use super::run::{NAME_BYTES, SliceRun};
 use super::slice::Slice;
 use super::snapshot::RecordSnapshot;
 use super::space::run_of;
 use super::tables::{TableGroup, ToldTables, WrittenTable};
-use super::telling::Telling;
-use super::writing::Written;
+use super::writing::WrittenRun;
 use crate::checkpoint::{BatchWriter, InSteps, files_of, files_of_image};
 use crate::contract::table::CheckpointOutcome;
 use crate::heap::name_large;
@@ -43,7 +43,7 @@ use crate::support::record_type_unsafe::RecordRef;
 pub const SLICE_SHARE_BYTES: u64 = 576 + size_of::<WrittenTable>() as u64 + ToldTables::TABLE_BYTES;
 
 /// What a checkpoint has not read of a slice yet.
-pub struct Captured {
+pub struct UnreadSlice {
     /// Which of the slices at the barrier it is.
     number: usize,
     entries: RecordSnapshot,
@@ -51,11 +51,11 @@ pub struct Captured {
 }
 
 /// A checkpoint being taken, or not decided yet.
-pub struct Capture {
+pub struct SliceCheckpoint {
     pub(super) slices: Vec<SliceBefore>,
     /// Slices that are gone, by their numbers, and not read yet.
     gone: BTreeMap<usize, Slice>,
-    step: Step,
+    step: SliceCheckpointPhase,
     pub(super) own: Option<BatchWriter>,
     /// Groups of tables that are named again; last the one that is written, once it is.
     pub(super) groups: Vec<Rc<TableGroup>>,
@@ -78,13 +78,13 @@ pub(super) struct SliceBefore {
     slot: usize,
     pub(super) gaps: Gaps,
     pub(super) next_number: u64,
-    pub(super) runs: Vec<Arc<Run>>,
+    pub(super) runs: Vec<Arc<SliceRun>>,
     /// What was on its way to storage then, and its number, until it is a run.
-    frozen: Option<(u64, Frozen)>,
+    frozen: Option<(u64, FrozenSlice)>,
 }
 
 #[derive(Clone, Copy)]
-enum Step {
+enum SliceCheckpointPhase {
     /// Slices before this one are read.
     Reading(usize),
     /// Tables are being made durable.
@@ -92,14 +92,14 @@ enum Step {
     /// What was on its way to storage is waited for.
     Waiting,
     /// What comes next in the catalog.
-    Telling(Telling),
+    Telling(CatalogPosition),
     /// The catalog is being made durable.
     EndingCatalog,
     /// The image was given.
     Done,
 }
 
-impl Capture {
+impl SliceCheckpoint {
     /// The group of the tables that were written, unless there is none.
     fn written_group(&self) -> Option<TableGroup> {
         let written = self.slices.iter().filter(|before| before.group == self.number);
@@ -130,7 +130,7 @@ impl SegmentsCore {
     /// Everything in the panes now is of the checkpoint.
     pub(super) fn begin_capture(&mut self) -> Result<()> {
         let store = self.context.segment_store()?.clone();
-        if self.capture.is_some() {
+        if self.checkpoint.is_some() {
             // The store has not said what became of the last one, so that it may be either.
             self.decide_checkpoint(CheckpointOutcome::Unknown);
         }
@@ -158,7 +158,7 @@ impl SegmentsCore {
             let group = found.in_group.filter(is_named).unwrap_or(number);
             if group == number {
                 found.in_group = Some(number);
-                found.captured = Some(Box::new(Captured {
+                found.captured = Some(Box::new(UnreadSlice {
                     number: slices.len(),
                     entries: RecordSnapshot::new(self.types, &self.account, self.range),
                     cuts: RecordSnapshot::new(self.types, &self.account, self.range),
@@ -180,10 +180,10 @@ impl SegmentsCore {
         self.files.take(files.chain(named.map(|segment| (segment.id, segment.bytes))));
         let helper = self.background.jobs.helper().clone();
         let state = fingerprint(&self.context.name);
-        self.capture = Some(Box::new(Capture {
+        self.checkpoint = Some(Box::new(SliceCheckpoint {
             slices,
             gone: BTreeMap::new(),
-            step: Step::Reading(0),
+            step: SliceCheckpointPhase::Reading(0),
             own: Some(BatchWriter::new((helper, self.account.clone()), store, state, sizes)),
             groups,
             number,
@@ -203,68 +203,72 @@ impl SegmentsCore {
     }
 
     fn step(&mut self) -> Result<Option<StateImage>> {
-        let Some(capture) = &mut self.capture else {
+        let Some(checkpoint) = &mut self.checkpoint else {
             return Err(Error::new(ErrorKind::Config, "no checkpoint was begun"));
         };
-        if let Some(what) = capture.lost {
+        if let Some(what) = checkpoint.lost {
             let message = format!("{what}; begin the checkpoint again");
             return Err(Error::new(ErrorKind::Overtaken, message));
         }
-        let Some(own) = &mut capture.own else { return Ok(None) };
+        let Some(own) = &mut checkpoint.own else { return Ok(None) };
         if !own.is_ready()? {
             return Ok(None);
         }
-        match capture.step {
-            Step::Reading(_) => {
+        match checkpoint.step {
+            SliceCheckpointPhase::Reading(_) => {
                 if self.read_step()? {
-                    let capture = self.capture.as_mut().expect("looked at above");
-                    capture.step = Step::EndingTables;
-                    capture.own.as_mut().expect("looked at above").submit_end();
+                    let checkpoint = self.checkpoint.as_mut().expect("looked at above");
+                    checkpoint.step = SliceCheckpointPhase::EndingTables;
+                    checkpoint.own.as_mut().expect("looked at above").submit_end();
                 } else {
                     self.own().submit();
                 }
             }
-            Step::EndingTables => {
-                capture.tables = own.take_sealed();
-                capture.groups.extend(capture.written_group().map(Rc::new));
-                capture.step = Step::Waiting;
+            SliceCheckpointPhase::EndingTables => {
+                checkpoint.tables = own.take_sealed();
+                checkpoint.groups.extend(checkpoint.written_group().map(Rc::new));
+                checkpoint.step = SliceCheckpointPhase::Waiting;
             }
-            Step::Waiting => {
-                if let Some(error) = capture.failed.take() {
+            SliceCheckpointPhase::Waiting => {
+                if let Some(error) = checkpoint.failed.take() {
                     return Err(error);
                 }
-                if capture.slices.iter().any(|before| before.frozen.is_some()) {
-                    let failed = |part: &super::slice::Waiting| part.job == 0;
+                if checkpoint.slices.iter().any(|before| before.frozen.is_some()) {
+                    let failed = |part: &super::slice::UnwrittenTable| part.job == 0;
                     if self.slices().any(|slice| slice.frozen.as_ref().is_some_and(failed)) {
                         self.spill()?;
                     }
                 } else {
-                    capture.step = Step::Telling(Telling::default());
+                    checkpoint.step = SliceCheckpointPhase::Telling(CatalogPosition::default());
                 }
             }
-            Step::Telling(mut telling) => {
-                let is_told = telling.tell_step(capture)?;
+            SliceCheckpointPhase::Telling(mut telling) => {
+                let is_told = telling.tell_step(checkpoint)?;
                 let own = self.own();
                 if is_told {
                     own.submit_end();
                 } else {
                     own.submit();
                 }
-                let capture = self.capture.as_mut().expect("looked at above");
-                capture.step = if is_told { Step::EndingCatalog } else { Step::Telling(telling) };
+                let checkpoint = self.checkpoint.as_mut().expect("looked at above");
+                checkpoint.step = if is_told {
+                    SliceCheckpointPhase::EndingCatalog
+                } else {
+                    SliceCheckpointPhase::Telling(telling)
+                };
             }
-            Step::EndingCatalog => {
-                capture.step = Step::Done;
+            SliceCheckpointPhase::EndingCatalog => {
+                checkpoint.step = SliceCheckpointPhase::Done;
                 return Ok(Some(self.image_of()));
             }
-            Step::Done => {}
+            SliceCheckpointPhase::Done => {}
         }
         Ok(None)
     }
 
     fn own(&mut self) -> &mut BatchWriter {
-        let capture = self.capture.as_mut().expect("a checkpoint is taken");
-        capture.own.as_mut().expect("it is not taken yet")
+        let checkpoint = self.checkpoint.as_mut().expect("a checkpoint is taken");
+        checkpoint.own.as_mut().expect("it is not taken yet")
     }
 
     /// Reads parts of slices as long as they go into the batch; says whether all are read.
@@ -279,15 +283,15 @@ impl SegmentsCore {
 
     /// Reads a part; says whether there was one.
     fn read_part(&mut self) -> Result<bool> {
-        let capture = self.capture.as_mut().expect("a checkpoint is taken");
-        let Capture {
+        let checkpoint = self.checkpoint.as_mut().expect("a checkpoint is taken");
+        let SliceCheckpoint {
             slices,
             gone,
-            step: Step::Reading(number),
+            step: SliceCheckpointPhase::Reading(number),
             own: Some(own),
             number: group,
             ..
-        } = &mut **capture
+        } = &mut **checkpoint
         else {
             return Ok(false);
         };
@@ -333,9 +337,9 @@ impl SegmentsCore {
 
     /// Gives the checkpoint up.
     pub(super) fn lose(&mut self, why: &'static str) {
-        let Some(capture) = &mut self.capture else { return };
-        capture.lost = capture.lost.or(Some(why));
-        self.dying.extend(std::mem::take(&mut capture.gone).into_values());
+        let Some(checkpoint) = &mut self.checkpoint else { return };
+        checkpoint.lost = checkpoint.lost.or(Some(why));
+        self.dying.extend(std::mem::take(&mut checkpoint.gone).into_values());
         for slice in self.slots.iter_mut().flatten().chain(&mut self.dying) {
             slice.captured = None;
         }
@@ -352,8 +356,9 @@ impl SegmentsCore {
     ) -> bool {
         let Some(found) = &mut self.slots[slot] else { return false };
         found.in_group = None;
-        let wants =
-            |captured: &Captured| captured.entries.wants(hash, is) || captured.cuts.wants(hash, is);
+        let wants = |captured: &UnreadSlice| {
+            captured.entries.wants(hash, is) || captured.cuts.wants(hash, is)
+        };
         found.captured.as_deref().is_some_and(wants)
     }
 
@@ -374,24 +379,24 @@ impl SegmentsCore {
 
     /// A slice is gone: it is given back, unless a checkpoint has not read it.
     pub(super) fn retire(&mut self, slice: Slice) {
-        match (&mut self.capture, &slice.captured) {
-            (Some(capture), Some(captured)) => {
-                capture.gone.insert(captured.number, slice);
+        match (&mut self.checkpoint, &slice.captured) {
+            (Some(checkpoint), Some(captured)) => {
+                checkpoint.gone.insert(captured.number, slice);
             }
             _ => self.dying.push_back(slice),
         }
     }
 
     /// Whether a checkpoint waits for this table to be written.
-    fn waits_for(&mut self, table: &Frozen) -> Option<&mut SliceBefore> {
-        let slices = &mut self.capture.as_mut()?.slices;
+    fn waits_for(&mut self, table: &FrozenSlice) -> Option<&mut SliceBefore> {
+        let slices = &mut self.checkpoint.as_mut()?.slices;
         slices.iter_mut().find(|before| {
             before.frozen.as_ref().is_some_and(|(_, frozen)| Arc::ptr_eq(frozen, table))
         })
     }
 
     /// A table was written: says whether a checkpoint waits for it, which holds the run from now on.
-    pub(super) fn was_written(&mut self, table: &Frozen, written: &Written) -> bool {
+    pub(super) fn was_written(&mut self, table: &FrozenSlice, written: &WrittenRun) -> bool {
         let Some(before) = self.waits_for(table) else { return false };
         let (number, _) = before.frozen.take().expect("it waits for it");
         before.runs.push(Arc::new(run_of(number, 0, written.clone())));
@@ -400,10 +405,10 @@ impl SegmentsCore {
     }
 
     /// A table was not written, and stays.
-    pub(super) fn was_not_written(&mut self, table: &Frozen, error: &Error) {
+    pub(super) fn was_not_written(&mut self, table: &FrozenSlice, error: &Error) {
         if self.waits_for(table).is_some() {
-            let capture = self.capture.as_mut().expect("it waits");
-            capture.failed = Some(Error::new(error.kind(), error.message()));
+            let checkpoint = self.checkpoint.as_mut().expect("it waits");
+            checkpoint.failed = Some(Error::new(error.kind(), error.message()));
         }
     }
 
@@ -415,12 +420,13 @@ impl SegmentsCore {
 
     /// Whether a checkpoint reads the tables.
     pub(super) fn is_captured(&self) -> bool {
-        let capture = self.capture.as_ref().filter(|capture| capture.lost.is_none());
-        capture.is_some_and(|capture| matches!(capture.step, Step::Reading(_)))
+        let checkpoint = self.checkpoint.as_ref().filter(|checkpoint| checkpoint.lost.is_none());
+        checkpoint
+            .is_some_and(|checkpoint| matches!(checkpoint.step, SliceCheckpointPhase::Reading(_)))
     }
 
     /// A table that was not written is dropped.
-    pub(super) fn was_dropped(&mut self, table: &Frozen) {
+    pub(super) fn was_dropped(&mut self, table: &FrozenSlice) {
         if let Some(before) = self.waits_for(table) {
             before.frozen = None;
             self.lose("a slice that was being written was purged and could not be written");
@@ -428,22 +434,23 @@ impl SegmentsCore {
     }
 
     fn image_of(&mut self) -> StateImage {
-        let capture = self.capture.as_mut().expect("a checkpoint is taken");
-        let mut own = std::mem::take(&mut capture.tables);
-        let mut paced = capture.own.take().expect("it was written");
+        let checkpoint = self.checkpoint.as_mut().expect("a checkpoint is taken");
+        let mut own = std::mem::take(&mut checkpoint.tables);
+        let mut paced = checkpoint.own.take().expect("it was written");
         own.extend(paced.take_sealed());
         drop(paced);
-        let slices = std::mem::take(&mut capture.slices);
+        let slices = std::mem::take(&mut checkpoint.slices);
         let entries: u64 = slices.iter().map(|before| before.table.entries).sum();
-        let written = slices.iter().filter(|before| before.group == capture.number);
+        let written = slices.iter().filter(|before| before.group == checkpoint.number);
         let encoded: u64 = written.map(|before| before.table.entries).sum();
         let runs = || slices.iter().flat_map(|before| &before.runs);
         let stored: u64 = runs().map(|run| run.records).sum();
         let named = runs().flat_map(|run| &run.segments);
         let mut named: Vec<_> = named.map(SegmentInfo::all_live).collect();
-        let written = capture.groups.last().is_some_and(|group| group.number == capture.number);
-        let again = capture.groups.len() - usize::from(written);
-        named.extend(capture.groups[..again].iter().flat_map(|g| g.segments.clone()));
+        let written =
+            checkpoint.groups.last().is_some_and(|group| group.number == checkpoint.number);
+        let again = checkpoint.groups.len() - usize::from(written);
+        named.extend(checkpoint.groups[..again].iter().flat_map(|g| g.segments.clone()));
         named.extend(own.iter().map(SegmentInfo::all_live));
         let part = ImagePart::new(LAYOUT, named, Vec::new());
         let image = StateImage::of(entries + stored, part);
@@ -458,19 +465,20 @@ impl SegmentsCore {
     /// What became of the checkpoint.
     pub(super) fn decide_checkpoint(&mut self, outcome: CheckpointOutcome) {
         self.lose("it is decided");
-        if let Some(mut capture) = self.capture.take() {
+        if let Some(mut checkpoint) = self.checkpoint.take() {
             // Its segments, if they are not the image's, go with the writer.
-            if let (Some(storage), false) = (&self.background.storage, capture.tables.is_empty()) {
-                for segment in &capture.tables {
+            if let (Some(storage), false) = (&self.background.storage, checkpoint.tables.is_empty())
+            {
+                for segment in &checkpoint.tables {
                     let _ = storage.store.remove(segment.id);
                 }
             }
-            capture.own = None;
-            self.account.release(MemoryKind::Buffers, capture.booked);
+            checkpoint.own = None;
+            self.account.release(MemoryKind::Buffers, checkpoint.booked);
             self.fund.end();
             if outcome == CheckpointOutcome::Committed {
                 // Of what was booked at the barrier.
-                self.groups.confirmed(std::mem::take(&mut capture.groups));
+                self.groups.confirmed(std::mem::take(&mut checkpoint.groups));
             }
         }
         let free = self.files.decide(outcome);

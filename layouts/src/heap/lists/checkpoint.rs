@@ -14,9 +14,9 @@ use alluvium_pagestore::{
 };
 
 use crate::checkpoint::{FREE_BYTES, InSteps, WriterSizes};
-use crate::heap::lists::reading::{Captured, Reading, Source};
-use crate::heap::lists::records::{Due, Records};
-use crate::heap::lists::{Bucket, HeapLists};
+use crate::heap::lists::reading::{ListBuckets, ListsReading, UnreadBucket};
+use crate::heap::lists::records::{ListDelta, ListRecords};
+use crate::heap::lists::{HeapLists, ListBucket};
 use crate::heap::segment_bytes;
 use crate::restore::full_image::{kept_free, sizes};
 use crate::support::booked::Booked;
@@ -26,7 +26,7 @@ use crate::support::out_of_line_unsafe::OutOfLine;
 /// Bytes booked for a bucket at the barrier: what is to be read of it, and its time.
 const BUCKET_BYTES: u64 = 336;
 const _: () = assert!(
-    (rounded(size_of::<Captured<(), ()>>()) + 2 * size_of::<Time>()) as u64 <= BUCKET_BYTES
+    (rounded(size_of::<UnreadBucket<(), ()>>()) + 2 * size_of::<Time>()) as u64 <= BUCKET_BYTES
 );
 
 impl<K: Key, E: State> InSteps for HeapLists<K, E> {
@@ -53,9 +53,9 @@ impl<K: Key, E: State> HeapLists<K, E> {
         let booked = Booked::reserve(account.clone(), kind, bytes, what)?;
         let range = self.range;
         self.buckets.for_each_mut(&mut |bucket| {
-            bucket.captured = Some(Box::new(Captured::new(&account, range)));
+            bucket.captured = Some(Box::new(UnreadBucket::new(&account, range)));
         });
-        self.reading = Some(OutOfLine::new(Box::new(Reading {
+        self.reading = Some(OutOfLine::new(Box::new(ListsReading {
             range: self.range,
             times: self.buckets.times(),
             next: 0,
@@ -78,7 +78,7 @@ impl<K: Key, E: State> HeapLists<K, E> {
         self.drop_some_left();
         let Self { buckets, purged, remembered, reading, .. } = self;
         let image = remembered.step(blobs, |to| match reading {
-            Some(reading) => reading.read_part(Source { buckets, purged }, to),
+            Some(reading) => reading.read_part(ListBuckets { buckets, purged }, to),
             None => Ok(false),
         })?;
         if image.is_some() {
@@ -123,14 +123,15 @@ impl<K: Key, E: State> HeapLists<K, E> {
     pub(crate) fn note<Q: Lookup<K> + ?Sized>(&mut self, bucket: Time, hash: u64, key: &Q) {
         self.remembered.plan();
         let Some(reading) = &self.reading else { return };
-        let Some(Bucket { lists, captured: Some(captured), .. }) = self.buckets.get_mut(bucket)
+        let Some(ListBucket { lists, captured: Some(captured), .. }) = self.buckets.get_mut(bucket)
         else {
             return;
         };
         if captured.wants(hash, key) {
             let list = lists.find(hash, |list| key.is(&list.key));
             let (epoch, anew) = (self.remembered.epoch(), self.remembered.anew());
-            let due = list.map_or(Due { from: 0, keeps: 0 }, |list| reading.due(list, epoch, anew));
+            let due =
+                list.map_or(ListDelta { from: 0, keeps: 0 }, |list| reading.due(list, epoch, anew));
             let len = list.map_or(0, |list| list.elements.len());
             if !captured.note(hash, key.to_owned(), len, due) {
                 self.read_rest();
@@ -140,7 +141,7 @@ impl<K: Key, E: State> HeapLists<K, E> {
 
     /// A list is gone, or all of it moves, after it was [noted](HeapLists::note): its records are not live any more.
     /// Those that the checkpoint writes anew are dead in it.
-    pub(crate) fn let_go(&mut self, bucket: Time, hash: u64, key: &K, records: &Records) {
+    pub(crate) fn let_go(&mut self, bucket: Time, hash: u64, key: &K, records: &ListRecords) {
         let mut live = records.of(self.remembered.epoch());
         let captured = self.buckets.get_mut(bucket).and_then(|b| b.captured.as_mut());
         let note = captured.and_then(|it| it.of.kept.find_mut(hash, |note| note.key == *key));
@@ -175,7 +176,7 @@ impl<K: Key, E: State> HeapLists<K, E> {
     /// A list is about to move, or to get elements before those it has: copies what is to be written.
     pub(crate) fn keep_copy<Q: Lookup<K> + ?Sized>(&mut self, bucket: Time, hash: u64, key: &Q) {
         self.note(bucket, hash, key);
-        let Some(Bucket { lists, captured: Some(captured), .. }) = self.buckets.get_mut(bucket)
+        let Some(ListBucket { lists, captured: Some(captured), .. }) = self.buckets.get_mut(bucket)
         else {
             return;
         };
@@ -196,7 +197,11 @@ impl<K: Key, E: State> HeapLists<K, E> {
     }
 
     /// A bucket is gone: gives it to the checkpoint that has not read it, or back.
-    pub(crate) fn leave(&mut self, time: Time, bucket: Bucket<K, E>) -> Option<Bucket<K, E>> {
+    pub(crate) fn leave(
+        &mut self,
+        time: Time,
+        bucket: ListBucket<K, E>,
+    ) -> Option<ListBucket<K, E>> {
         match &mut self.reading {
             Some(reading) if bucket.captured.is_some() => {
                 reading.gone.insert(time, bucket);
@@ -213,7 +218,7 @@ impl<K: Key, E: State> HeapLists<K, E> {
             return true;
         }
         let holds =
-            |reading: &Reading<K, E>| !reading.gone.is_empty() || !reading.purged.is_empty();
+            |reading: &ListsReading<K, E>| !reading.gone.is_empty() || !reading.purged.is_empty();
         if self.reading.as_ref().is_some_and(|reading| holds(reading)) {
             self.read_rest();
             return true;
@@ -228,7 +233,7 @@ impl<K: Key, E: State> HeapLists<K, E> {
         let Self { buckets, purged, remembered, reading, .. } = self;
         let Some(reading) = reading else { return };
         reading.at_once = true;
-        remembered.read_rest(|to| reading.read_part(Source { buckets, purged }, to));
+        remembered.read_rest(|to| reading.read_part(ListBuckets { buckets, purged }, to));
         if remembered.is_lost()
             && let Some(mut reading) = self.reading.take()
         {
@@ -238,7 +243,7 @@ impl<K: Key, E: State> HeapLists<K, E> {
     }
 
     /// Nothing is read any more of what is noted, and of buckets that were purged.
-    fn leave_all(&mut self, reading: &mut Reading<K, E>) {
+    fn leave_all(&mut self, reading: &mut ListsReading<K, E>) {
         for mut bucket in reading.take_gone() {
             self.notes_left.extend(bucket.captured.take().map(|captured| *captured));
             self.purged.push(bucket);

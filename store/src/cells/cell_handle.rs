@@ -15,7 +15,7 @@ use crate::cells::recording::Recorder;
 use crate::durability::moving::Groups;
 
 /// A handle's part of a state.
-pub(crate) struct Held<C> {
+pub(crate) struct CellHandle<C> {
     cell: Rc<C>,
     /// The keys that may be written through this handle, if these are not all.
     own: Option<OwnKeys>,
@@ -48,7 +48,7 @@ impl Claimed {
 }
 
 /// State whose key groups may move.
-pub(crate) trait Grouped {
+pub(crate) trait HasGroups {
     /// The state's name.
     fn name(&self) -> &str;
     /// Where its key groups are, if they move.
@@ -57,7 +57,7 @@ pub(crate) trait Grouped {
     fn recorder(&self) -> Option<&Recorder>;
 }
 
-impl<C> Held<C> {
+impl<C> CellHandle<C> {
     pub(crate) fn new(cell: Rc<C>, claim: Claim) -> Self {
         Self { cell, own: None, is_watched: true, _claim: claim }
     }
@@ -88,7 +88,7 @@ impl<C> Held<C> {
     }
 }
 
-impl<C: Grouped> Held<C> {
+impl<C: HasGroups> CellHandle<C> {
     /// Looks at calls only if there is something to look for. Until then all are looked at.
     #[must_use]
     pub(crate) fn watching(self) -> Self {
@@ -116,7 +116,7 @@ impl<C: Grouped> Held<C> {
         if self.is_watched { self.check_hash(hash()) } else { Ok(None) }
     }
 
-    /// [`check`](Held::check) of a state whose calls are looked at.
+    /// [`check`](CellHandle::check) of a state whose calls are looked at.
     pub(crate) fn check_hash(&self, hash: u64) -> Result<Option<&Recorder>> {
         match check_one(self.cell.groups(), self.own.as_ref(), hash) {
             Ok(()) => Ok(self.cell.recorder()),
@@ -124,7 +124,7 @@ impl<C: Grouped> Held<C> {
         }
     }
 
-    /// [`check`](Held::check) of several keys.
+    /// [`check`](CellHandle::check) of several keys.
     #[inline]
     pub(crate) fn check_all(&self, hashes: impl Iterator<Item = u64> + Clone) -> Result<()> {
         let of_groups = |groups: &Groups| hashes.clone().try_for_each(|hash| groups.check(hash));
@@ -142,7 +142,7 @@ fn check_one(groups: Option<&Groups>, own: Option<&OwnKeys>, hash: u64) -> Resul
     own.map_or(Ok(()), |own| own.check(hash))
 }
 
-impl<C> Clone for Held<C> {
+impl<C> Clone for CellHandle<C> {
     fn clone(&self) -> Self {
         Self {
             cell: self.cell.clone(),
@@ -153,7 +153,7 @@ impl<C> Clone for Held<C> {
     }
 }
 
-impl<C> Deref for Held<C> {
+impl<C> Deref for CellHandle<C> {
     type Target = C;
 
     #[inline]
@@ -162,7 +162,7 @@ impl<C> Deref for Held<C> {
     }
 }
 
-impl<C: fmt::Debug> fmt::Debug for Held<C> {
+impl<C: fmt::Debug> fmt::Debug for CellHandle<C> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.cell.fmt(f)
     }

@@ -6,9 +6,9 @@ const GRAIN_BITS: u32 = 21;
 /// The place of an entry's record: the number of a segment in the last checkpoints, and the
 /// position in it. No record starts at the first grain of a segment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Place(u32);
+pub struct RecordPosition(u32);
 
-impl Place {
+impl RecordPosition {
     /// The place of an entry that no checkpoint contains.
     pub const NONE: Self = Self(0);
     /// Slots that there can be.

@@ -9,10 +9,10 @@ use std::time::Instant;
 
 use alluvium_pagestore::{ErrorKind, MemoryKind, Result, Time};
 
-use super::bucket::{BUCKET_BYTES, Bucket};
-use super::capture::NAMED_BYTES;
+use super::bucket::{AppendBucket, BUCKET_BYTES};
 use super::core::ListsCore;
-use super::packed::{Greatest, PackedRoom};
+use super::list_checkpoint::NAMED_BYTES;
+use super::packed::{PackedRoom, SlidingMax};
 use super::run::{RUN_BYTES, StoredRun};
 
 /// What is known of a block, and named by a checkpoint.
@@ -24,7 +24,7 @@ pub(super) const DESCRIBED_BYTES: u64 = 448;
 
 /// What reading and naming the runs of a bucket takes.
 #[derive(Clone, Copy, Debug, Default)]
-struct Runs {
+struct BucketRunsMemory {
     reading: u64,
     once: u64,
     naming: u64,
@@ -34,7 +34,7 @@ struct Runs {
 
 /// What reading and naming all runs takes.
 #[derive(Clone, Copy, Debug)]
-pub struct Kept {
+pub struct ListRunsMemory {
     reading: u64,
     naming: u64,
     /// Reading, if each bucket had elements in memory.
@@ -126,7 +126,7 @@ impl ListsCore {
         }
     }
 
-    fn begin_run(&mut self, kept: &mut Kept, time: Time) {
+    fn begin_run(&mut self, kept: &mut ListRunsMemory, time: Time) {
         self.sum_packed();
         kept.is_more = true;
         if !self.is_read_alone(time) {
@@ -159,7 +159,7 @@ impl ListsCore {
         self.wanted(&kept)
     }
 
-    fn wanted(&self, kept: &Kept) -> u64 {
+    fn wanted(&self, kept: &ListRunsMemory) -> u64 {
         // Where the blocks of what is in memory will be is known, and named, for each.
         let blocks = self.elastic_bytes() / self.sizes.block_bytes as u64 * BLOCK_NOTED_BYTES;
         blocks + (kept.tables + kept.reading).max(kept.naming + self.catalog_bytes() + NOTED_BYTES)
@@ -205,16 +205,16 @@ impl ListsCore {
     }
 
     /// What is kept, counted if runs have changed. Cost: O(runs) then.
-    pub(super) fn kept_now(&mut self) -> Kept {
+    pub(super) fn kept_now(&mut self) -> ListRunsMemory {
         if let Some(kept) = self.kept {
             return kept;
         }
         let freed = self.freed_by_all();
         let each = self.buckets.iter().zip(freed);
-        let all: Vec<(Time, Runs)> =
+        let all: Vec<(Time, BucketRunsMemory)> =
             each.map(|((time, bucket), freed)| (*time, self.runs_in(bucket, freed))).collect();
         let (mut from, mut sum, mut reading, mut reading_most) = (0, 0, 0, 0);
-        let mut once_most = Greatest::default();
+        let mut once_most = SlidingMax::default();
         for (at, (time, runs)) in all.iter().enumerate() {
             sum += runs.reading;
             // The buckets from this one on are read together with it.
@@ -235,7 +235,7 @@ impl ListsCore {
         let (loaded, loading) = packed.map_or((0, 0), |packed| packed.reading_bytes());
         let named = packed.map_or(0, |packed| packed.naming_bytes());
         let elastic = elastic + packed.map_or(0, |packed| packed.merging_bytes());
-        let kept = Kept {
+        let kept = ListRunsMemory {
             reading: loaded + reading.max(loading),
             naming: naming + named,
             reading_most: loaded + reading_most.max(loading),
@@ -291,8 +291,8 @@ impl ListsCore {
         freed
     }
 
-    fn runs_in(&self, bucket: &Bucket, freed: Option<u64>) -> Runs {
-        let mut all = Runs::default();
+    fn runs_in(&self, bucket: &AppendBucket, freed: Option<u64>) -> BucketRunsMemory {
+        let mut all = BucketRunsMemory::default();
         let mut add = |stored: Option<&StoredRun>| {
             all.naming += NAMED_BYTES;
             match stored {

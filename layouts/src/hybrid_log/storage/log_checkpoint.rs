@@ -19,7 +19,7 @@
 //! - While it is taken no record is copied from one segment to another, and no segment is removed that it may name; records in
 //!   memory are taken back from segments that are given up, as if they were changed.
 
-mod late;
+mod abandoned;
 mod looking;
 
 use std::collections::HashSet;
@@ -31,14 +31,14 @@ use alluvium_pagestore::{
     SegmentId, StateImage,
 };
 
-pub(in crate::hybrid_log) use self::late::Late;
-use crate::checkpoint::{InSteps, Job, Nth};
+pub(in crate::hybrid_log) use self::abandoned::AbandonedCheckpoints;
+use crate::checkpoint::{DeadListPosition, HelperJob, InSteps};
 use crate::contract::table::CheckpointOutcome;
 use crate::hybrid_log::cold::{RunsAtBarrier, RunsWritten, let_go};
-use crate::hybrid_log::core::Core;
-use crate::hybrid_log::log::Sealing;
-use crate::hybrid_log::spill::{Next, Reading};
-use crate::hybrid_log::stored::{SegmentBefore, Stored};
+use crate::hybrid_log::core::LogCore;
+use crate::hybrid_log::log::SealProgress;
+use crate::hybrid_log::spill::{DeathsRead, NextPart};
+use crate::hybrid_log::stored::{SegmentBefore, StoredSegments};
 use crate::support::booked::Booked;
 
 /// Deaths added again at a time.
@@ -48,10 +48,10 @@ const AGAIN: usize = 1024;
 const PART: &str = "a part of a checkpoint";
 
 /// A checkpoint being taken, or not decided yet.
-pub struct Capture {
+pub struct LogCheckpoint {
     /// Keys at the barrier.
     entries: u64,
-    step: Step,
+    step: LogCheckpointPhase,
     /// The segments at the barrier, by their ids; those to be looked at have their places in `looked_at`,
     /// and those of which no set is being made or was made in `left`, the last ones first.
     segments: Vec<SegmentBefore>,
@@ -66,7 +66,7 @@ pub struct Capture {
     written: Option<RunsWritten>,
 }
 
-enum Step {
+enum LogCheckpointPhase {
     /// Sets for the segments that are known to need them are begun, before anything is written: what dies
     /// from then on is added to them, if it cannot be noted.
     Foreseeing { wanted: Vec<SegmentBefore> },
@@ -84,17 +84,17 @@ enum Step {
     /// memory meanwhile is there.
     Visiting { from: u32 },
     /// What has died since the barrier is added again, from a place of its list on and before another.
-    Adding { from: Nth, to: Nth },
+    Adding { from: DeadListPosition, to: DeadListPosition },
     /// And what was kept on storage, part by part.
-    Recalling { next: Option<Next>, reading: Option<Reading> },
+    Recalling { next: Option<NextPart>, reading: Option<DeathsRead> },
     /// The sets are complete, and to be written.
-    Complete { bytes: u64, sets: Sets },
+    Complete { bytes: u64, sets: SegmentSets },
     /// The helper writes the sets.
-    WritingSets { bytes: u64, job: Job<WrittenSets> },
+    WritingSets { bytes: u64, job: HelperJob<WrittenSets> },
     /// The helper has runs synced, and writes tombstones.
-    Naming(Job<Result<RunsWritten>>),
+    Naming(HelperJob<Result<RunsWritten>>),
     /// The helper writes the list of what died before the barrier.
-    Listing(Job<Listed>),
+    Listing(HelperJob<ListedDeaths>),
     /// The image was given.
     Done,
     /// The state was cleared: there is nothing to go on with.
@@ -102,15 +102,15 @@ enum Step {
 }
 
 /// Sets of segments.
-type Sets = Vec<(SegmentId, LiveSet)>;
+type SegmentSets = Vec<(SegmentId, LiveSet)>;
 
 /// Sets that could not be written, and where they were written.
-pub(in crate::hybrid_log) type WrittenSets = (Sets, Result<Vec<(SegmentId, BlobRef)>>);
+pub(in crate::hybrid_log) type WrittenSets = (SegmentSets, Result<Vec<(SegmentId, BlobRef)>>);
 
 /// The list of what died before a barrier, and where it was written.
-type Listed = (Vec<Vec<Death>>, Result<Vec<BlobRef>>);
+type ListedDeaths = (Vec<Vec<Death>>, Result<Vec<BlobRef>>);
 
-impl Capture {
+impl LogCheckpoint {
     /// Booked for the runs at the barrier.
     pub fn runs_bytes(&self) -> u64 {
         self.runs.as_ref().map_or(0, |(_, booked)| booked.bytes())
@@ -128,7 +128,7 @@ impl Capture {
     }
 }
 
-impl InSteps for Core {
+impl InSteps for LogCore {
     fn pause(&mut self) -> Result<()> {
         if self.log.pending() > 0 {
             return self.log.wait();
@@ -142,14 +142,14 @@ impl InSteps for Core {
     }
 }
 
-impl Core {
+impl LogCore {
     /// Everything in the table now is of the checkpoint.
     pub(in crate::hybrid_log) fn begin_capture(&mut self, blobs: &BlobWriter) -> Result<()> {
         self.context.segment_store()?;
         self.put_rewrite_off();
         // What is lost is looked at.
         let _ = self.take_late(self.is_capturing());
-        if self.has_handed_over() || self.capture.is_some() {
+        if self.has_handed_over() || self.checkpoint.is_some() {
             // The store has not said what became of the last one: if it was whole it may be either.
             let is_whole = match self.has_handed_over() {
                 true => self.is_handed_over_whole(),
@@ -168,9 +168,9 @@ impl Core {
             self.named_runs.name(self.context.segment_store()?, runs.names());
         }
         self.stored_mut().spill.begin(blobs);
-        self.capture = Some(Box::new(Capture {
+        self.checkpoint = Some(Box::new(LogCheckpoint {
             entries: self.log.index.len(),
-            step: Step::Foreseeing { wanted: Vec::new() },
+            step: LogCheckpointPhase::Foreseeing { wanted: Vec::new() },
             segments: Vec::new(),
             looked_at: Vec::new(),
             left: Vec::new(),
@@ -194,7 +194,9 @@ impl Core {
 
     /// Whether a checkpoint is being taken of what is there now.
     pub(in crate::hybrid_log) fn is_capturing(&self) -> bool {
-        self.capture.as_ref().is_some_and(|capture| !matches!(capture.step, Step::Done))
+        self.checkpoint
+            .as_ref()
+            .is_some_and(|checkpoint| !matches!(checkpoint.step, LogCheckpointPhase::Done))
     }
 
     /// Does a bounded share; the image at the end.
@@ -206,13 +208,13 @@ impl Core {
             return self.continue_handed_over(blobs);
         }
         self.release_step();
-        let Some(mut capture) = self.capture.take() else {
+        let Some(mut checkpoint) = self.checkpoint.take() else {
             return Err(Error::new(ErrorKind::Config, "no checkpoint was begun"));
         };
         self.context.helper.drive();
-        let step = std::mem::replace(&mut capture.step, Step::Writing);
-        let next = match self.take_late(!matches!(step, Step::Done)) {
-            Ok(()) => self.take_step(&mut capture, step, blobs),
+        let step = std::mem::replace(&mut checkpoint.step, LogCheckpointPhase::Writing);
+        let next = match self.take_late(!matches!(step, LogCheckpointPhase::Done)) {
+            Ok(()) => self.take_step(&mut checkpoint, step, blobs),
             Err(error) => {
                 self.leave(step);
                 Err((self.cannot_end(), error))
@@ -222,94 +224,110 @@ impl Core {
             Ok(next) => (next, None),
             Err((step, error)) => (step, Some(error)),
         };
-        let done = matches!(next, Step::Done) && failed.is_none();
-        capture.step = next;
-        let image = done.then(|| self.image_of(&capture));
-        self.capture = Some(capture);
+        let done = matches!(next, LogCheckpointPhase::Done) && failed.is_none();
+        checkpoint.step = next;
+        let image = done.then(|| self.image_of(&checkpoint));
+        self.checkpoint = Some(checkpoint);
         failed.map_or(Ok(image), Err)
     }
 
     fn take_step(
         &mut self,
-        capture: &mut Capture,
-        step: Step,
+        checkpoint: &mut LogCheckpoint,
+        step: LogCheckpointPhase,
         blobs: &BlobWriter,
-    ) -> std::result::Result<Step, (Step, Error)> {
+    ) -> std::result::Result<LogCheckpointPhase, (LogCheckpointPhase, Error)> {
         match step {
-            Step::Foreseeing { mut wanted } => {
-                if self.stored().sets.is_none() && !self.foresee(capture, &mut wanted) {
-                    return Ok(Step::Writing);
+            LogCheckpointPhase::Foreseeing { mut wanted } => {
+                if self.stored().sets.is_none() && !self.foresee(checkpoint, &mut wanted) {
+                    return Ok(LogCheckpointPhase::Writing);
                 }
                 Ok(match self.begin_sets(&mut wanted) {
-                    true => Step::Writing,
-                    false => Step::Foreseeing { wanted },
+                    true => LogCheckpointPhase::Writing,
+                    false => LogCheckpointPhase::Foreseeing { wanted },
                 })
             }
-            Step::Writing => match self.log.seal_step() {
-                Ok(Sealing::Sealed) => {
-                    self.look_over(capture);
-                    Ok(Step::Looking)
+            LogCheckpointPhase::Writing => match self.log.seal_step() {
+                Ok(SealProgress::Sealed) => {
+                    self.look_over(checkpoint);
+                    Ok(LogCheckpointPhase::Looking)
                 }
-                Ok(Sealing::Failed) => {
+                Ok(SealProgress::Failed) => {
                     let what = "a part of the checkpoint could not be written; begin it again";
                     let error = Error::new(ErrorKind::Io, what);
-                    Err((Step::Writing, error.with("state", &self.context.name)))
+                    Err((LogCheckpointPhase::Writing, error.with("state", &self.context.name)))
                 }
-                Ok(_) => Ok(Step::Writing),
-                Err(error) => Err((Step::Writing, error)),
+                Ok(_) => Ok(LogCheckpointPhase::Writing),
+                Err(error) => Err((LogCheckpointPhase::Writing, error)),
             },
             // Those that were foreseen.
-            Step::Looking if self.stored().sets.is_some() => Ok(Step::Sweeping { frame: 0 }),
-            Step::Looking if capture.left.is_empty() && capture.has_runs_to_write() => {
-                Ok(self.begin_naming(capture))
+            LogCheckpointPhase::Looking if self.stored().sets.is_some() => {
+                Ok(LogCheckpointPhase::Sweeping { frame: 0 })
             }
-            Step::Naming(job) => match job.poll() {
-                Ok(None) => Ok(Step::Naming(job)),
+            LogCheckpointPhase::Looking
+                if checkpoint.left.is_empty() && checkpoint.has_runs_to_write() =>
+            {
+                Ok(self.begin_naming(checkpoint))
+            }
+            LogCheckpointPhase::Naming(job) => match job.poll() {
+                Ok(None) => Ok(LogCheckpointPhase::Naming(job)),
                 Ok(Some(Ok(written))) => {
-                    self.runs_were_written(capture, written);
-                    Ok(Step::Looking)
+                    self.runs_were_written(checkpoint, written);
+                    Ok(LogCheckpointPhase::Looking)
                 }
-                Ok(Some(Err(error))) | Err(error) => Err((Step::Looking, error)),
+                Ok(Some(Err(error))) | Err(error) => Err((LogCheckpointPhase::Looking, error)),
             },
             // Others are of the same list.
-            Step::Looking if capture.left.is_empty() && self.late.list.is_some() => {
-                Ok(Step::Looking)
+            LogCheckpointPhase::Looking
+                if checkpoint.left.is_empty() && self.late.list.is_some() =>
+            {
+                Ok(LogCheckpointPhase::Looking)
             }
-            Step::Looking if capture.left.is_empty() => Ok(self.begin_listing(capture, blobs)),
-            Step::Looking => Ok(self.begin_looking(capture)),
-            Step::Freeing { count, bytes, booked } => self.free_step(capture, count, bytes, booked),
-            Step::Beginning { mut wanted } => Ok(match self.begin_sets(&mut wanted) {
-                true => Step::Sweeping { frame: 0 },
-                false => Step::Beginning { wanted },
-            }),
-            Step::Sweeping { frame } => Ok(self.sweep(frame)),
-            Step::Visiting { from } => Ok(self.visit_stored(from)),
-            Step::Adding { from, to } if from != to => {
+            LogCheckpointPhase::Looking if checkpoint.left.is_empty() => {
+                Ok(self.begin_listing(checkpoint, blobs))
+            }
+            LogCheckpointPhase::Looking => Ok(self.begin_looking(checkpoint)),
+            LogCheckpointPhase::Freeing { count, bytes, booked } => {
+                self.free_step(checkpoint, count, bytes, booked)
+            }
+            LogCheckpointPhase::Beginning { mut wanted } => {
+                Ok(match self.begin_sets(&mut wanted) {
+                    true => LogCheckpointPhase::Sweeping { frame: 0 },
+                    false => LogCheckpointPhase::Beginning { wanted },
+                })
+            }
+            LogCheckpointPhase::Sweeping { frame } => Ok(self.sweep(frame)),
+            LogCheckpointPhase::Visiting { from } => Ok(self.visit_stored(from)),
+            LogCheckpointPhase::Adding { from, to } if from != to => {
                 let (added, from) = self.stored_mut().add_again(from, to, AGAIN);
                 self.log.stats.checkpoint_looks += added;
-                Ok(Step::Adding { from, to })
+                Ok(LogCheckpointPhase::Adding { from, to })
             }
-            Step::Adding { .. } => Ok(self.begin_recalling()),
-            Step::Recalling { next, reading } => self.recall(capture, next, reading),
-            Step::Complete { bytes, sets } => Ok(self.write_sets(bytes, sets, blobs)),
-            Step::WritingSets { bytes, job } => match job.poll() {
-                Ok(None) => Ok(Step::WritingSets { bytes, job }),
+            LogCheckpointPhase::Adding { .. } => Ok(self.begin_recalling()),
+            LogCheckpointPhase::Recalling { next, reading } => {
+                self.recall(checkpoint, next, reading)
+            }
+            LogCheckpointPhase::Complete { bytes, sets } => Ok(self.write_sets(bytes, sets, blobs)),
+            LogCheckpointPhase::WritingSets { bytes, job } => match job.poll() {
+                Ok(None) => Ok(LogCheckpointPhase::WritingSets { bytes, job }),
                 Err(error) => {
                     self.release(bytes);
                     Err((self.cannot_end(), error))
                 }
-                Ok(Some((sets, Err(error)))) => Err((Step::Complete { bytes, sets }, error)),
+                Ok(Some((sets, Err(error)))) => {
+                    Err((LogCheckpointPhase::Complete { bytes, sets }, error))
+                }
                 Ok(Some((_, Ok(written)))) => {
                     self.release(bytes);
                     for (id, set) in written {
-                        let at = capture.place_of(id);
-                        capture.segments[at].image.live = Some(set);
+                        let at = checkpoint.place_of(id);
+                        checkpoint.segments[at].image.live = Some(set);
                     }
-                    Ok(Step::Looking)
+                    Ok(LogCheckpointPhase::Looking)
                 }
             },
-            Step::Listing(job) => match job.poll() {
-                Ok(None) => Ok(Step::Listing(job)),
+            LogCheckpointPhase::Listing(job) => match job.poll() {
+                Ok(None) => Ok(LogCheckpointPhase::Listing(job)),
                 Err(error) => {
                     self.stored_mut().forget_deaths();
                     // What this one would say of the dead is lost: only the next can be whole.
@@ -319,45 +337,47 @@ impl Core {
                     self.log.stored.as_mut().expect("a log with segments").give_back(deaths);
                     match written {
                         Ok(lists) => {
-                            capture.deaths.extend(lists);
-                            Ok(Step::Done)
+                            checkpoint.deaths.extend(lists);
+                            Ok(LogCheckpointPhase::Done)
                         }
-                        Err(error) => Err((Step::Looking, error)),
+                        Err(error) => Err((LogCheckpointPhase::Looking, error)),
                     }
                 }
             },
-            Step::Done => Ok(Step::Done),
-            Step::Overtaken => {
+            LogCheckpointPhase::Done => Ok(LogCheckpointPhase::Done),
+            LogCheckpointPhase::Overtaken => {
                 let what = "the state was cleared while the checkpoint was taken; begin it again";
                 let error = Error::new(ErrorKind::Overtaken, what);
-                Err((Step::Overtaken, error.with("state", &self.context.name)))
+                Err((LogCheckpointPhase::Overtaken, error.with("state", &self.context.name)))
             }
         }
     }
 
-    fn stored(&self) -> &Stored {
+    fn stored(&self) -> &StoredSegments {
         self.log.stored.as_ref().expect("a log with segments")
     }
 
-    fn stored_mut(&mut self) -> &mut Stored {
+    fn stored_mut(&mut self) -> &mut StoredSegments {
         self.log.stored.as_mut().expect("a log with segments")
     }
 
     /// Something of the checkpoint is lost: whoever tries again is told so.
-    fn cannot_end(&mut self) -> Step {
+    fn cannot_end(&mut self) -> LogCheckpointPhase {
         self.give_sets_up();
         self.log.fail_sealing();
-        Step::Writing
+        LogCheckpointPhase::Writing
     }
 
-    fn begin_naming(&self, capture: &Capture) -> Step {
-        let (runs, _) = capture.runs.as_ref().expect("asked before");
+    fn begin_naming(&self, checkpoint: &LogCheckpoint) -> LogCheckpointPhase {
+        let (runs, _) = checkpoint.runs.as_ref().expect("asked before");
         let runs = runs.clone();
-        Step::Naming(Job::submit(&self.context.helper, PART, move || runs.write()))
+        LogCheckpointPhase::Naming(HelperJob::submit(&self.context.helper, PART, move || {
+            runs.write()
+        }))
     }
 
     /// The device keeps all runs of the checkpoint.
-    fn runs_were_written(&mut self, capture: &mut Capture, written: RunsWritten) {
+    fn runs_were_written(&mut self, checkpoint: &mut LogCheckpoint, written: RunsWritten) {
         let store = self.stored().store();
         let names = written.graves.iter().map(|run| run.id.file_name());
         self.named_runs.name(&store, names.collect());
@@ -366,16 +386,21 @@ impl Core {
         if let Some(cold) = &mut self.log.cold {
             cold.was_written(&written);
         }
-        capture.written = Some(written);
+        checkpoint.written = Some(written);
     }
 
-    fn begin_listing(&mut self, capture: &Capture, blobs: &BlobWriter) -> Step {
+    fn begin_listing(
+        &mut self,
+        checkpoint: &LogCheckpoint,
+        blobs: &BlobWriter,
+    ) -> LogCheckpointPhase {
         let mut deaths = self.log.stored.as_mut().expect("a log with segments").lend_deaths();
-        let looked_at: HashSet<usize> = capture.looked_at.iter().copied().collect();
-        let known = capture.segments.iter().enumerate().filter(|(at, _)| !looked_at.contains(at));
+        let looked_at: HashSet<usize> = checkpoint.looked_at.iter().copied().collect();
+        let known =
+            checkpoint.segments.iter().enumerate().filter(|(at, _)| !looked_at.contains(at));
         let wanted: HashSet<SegmentId> = known.map(|(_, segment)| segment.image.id).collect();
         let blobs = blobs.clone();
-        Step::Listing(Job::submit(&self.context.helper, PART, move || {
+        LogCheckpointPhase::Listing(HelperJob::submit(&self.context.helper, PART, move || {
             let lists = deaths
                 .iter_mut()
                 .map(|part| Death::write(part, |id| wanted.contains(&id), &blobs).transpose());
@@ -384,16 +409,16 @@ impl Core {
         }))
     }
 
-    fn image_of(&mut self, capture: &Capture) -> StateImage {
+    fn image_of(&mut self, checkpoint: &LogCheckpoint) -> StateImage {
         self.log.end_sealing(false);
         self.stored_mut().spill.end();
-        let segments = capture.segments.iter().map(|s| s.image.clone()).collect();
-        let part = ImagePart::new(RECORDS, segments, capture.deaths.clone());
-        assert_eq!(part.live_records(), capture.entries, "every key has one live record");
-        let image = StateImage::of(capture.entries, part);
-        match (&capture.runs, &capture.written) {
+        let segments = checkpoint.segments.iter().map(|s| s.image.clone()).collect();
+        let part = ImagePart::new(RECORDS, segments, checkpoint.deaths.clone());
+        assert_eq!(part.live_records(), checkpoint.entries, "every key has one live record");
+        let image = StateImage::of(checkpoint.entries, part);
+        match (&checkpoint.runs, &checkpoint.written) {
             (Some((runs, _)), Some(written)) => {
-                let entries = capture.entries + runs.keys();
+                let entries = checkpoint.entries + runs.keys();
                 StateImage { entries, ..image.with(runs.part(written)) }
             }
             _ => image,
@@ -405,20 +430,20 @@ impl Core {
         if self.has_handed_over() {
             return self.decide_handed_over(outcome);
         }
-        let Some(capture) = self.capture.take() else { return };
+        let Some(checkpoint) = self.checkpoint.take() else { return };
         self.forget_sweep();
         if let Ok(store) = self.context.segment_store() {
             self.named_runs.decide(store, outcome);
         }
-        let Capture { step, segments, looked_at, deaths, runs, .. } = *capture;
+        let LogCheckpoint { step, segments, looked_at, deaths, runs, .. } = *checkpoint;
         let booked = runs.map(|(_, booked)| booked);
         match step {
-            Step::Naming(job) => {
+            LogCheckpointPhase::Naming(job) => {
                 // What the helper has stays booked until it is through.
                 self.late.runs.push((job, booked));
-                self.stop(Step::Looking);
+                self.stop(LogCheckpointPhase::Looking);
             }
-            Step::Done => {}
+            LogCheckpointPhase::Done => {}
             step => self.stop(step),
         }
         let Some(stored) = &mut self.log.stored else { return };
@@ -434,7 +459,7 @@ impl Core {
     }
 
     /// Gives up what was begun. Cost: O(1), whatever the log holds, and nothing is waited for.
-    fn stop(&mut self, step: Step) {
+    fn stop(&mut self, step: LogCheckpointPhase) {
         self.log.end_sealing(true);
         self.give_sets_up();
         self.stored_mut().spill.end();
@@ -446,21 +471,27 @@ impl Core {
     }
 }
 
-impl Core {
+impl LogCore {
     /// Whether the checkpoint that was taken is whole, or cannot be any more.
     pub(in crate::hybrid_log) fn has_ended(&self) -> bool {
-        let is_over = |capture: &Capture| matches!(capture.step, Step::Done | Step::Overtaken);
-        self.capture.as_deref().is_some_and(is_over)
+        let is_over = |checkpoint: &LogCheckpoint| {
+            matches!(checkpoint.step, LogCheckpointPhase::Done | LogCheckpointPhase::Overtaken)
+        };
+        self.checkpoint.as_deref().is_some_and(is_over)
     }
 
     /// Whether a checkpoint is being taken that is yet to have more of what is there.
     pub(in crate::hybrid_log) fn needs_more(&self) -> bool {
-        let Some(capture) = &self.capture else { return false };
-        let is_last = capture.left.is_empty();
-        match &capture.step {
-            Step::Listing(_) | Step::Done | Step::Overtaken => false,
-            Step::WritingSets { .. } | Step::Complete { .. } => !is_last,
-            Step::Looking => !is_last || self.stored().sets.is_some(),
+        let Some(checkpoint) = &self.checkpoint else { return false };
+        let is_last = checkpoint.left.is_empty();
+        match &checkpoint.step {
+            LogCheckpointPhase::Listing(_)
+            | LogCheckpointPhase::Done
+            | LogCheckpointPhase::Overtaken => false,
+            LogCheckpointPhase::WritingSets { .. } | LogCheckpointPhase::Complete { .. } => {
+                !is_last
+            }
+            LogCheckpointPhase::Looking => !is_last || self.stored().sets.is_some(),
             _ => true,
         }
     }
@@ -472,9 +503,9 @@ impl Core {
         if !self.needs_more() {
             return;
         }
-        let Some(mut capture) = self.capture.take() else { return };
-        let step = std::mem::replace(&mut capture.step, Step::Overtaken);
+        let Some(mut checkpoint) = self.checkpoint.take() else { return };
+        let step = std::mem::replace(&mut checkpoint.step, LogCheckpointPhase::Overtaken);
         self.stop(step);
-        self.capture = Some(capture);
+        self.checkpoint = Some(checkpoint);
     }
 }
