@@ -127,7 +127,7 @@ fn a_device_that_stops_at_a_step_leaves_what_it_has_shown() {
         };
         let (device, shown) = (Simulated::new(seed, Faults::late(2)), Arc::default());
         let into: Arc<Mutex<Vec<Vec<u64>>>> = Arc::clone(&shown);
-        let share = if long() { 1 } else { 61 };
+        let share = if long() { 1 } else { 149 };
         device.watch(move |moment| {
             let at = moment.step();
             let digest = |policy| moment.crash(policy).digest();
