@@ -76,7 +76,7 @@ where
 /// # Errors
 /// As [`execute`].
 pub fn execute_with<R, J>(
-    mut config: timely::Config,
+    config: timely::Config,
     node: NodeConfig,
     overrides: impl Fn(usize) -> WorkerOverrides + Send + Sync + 'static,
     job: J,
@@ -85,10 +85,29 @@ where
     R: Send + 'static,
     J: Fn(&mut Worker, &WorkerState) -> Result<R> + Send + Sync + 'static,
 {
+    let job = Box::new(move |worker: &mut Worker, state: &WorkerState| -> Result<JobResult> {
+        Ok(Box::new(job(worker, state)?))
+    });
+    let results = execute_erased(config, node, Box::new(overrides), job)?;
+    let native = |result: JobResult| *result.downcast().expect("a result of this job");
+    Ok(results.into_iter().map(native).collect())
+}
+
+/// What a job returns, without its type: so threads and connections are compiled once for all jobs.
+type JobResult = Box<dyn Any + Send>;
+type Overrides = Box<dyn Fn(usize) -> WorkerOverrides + Send + Sync>;
+type Job = Box<dyn Fn(&mut Worker, &WorkerState) -> Result<JobResult> + Send + Sync>;
+
+fn execute_erased(
+    mut config: timely::Config,
+    node: NodeConfig,
+    overrides: Overrides,
+    job: Job,
+) -> Result<Vec<JobResult>> {
     let node = install_node(&mut config, node)?;
     let group = node.group.clone();
     let (builders, threads, connected) = build(&config.communication, &node)?;
-    let results: Arc<Vec<Mutex<Option<R>>>> =
+    let results: Arc<Vec<Mutex<Option<JobResult>>>> =
         Arc::new((0..node.threads).map(|_| Mutex::new(None)).collect());
     drop(node);
     let (of_workers, filled) = (group.clone(), results.clone());
@@ -97,7 +116,7 @@ where
         Box::new(CommunicationThreads { group: group.clone(), guard: Some(threads) }),
         config.worker,
         move |worker| {
-            let result = work(worker, &of_workers, &overrides, &job);
+            let result = work(worker, &of_workers, &*overrides, &*job);
             let local = worker.index() % filled.len();
             *filled[local].lock().unwrap_or_else(PoisonError::into_inner) = result;
         },
@@ -118,8 +137,9 @@ where
         connected.finish();
     }
     group.check()?;
-    let take =
-        |result: &Mutex<Option<R>>| result.lock().unwrap_or_else(PoisonError::into_inner).take();
+    let take = |result: &Mutex<Option<JobResult>>| {
+        result.lock().unwrap_or_else(PoisonError::into_inner).take()
+    };
     Ok(results.iter().filter_map(take).collect())
 }
 
@@ -172,12 +192,12 @@ fn build(communication: &CommunicationConfig, node: &Node) -> Result<Built> {
 }
 
 /// One worker's part; `None` if the run failed, the reason being noted.
-fn work<R>(
+fn work(
     worker: &mut Worker,
     group: &WorkerGroup,
-    overrides: &impl Fn(usize) -> WorkerOverrides,
-    job: &impl Fn(&mut Worker, &WorkerState) -> Result<R>,
-) -> Option<R> {
+    overrides: &dyn Fn(usize) -> WorkerOverrides,
+    job: &dyn Fn(&mut Worker, &WorkerState) -> Result<JobResult>,
+) -> Option<JobResult> {
     group.enlist();
     let outcome = catch_unwind(AssertUnwindSafe(|| {
         let state = WorkerState::in_group(worker, overrides(worker.index()))?;
