@@ -23,7 +23,7 @@ impl Ledger {
     pub(super) fn open(
         directory: &Path,
         bytes: u64,
-        mut each: impl FnMut(&Line) -> Result<()>,
+        each: &mut dyn FnMut(&Line) -> Result<()>,
     ) -> Result<Self> {
         let path = directory.join("changes.jsonl");
         let failed = |source| Error::io(&path, "open", source);
@@ -77,7 +77,7 @@ mod tests {
         let line = |n: i64| (vec![Some(n.to_string()), None], n, 1);
         let open = |bytes, expected: &[i64]| {
             let mut told = Vec::new();
-            let ledger = Ledger::open(dir.path(), bytes, |line| {
+            let ledger = Ledger::open(dir.path(), bytes, &mut |line| {
                 told.push(line.clone());
                 Ok(())
             });
@@ -95,7 +95,7 @@ mod tests {
         drop(ledger);
         drop(open(longer, &[1, 2, 3, 7]));
         drop(open(0, &[]));
-        let error = Ledger::open(dir.path(), 1, |_| Ok(())).map(drop).unwrap_err();
+        let error = Ledger::open(dir.path(), 1, &mut |_| Ok(())).map(drop).unwrap_err();
         assert!(error.to_string().contains("has 0 bytes"), "{error}");
     }
 }

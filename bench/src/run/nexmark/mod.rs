@@ -29,6 +29,7 @@ mod ledger;
 mod output;
 mod partitions;
 mod position;
+mod query;
 mod schedule;
 mod worker;
 
@@ -49,11 +50,12 @@ use super::state::{dir_beside, temporary_dir};
 use crate::args::NexmarkArgs;
 use crate::input::CsvStream;
 use crate::nexmark::Stride;
-use crate::queries::{ForQuery, NAMES, Query, Row, parts, plan, with_query};
+use crate::queries::{ForQuery, NAMES, Query, parts, plan, with_query};
 use crate::report::{
     Io, Latencies, Memory, Pauses, Report, StateFigures, noise_floor, peak_rss_bytes,
 };
 use crate::{Error, Result};
+use query::ErasedQuery;
 use worker::Part;
 
 pub use clock::ClockKind;
@@ -114,68 +116,69 @@ impl ForQuery for Run<'_> {
     type Output = Result<Report>;
 
     fn run<Q: Query>(self) -> Result<Report> {
-        let args = self.0;
-        if args.clock.is_some() && !Q::IN_PROCESSING_TIME {
-            let message = format!("{} is in event time and has no --clock", Q::NAME);
-            return Err(Error::Usage(message));
-        }
-        // What is wrong with the input is better said before workers are started.
-        if let Some(dir) = &args.input {
-            CsvStream::open(dir, Stride::ALL)?;
-        } else {
-            args.stream.config(args.rate).schedule()?;
-        }
-        if let Some(why) = Q::NO_CHECKPOINTS
-            && (args.has_checkpoints() || args.restore.is_some())
-        {
-            return Err(Error::Usage(format!("{} {why} and has no checkpoints", Q::NAME)));
-        }
-        if args.has_checkpoints() && args.directory().is_none() {
-            let message = "checkpoints need a directory: give --dir, or --restore to go on in it";
-            return Err(Error::Usage(message.to_owned()));
-        }
-        // The record is in the first process's; another may have had none so far.
-        let is_first = args.cluster.process == 0;
-        if let Some(dir) = args.restore.as_ref().filter(|dir| is_first && !dir.is_dir()) {
-            return Err(Error::Usage(format!(
-                "there is no directory {} to go on in",
-                dir.display()
-            )));
-        }
-        let temporary = match args.directory() {
-            Some(_) => None,
-            None => Some(temporary_dir()?),
-        };
-        let directory = temporary.as_ref().map(|dir| dir.path().to_owned());
-        let directory = args.directory().map(PathBuf::from).or(directory);
-        let partitions = partition_directory::<Q>(args, directory.as_deref())?;
-        let store = StoreConfig {
-            directory,
-            memory: args.state.memory,
-            max_value: args.state.max_value,
-            layout: args.state.layout.layout.clone(),
-            states: args.placements(),
-            ..StoreConfig::default()
-        };
-        let node = Q::tables(store.into(), &args.side_table())?;
-        let node = node.connect_within(args.cluster.connect_within());
-        let job = NexmarkArgs { partitions, ..args.clone() };
-        let parts = execute(args.cluster.config(args.workers)?, node, move |timely, state| {
-            Ok(worker::work::<Q>(timely, state, &job)?)
-        })?;
-        Ok(report::<Q>(args, parts.into_iter()))
+        run(ErasedQuery::of::<Q>(), self.0)
     }
 }
 
+fn run(query: &'static ErasedQuery, args: &NexmarkArgs) -> Result<Report> {
+    if args.clock.is_some() && !query.is_in_processing_time {
+        let message = format!("{} is in event time and has no --clock", query.name);
+        return Err(Error::Usage(message));
+    }
+    // What is wrong with the input is better said before workers are started.
+    if let Some(dir) = &args.input {
+        CsvStream::open(dir, Stride::ALL)?;
+    } else {
+        args.stream.config(args.rate).schedule()?;
+    }
+    if let Some(why) = query.no_checkpoints
+        && (args.has_checkpoints() || args.restore.is_some())
+    {
+        return Err(Error::Usage(format!("{} {why} and has no checkpoints", query.name)));
+    }
+    if args.has_checkpoints() && args.directory().is_none() {
+        let message = "checkpoints need a directory: give --dir, or --restore to go on in it";
+        return Err(Error::Usage(message.to_owned()));
+    }
+    // The record is in the first process's; another may have had none so far.
+    let is_first = args.cluster.process == 0;
+    if let Some(dir) = args.restore.as_ref().filter(|dir| is_first && !dir.is_dir()) {
+        return Err(Error::Usage(format!("there is no directory {} to go on in", dir.display())));
+    }
+    let temporary = match args.directory() {
+        Some(_) => None,
+        None => Some(temporary_dir()?),
+    };
+    let directory = temporary.as_ref().map(|dir| dir.path().to_owned());
+    let directory = args.directory().map(PathBuf::from).or(directory);
+    let partitions = partition_directory(query, args, directory.as_deref())?;
+    let store = StoreConfig {
+        directory,
+        memory: args.state.memory,
+        max_value: args.state.max_value,
+        layout: args.state.layout.layout.clone(),
+        states: args.placements(),
+        ..StoreConfig::default()
+    };
+    let node = (query.tables)(store.into(), &args.side_table())?;
+    let node = node.connect_within(args.cluster.connect_within());
+    let job = NexmarkArgs { partitions, ..args.clone() };
+    let parts = execute(args.cluster.config(args.workers)?, node, move |timely, state| {
+        Ok(worker::work(query, timely, state, &job)?)
+    })?;
+    Ok(report(query.name, args, &parts))
+}
+
 /// Where the partitions of a query go, if it has any.
-fn partition_directory<Q: Query>(
+fn partition_directory(
+    query: &ErasedQuery,
     args: &NexmarkArgs,
     directory: Option<&Path>,
 ) -> Result<Option<PathBuf>> {
-    if Q::Row::PARTITION_COLUMNS == 0 {
+    if query.partition_columns == 0 {
         return match &args.partitions {
             None => Ok(None),
-            Some(_) => Err(Error::Usage(format!("{} has no --partitions", Q::NAME))),
+            Some(_) => Err(Error::Usage(format!("{} has no --partitions", query.name))),
         };
     }
     let beside = || directory.map(|directory| directory.join("partitions"));
@@ -203,8 +206,8 @@ fn add_states(all: &mut Vec<StateFigures>, stats: &StoreStats) {
     }
 }
 
-fn report<Q: Query>(args: &NexmarkArgs, parts: impl Iterator<Item = Part>) -> Report {
-    let mut report = Report::new(format!("nexmark-{}", Q::NAME), &args.state.layout.name);
+fn report(query: &str, args: &NexmarkArgs, parts: &[Part]) -> Report {
+    let mut report = Report::new(format!("nexmark-{query}"), &args.state.layout.name);
     report.workers = args.workers;
     let (mut ops, mut seconds, mut checksum) = (0, 0f64, 0);
     let mut pauses: Option<Pauses> = None;

@@ -8,9 +8,9 @@ use std::rc::Rc;
 
 use alluvium::Time;
 use alluvium_timely::{Changes, WorkerState};
-use timely::dataflow::ProbeHandle;
 use timely::dataflow::operators::vec::Map;
 use timely::dataflow::operators::{Exchange, Inspect, Probe};
+use timely::dataflow::{ProbeHandle, StreamVec};
 
 use super::ledger::Ledger;
 use super::partitions::Partitions;
@@ -55,30 +55,12 @@ impl Output {
         state: &WorkerState,
         ledger_bytes: u64,
     ) -> Result<Self> {
-        let is_first = changes.scope().index() == 0;
-        let columns: Vec<&str> = ["time", "diff"].iter().chain(R::COLUMNS).copied().collect();
-        let writer = args.changes.as_deref().filter(|_| is_first);
-        let mut gathered = Gathered {
-            result: args.results.as_ref().filter(|_| is_first).map(|_| HashMap::new()),
-            changes: writer.map(|path| ResultsWriter::create(path, &columns)).transpose()?,
-            ledger: None,
-        };
-        gathered.ledger = match args.directory() {
-            Some(directory) if is_first && args.keeps_changes(ledger_bytes > 0) => {
-                if ledger_bytes == NO_LEDGER {
-                    let message = "the runs before this one kept no changes; give --results or \
-                                   --changes from the first run on";
-                    return Err(Error::Usage(message.to_owned()));
-                }
-                Some(Ledger::open(directory, ledger_bytes, |line| gathered.add(line))?)
-            }
-            _ => None,
-        };
+        let index = changes.scope().index();
+        let gathered = Gathered::open(args, index == 0, R::COLUMNS, ledger_bytes)?;
         let gathered = Rc::new(RefCell::new(gathered));
         let (checksum, probe) = (Rc::new(Cell::new(0u64)), ProbeHandle::new());
         let partitions = args.partitions.as_deref().map(|root| {
-            let (index, naming) = (changes.scope().index(), R::PARTITION_COLUMNS);
-            Rc::new(RefCell::new(Partitions::new(root, index, R::COLUMNS, naming)))
+            Rc::new(RefCell::new(Partitions::new(root, index, R::COLUMNS, R::PARTITION_COLUMNS)))
         });
         let (sum, parts, job) = (checksum.clone(), partitions.clone(), state.clone());
         let counted = changes.inspect(move |(row, _, diff)| {
@@ -93,16 +75,8 @@ impl Output {
         if args.results.is_none() && args.changes.is_none() {
             counted.probe_with(&probe);
         } else {
-            let (sink, state) = (gathered.clone(), state.clone());
-            counted
-                .map(|(row, time, diff)| (row.fields(), time, diff))
-                .exchange(|_: &Line| 0)
-                .inspect(move |line| {
-                    if let Err(error) = sink.borrow_mut().add(line) {
-                        state.end_run(error.into());
-                    }
-                })
-                .probe_with(&probe);
+            let lines = counted.map(|(row, time, diff)| (row.fields(), time, diff));
+            gather(lines, gathered.clone(), state.clone(), &probe);
         }
         Ok(Self { checksum, probe, gathered, partitions })
     }
@@ -125,11 +99,11 @@ impl Output {
     }
 
     /// Writes what is still to be written.
-    pub(super) fn finish<R: Row>(&self, args: &NexmarkArgs) -> Result<()> {
+    pub(super) fn finish(&self, args: &NexmarkArgs, columns: &[&str]) -> Result<()> {
         let Gathered { result, changes, ledger: _ } = self.gathered.take();
         changes.map_or(Ok(()), ResultsWriter::finish)?;
         let (Some(result), Some(path)) = (result, &args.results) else { return Ok(()) };
-        let mut writer = ResultsWriter::create(path, R::COLUMNS)?;
+        let mut writer = ResultsWriter::create(path, columns)?;
         for (row, times) in result {
             for _ in 0..times {
                 writer.row(row.iter().map(Option::as_deref))?;
@@ -139,7 +113,52 @@ impl Output {
     }
 }
 
+/// Adds the changes of all workers to what the first one gathers.
+fn gather(
+    lines: StreamVec<'_, i64, Line>,
+    sink: Rc<RefCell<Gathered>>,
+    state: WorkerState,
+    probe: &ProbeHandle<i64>,
+) {
+    lines
+        .exchange(|_: &Line| 0)
+        .inspect(move |line| {
+            if let Err(error) = sink.borrow_mut().add(line) {
+                state.end_run(error.into());
+            }
+        })
+        .probe_with(probe);
+}
+
 impl Gathered {
+    /// Opens the files that `args` asks for, of rows with these columns.
+    fn open(
+        args: &NexmarkArgs,
+        is_first: bool,
+        columns: &[&str],
+        ledger_bytes: u64,
+    ) -> Result<Self> {
+        let columns: Vec<&str> = ["time", "diff"].iter().chain(columns).copied().collect();
+        let writer = args.changes.as_deref().filter(|_| is_first);
+        let mut gathered = Self {
+            result: args.results.as_ref().filter(|_| is_first).map(|_| HashMap::new()),
+            changes: writer.map(|path| ResultsWriter::create(path, &columns)).transpose()?,
+            ledger: None,
+        };
+        gathered.ledger = match args.directory() {
+            Some(directory) if is_first && args.keeps_changes(ledger_bytes > 0) => {
+                if ledger_bytes == NO_LEDGER {
+                    let message = "the runs before this one kept no changes; give --results or \
+                                   --changes from the first run on";
+                    return Err(Error::Usage(message.to_owned()));
+                }
+                Some(Ledger::open(directory, ledger_bytes, &mut |line| gathered.add(line))?)
+            }
+            _ => None,
+        };
+        Ok(gathered)
+    }
+
     fn add(&mut self, line: &Line) -> Result<()> {
         let (row, time, diff) = line;
         if let Some(ledger) = &mut self.ledger {

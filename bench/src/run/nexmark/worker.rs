@@ -15,10 +15,10 @@ use super::clock::{Clock, ClockKind};
 use super::feed::Feed;
 use super::output::Output;
 use super::position::{Restored, Said};
+use super::query::ErasedQuery;
 use super::schedule::Schedule;
 use crate::args::NexmarkArgs;
 use crate::nexmark::Record;
-use crate::queries::Query;
 use crate::report::{Latencies, Pauses, Progress};
 use crate::{Error, Result};
 
@@ -46,17 +46,18 @@ pub(super) struct Part {
 }
 
 /// Does a worker's part of the run.
-pub(super) fn work<Q: Query>(
+pub(super) fn work(
+    query: &ErasedQuery,
     timely: &mut Worker,
     state: &WorkerState,
     args: &NexmarkArgs,
 ) -> Result<Part> {
     agree(timely, state, args)?;
-    let Built { input, output, feed, restored } = build::<Q>(timely, state, args)?;
+    let Built { input, output, feed, restored } = build(query, timely, state, args)?;
     check_placements(args, &state.store().stats()?)?;
     // The last to know lets all begin.
     state.meet(timely, 0)?;
-    let what = format!("{} on {}", Q::NAME, args.state.layout.name);
+    let what = format!("{} on {}", query.name, args.state.layout.name);
     let is_first = timely.index() == 0;
     let checkpoints = JobCheckpoints::new(state, output.probe.clone())?;
     let input = checkpoints.input(input);
@@ -80,7 +81,7 @@ pub(super) fn work<Q: Query>(
         restored,
         begin: Instant::now(),
     };
-    driver.run::<Q>()
+    driver.run(query.columns)
 }
 
 /// Meets the other workers and makes sure that they do the same.
@@ -121,19 +122,23 @@ struct Built {
     restored: Option<u64>,
 }
 
-fn build<Q: Query>(timely: &mut Worker, state: &WorkerState, args: &NexmarkArgs) -> Result<Built> {
+fn build(
+    query: &ErasedQuery,
+    timely: &mut Worker,
+    state: &WorkerState,
+    args: &NexmarkArgs,
+) -> Result<Built> {
     let restored = state.restored().map(Restored::of).transpose()?;
     let begin = state.restored().map_or(Time::MIN, |all| all.until);
     let kind = args.clock.unwrap_or(ClockKind::Position);
     let rate = args.stream.config(args.rate).rate;
-    let clock = Q::IN_PROCESSING_TIME.then(|| Clock::new(kind, rate));
+    let clock = query.is_in_processing_time.then(|| Clock::new(kind, rate));
     let (index, peers) = (timely.index(), timely.peers());
     let feed = Feed::open(args, index, peers, restored.as_ref(), begin, clock)?;
     let ledger_bytes = restored.as_ref().map_or(0, |all| all.ledger_bytes);
     let (input, output) = timely.dataflow::<i64, _, _>(|scope| -> Result<_> {
         let (input, events) = scope.new_input::<Record>();
-        let changes = Q::build(events, state)?;
-        Ok((input, Output::attach(changes, args, state, ledger_bytes)?))
+        Ok((input, (query.build)(events, state, args, ledger_bytes)?))
     })?;
     // It is the sum over all workers that counts.
     if let Some(all) = restored.as_ref().filter(|_| index == 0) {
@@ -174,7 +179,7 @@ struct Driver<'a> {
 }
 
 impl Driver<'_> {
-    fn run<Q: Query>(mut self) -> Result<Part> {
+    fn run(mut self, columns: &[&str]) -> Result<Part> {
         let latest = loop {
             if self.schedule.is_due(self.feed.ordinal()) {
                 self.checkpoints.request();
@@ -207,7 +212,7 @@ impl Driver<'_> {
         }
         output.finish_partitions()?;
         if timely.index() == 0 {
-            output.finish::<Q::Row>(args)?;
+            output.finish(args, columns)?;
         }
         let all = state.meet(timely, output.checksum.get().cast_signed())?;
         let (checksum, end) = (all.sum.cast_unsigned(), state.store().stats()?);
