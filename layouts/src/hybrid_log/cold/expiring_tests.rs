@@ -238,3 +238,40 @@ fn values_that_own_heap_expire() {
 fn keys_whose_hashes_are_alike_expire() {
     play::<[u64; 2]>(4, (120_000, 260_000, 100_000), &HybridLog::new().hash_bits(13));
 }
+
+/// Parts of merges drop what has expired: space comes back although some keys of each level are touched again and again, so
+/// that no level goes as a whole.
+#[test]
+fn what_has_expired_goes_with_the_parts_of_merges() {
+    let (device, store) = (Simulated::new(6, Faults::none()), Account::root(MIB));
+    let layout = HybridLog::new().cold_runs(true).partition_hashes(64).index_percent(12);
+    let table = open::<u64, [u64; 2]>(&layout, &device, &store);
+    let (mut life, mut dice) = (Life::new(table, 20_000), Dice(6));
+    let (mut most, mut most_keys, mut between) = (0, 0, 0);
+    for step in 0..100_000 {
+        let key = if dice.below(4) == 0 { dice.below(4_000) } else { 4_000 + step };
+        life.put(key);
+        life.get(4_000 + step.saturating_sub(dice.below(30_000)));
+        life.go_on(1);
+        if step % 256 == 0 {
+            rewrite_some(&mut life.table);
+            let runs = life.table.stats().runs;
+            (most, most_keys) = (runs.records.max(most), runs.keys.max(most_keys));
+        }
+        let is_between =
+            life.table.core.log.cold.as_ref().is_some_and(|cold| cold.levels.parted() > 0);
+        between += u64::from(is_between);
+        if is_between && between % 4 == 1 {
+            life.check();
+        }
+        assert!(store.used() <= MIB, "{store:?}");
+    }
+    life.check();
+    let stats = life.table.stats();
+    println!(
+        "{between} steps between parts, {most} records of {most_keys} keys at most, {stats:?}"
+    );
+    assert!(between > 10, "{between}");
+    assert!(stats.runs.moved > 3 * most_keys, "most have expired: {stats:?}");
+    assert!(most < 3 * most_keys, "{most} records of {most_keys} keys");
+}

@@ -15,7 +15,7 @@ use crate::hybrid_log::{HybridLog, HybridLogTable};
 
 type Log = HybridLogTable<u64, [u64; 6]>;
 
-fn device(seed: u64) -> Simulated {
+pub(super) fn device(seed: u64) -> Simulated {
     Simulated::new(seed, Faults::none())
 }
 

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use alluvium_pagestore::io::{Device, Faults, Simulated};
 use alluvium_pagestore::{
-    Account, BlobWriter, Helper, KIB, KeyGroup, KeyHash, MIB, SegmentStore, StateImage,
+    Account, BlobReader, BlobWriter, Helper, KIB, KeyGroup, KeyHash, MIB, SegmentStore, StateImage,
 };
 
 use super::tests::Dice;
@@ -17,14 +17,38 @@ use crate::hybrid_log::{HybridLog, HybridLogTable};
 
 const KEYS: u64 = 100_000;
 
-struct Play {
-    device: Simulated,
+/// A log of a MiB, and what it should hold.
+pub(super) struct Play {
+    pub device: Simulated,
     segments: SegmentStore,
-    store: Rc<Account>,
-    table: HybridLogTable<u64, u64>,
-    model: BTreeMap<u64, u64>,
-    dice: Dice,
+    pub store: Rc<Account>,
+    pub table: HybridLogTable<u64, u64>,
+    pub model: BTreeMap<u64, u64>,
+    pub dice: Dice,
+    layout: HybridLog,
     checkpoints: u64,
+}
+
+/// A log of a MiB, of a checkpoint if there is one.
+pub(super) fn open(
+    layout: &HybridLog,
+    segments: &SegmentStore,
+    helper: Helper,
+    image: Option<&StateImage>,
+) -> (Rc<Account>, HybridLogTable<u64, u64>) {
+    let store = Account::root(MIB);
+    let context = StateContext {
+        name: "log".into(),
+        account: Account::below(&store, "log", u64::MAX),
+        segments: Some(segments.clone()),
+        helper,
+        max_value_bytes: 4 * KIB,
+        key_groups: 256,
+        owned: 0..256,
+        movable: true,
+        restored: image.map(|image| (image.clone(), BlobReader::new(segments.shared_device()))),
+    };
+    (store, Layout::<u64, u64>::open(layout, context).unwrap())
 }
 
 impl Play {
@@ -35,26 +59,24 @@ impl Play {
         play
     }
 
-    fn empty(seed: u64, layout: HybridLog) -> Self {
-        let (device, store) = (Simulated::new(seed, Faults::none()), Account::root(MIB));
-        let segments = SegmentStore::new(Arc::new(device.clone()), 1);
-        let context = StateContext {
-            name: "log".into(),
-            account: Account::below(&store, "log", u64::MAX),
-            segments: Some(segments.clone()),
-            helper: Helper::inline(),
-            max_value_bytes: 4 * KIB,
-            key_groups: 256,
-            owned: 0..256,
-            movable: true,
-            restored: None,
-        };
-        let table = Layout::<u64, u64>::open(&layout, context).unwrap();
-        let (model, dice) = (BTreeMap::new(), Dice(seed));
-        Self { device, segments, store, table, model, dice, checkpoints: 0 }
+    pub fn empty(seed: u64, layout: HybridLog) -> Self {
+        Self::on(Simulated::new(seed, Faults::none()), Helper::inline(), seed, layout)
     }
 
-    fn put(&mut self, key: u64, value: u64) {
+    pub fn on(device: Simulated, helper: Helper, seed: u64, layout: HybridLog) -> Self {
+        let segments = SegmentStore::new(Arc::new(device.clone()), 1);
+        let (store, table) = open(&layout, &segments, helper, None);
+        let (model, dice) = (BTreeMap::new(), Dice(seed));
+        Self { device, segments, store, table, model, dice, layout, checkpoints: 0 }
+    }
+
+    /// Takes a checkpoint and opens it.
+    pub fn open_again(&mut self, helper: Helper) {
+        let (image, _) = self.checkpoint();
+        (self.store, self.table) = open(&self.layout, &self.segments, helper, Some(&image));
+    }
+
+    pub fn put(&mut self, key: u64, value: u64) {
         let known = self.table.put(key, value).unwrap();
         assert_eq!(known, self.model.insert(key, value).is_some(), "{key}");
         assert!(self.store.used() <= MIB);
@@ -83,7 +105,7 @@ impl Play {
         panic!("{:?}", self.table.stats().runs);
     }
 
-    fn check(&mut self) {
+    pub fn check(&mut self) {
         let (mut seen, mut cursor) = (BTreeMap::new(), Cursor::default());
         while !cursor.done {
             self.table
@@ -225,7 +247,7 @@ fn keys_that_change_and_are_deleted_are_not_refused_either() {
 
 /// What a checkpoint wrote, its requests, and its steps.
 #[derive(Clone, Copy, Debug, Default)]
-struct Cost {
+pub(super) struct Cost {
     times: u64,
     bytes: u64,
     requests: u64,
@@ -246,7 +268,15 @@ impl Cost {
 }
 
 impl Play {
-    fn checkpoint(&mut self) -> Cost {
+    /// Takes a checkpoint, which is confirmed.
+    pub fn checkpoint(&mut self) -> (StateImage, Cost) {
+        let sealed = self.seal();
+        self.table.checkpointed(CheckpointOutcome::Committed);
+        sealed
+    }
+
+    /// Takes one that nobody has confirmed yet.
+    pub fn seal(&mut self) -> (StateImage, Cost) {
         self.checkpoints += 1;
         let before = self.device.stats();
         let mut blobs = BlobWriter::new(self.segments.shared_device(), self.checkpoints, 4096);
@@ -258,14 +288,15 @@ impl Play {
         }
         blobs.finish().unwrap();
         let after = self.device.stats();
-        self.table.checkpointed(CheckpointOutcome::Committed);
+        self.device.sync_directory().unwrap();
         let requests = |of: &alluvium_pagestore::io::IoStats| of.reads + of.writes + of.syncs;
-        Cost {
+        let cost = Cost {
             times: 1,
             bytes: after.bytes_written - before.bytes_written,
             requests: requests(&after) - requests(&before),
             steps,
-        }
+        };
+        (image.expect("it is whole"), cost)
     }
 }
 
@@ -280,12 +311,12 @@ fn a_checkpoint_in_the_middle_of_a_merge_costs_as_much_as_another() {
         play.until(false);
         play.checkpoint();
         let puts = play.until(true);
-        within.add(play.checkpoint());
+        within.add(play.checkpoint().1);
         play.until(false);
         play.checkpoint();
         (0..puts).for_each(|_| play.put_any(|_| true));
         play.until(false);
-        outside.add(play.checkpoint());
+        outside.add(play.checkpoint().1);
     }
     println!("within {within:?} {:?}, outside {outside:?} {:?}", within.each(), outside.each());
     for (nth, most) in [1.25, 1.25, 1.6].into_iter().enumerate() {

@@ -39,6 +39,8 @@ mod later_tests;
 mod merging_tests;
 mod moving;
 mod needs;
+#[cfg(test)]
+mod parted_tests;
 mod paying;
 mod saving;
 mod scanning;
