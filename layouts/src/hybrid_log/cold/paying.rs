@@ -128,6 +128,11 @@ impl ColdTier {
         }
     }
 
+    /// Whether a move begins: records or tombstones are to move, and levels are not merged next.
+    fn may_begin_move(&self) -> bool {
+        (self.wants_move || self.wants_to_bury()) && !self.is_merge_next()
+    }
+
     /// Whether a merge that is due may begin on the helper's thread.
     fn may_begin_merge(&self) -> bool {
         match &self.moving {
@@ -436,29 +441,33 @@ impl Log {
         }
     }
 
+    /// A step of the move that goes on, or of the merge that is next if it is done here, or the beginning of a move.
     fn move_or_merge(
         &mut self,
         cold: &mut ColdTier,
         fuel: u64,
         need: StepUrgency,
     ) -> Result<StepOutcome> {
-        match cold.moving.take() {
-            Some(moving) => self.step_this_move(cold, moving, fuel),
-            None if cold.begin_burial()? => Ok(StepOutcome::Something),
-            None if cold.is_merge_next() => match self.step_merge(cold, fuel, need) {
-                // A merge may take more than a move.
-                Err(error) if error.kind() == ErrorKind::OverBudget && !cold.is_merge_next() => {
-                    cold.merge_has_failed = false;
-                    self.begin_move(cold, need)
-                }
-                merged => merged,
-            },
-            None if cold.wants_move || cold.wants_to_bury() => {
-                cold.merge_has_failed = false;
-                self.begin_move(cold, need)
-            }
-            None => Ok(StepOutcome::Nothing),
+        if let Some(moving) = cold.moving.take() {
+            return self.step_this_move(cold, moving, fuel);
         }
+        if cold.begin_burial()? {
+            return Ok(StepOutcome::Something);
+        }
+        if cold.is_merge_next() {
+            if cold.levels.is_helped() {
+                return Ok(StepOutcome::Nothing);
+            }
+            match self.step_merge(cold, fuel, need) {
+                // A merge may take more than a move.
+                Err(error) if error.kind() == ErrorKind::OverBudget && cold.may_begin_move() => {}
+                merged => return merged,
+            }
+        } else if !cold.may_begin_move() {
+            return Ok(StepOutcome::Nothing);
+        }
+        cold.merge_has_failed = false;
+        self.begin_move(cold, need)
     }
 
     /// A helper merges; what moves does so here.
@@ -478,7 +487,7 @@ impl Log {
         };
         let rests = cold.merge_rest > 0 && matches!(merged, Ok(StepOutcome::Nothing));
         cold.rest_after(&merged);
-        let moved = match self.move_beside_helper(cold, fuel, need) {
+        let moved = match self.move_or_merge(cold, fuel, need) {
             // A merge that goes on gives memory back when it is over.
             Err(error)
                 if error.kind() == ErrorKind::OverBudget
@@ -513,25 +522,6 @@ impl Log {
             }
             (StepOutcome::Nothing, merged) => merged,
             (moved, merged) => merged.map(|_| moved),
-        }
-    }
-
-    /// What moves while a helper merges, if it may.
-    fn move_beside_helper(
-        &mut self,
-        cold: &mut ColdTier,
-        fuel: u64,
-        need: StepUrgency,
-    ) -> Result<StepOutcome> {
-        match cold.moving.take() {
-            Some(moving) => self.step_this_move(cold, moving, fuel),
-            None if cold.begin_burial()? => Ok(StepOutcome::Something),
-            None if cold.is_merge_next() => Ok(StepOutcome::Nothing),
-            None if cold.wants_move || cold.wants_to_bury() => {
-                cold.merge_has_failed = false;
-                self.begin_move(cold, need)
-            }
-            None => Ok(StepOutcome::Nothing),
         }
     }
 
