@@ -142,6 +142,8 @@ pub struct LevelStats {
     pub directory_bytes: u64,
     /// Bytes that merges wrote.
     pub merged_bytes: u64,
+    /// Bytes of runs that merges read.
+    pub merge_read_bytes: u64,
     /// Merges, or parts of them, that ended.
     pub merges: u64,
     /// Nanoseconds of a helper's shares of these.
@@ -521,6 +523,11 @@ impl Levels {
     pub fn guide_bytes(&self) -> u64 {
         let runs = self.levels.iter().flat_map(|level| &level.runs);
         runs.map(|run| run.memory_bytes().0).sum()
+    }
+
+    /// Bytes of runs that merges read. Cost: O(1).
+    pub fn stats_merge_read_bytes(&self) -> u64 {
+        self.done.merge_read_bytes
     }
 
     /// Merges that have ended.

@@ -245,6 +245,26 @@ fn keys_that_change_and_are_deleted_are_not_refused_either() {
     play.check();
 }
 
+/// As long as memory has room for what comes, a call does one step of a merge at most: no more than a part, whatever the
+/// levels have. Blocks of so short partitions are nearly empty: a part reads ten times its bytes.
+#[test]
+fn no_call_merges_more_than_a_part_while_memory_has_room() {
+    let layout = HybridLog::new().cold_runs(true).partition_hashes(FEW_HASHES);
+    let mut play = Play::empty(5, layout);
+    let (mut most, mut before) = (0, 0);
+    for key in 0..MANY_KEYS {
+        play.put(key, key);
+        let cold = play.table.core.log.cold.as_ref().unwrap();
+        let read = cold.levels.stats_merge_read_bytes();
+        most = most.max(read - before);
+        before = read;
+    }
+    let stats = play.table.core.log.cold.as_ref().unwrap().levels.stats();
+    println!("{most} bytes in one call at most, of {before}; {stats:?}");
+    assert!(stats.merges > 20, "{stats:?}");
+    assert!(most < 1 << 20 && 8 * most < stats.bytes, "{most}, {stats:?}");
+}
+
 /// What a checkpoint wrote, its requests, and its steps.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Cost {

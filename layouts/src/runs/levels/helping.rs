@@ -94,6 +94,7 @@ impl Levels {
             Ok(Some(MergeShare { work, judge, done })) => {
                 // A share in which one request of many fails has gone on.
                 let has_gone_on = work.read_bytes() > merging.read_bytes;
+                self.done.merge_read_bytes += work.read_bytes().saturating_sub(merging.read_bytes);
                 merging.read_bytes = work.read_bytes();
                 if has_gone_on || matches!(done, Ok(Ok(false))) {
                     merging.failed = 0;

@@ -302,6 +302,7 @@ impl Levels {
             panic!("a helper has the merge")
         };
         let done = work.step(fuel, judge);
+        self.done.merge_read_bytes += work.read_bytes().saturating_sub(merging.read_bytes);
         merging.read_bytes = work.read_bytes();
         if matches!(done, Ok(false)) {
             merging.failed = 0;
