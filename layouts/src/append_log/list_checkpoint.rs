@@ -355,19 +355,20 @@ impl ListsCore {
         }
     }
 
-    /// What writing a catalog takes.
+    /// What writing a catalog takes at least.
     pub(super) fn catalog_bytes(&self) -> u64 {
-        self.catalog_sizes().memory_bytes()
+        self.catalog_sizes().least().memory_bytes()
     }
 
     /// Puts more into the catalog.
     fn write_catalog(&mut self, checkpoint: &mut ListCheckpoint) -> Result<()> {
         if checkpoint.catalog.is_none() {
-            let sizes = self.catalog_sizes();
+            let mut sizes = self.catalog_sizes();
             // What is left free for reads stays so, if it can be.
             let (bytes, what) = (sizes.memory_bytes(), "the catalog of a checkpoint");
             if self.make_room(bytes + self.sizes.read_slack, what).is_err() {
-                self.make_room(bytes, what)?;
+                sizes = sizes.least();
+                self.make_room(sizes.memory_bytes(), what)?;
             }
             self.account.charge(MemoryKind::Buffers, sizes.memory_bytes());
             checkpoint.catalog_bytes = sizes.memory_bytes();

@@ -30,4 +30,6 @@ pub use recording::Recording;
 pub use remembered::Remembered;
 pub(crate) use remembered::{LeftSets, MarkedEntries};
 pub(crate) use steps::{GivenBatches, overtaken};
-pub(crate) use writer::{BATCH_BYTES_MAX, BatchWriter, RecordSink, WriterSizes};
+pub(crate) use writer::{
+    BATCH_BYTES_MAX, BatchWriter, LEAST_CHUNK_BYTES, LEAST_PAGE_RECORDS, RecordSink, WriterSizes,
+};

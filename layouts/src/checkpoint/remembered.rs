@@ -122,7 +122,7 @@ impl Remembered {
         if self.context.segments.is_none() {
             return Ok(());
         }
-        let room = room_bytes(&self.context, &sizes::<K, V>(&self.context, u64::MAX));
+        let room = room_bytes(&sizes::<K, V>(&self.context, u64::MAX));
         let what = "the buffers of checkpoints";
         self.room.reserve_more(room, what).or_else(|_| {
             self.forget();

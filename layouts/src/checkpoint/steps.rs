@@ -158,12 +158,22 @@ impl CheckpointSteps {
         if self.own.is_some() {
             return Ok(());
         }
-        let (bytes, store) = (sizes.memory_bytes(), context.segment_store()?.clone());
-        self.booked.reserve_more(bytes.saturating_sub(self.kept), "a checkpoint's buffer")?;
+        let store = context.segment_store()?.clone();
+        let mut sizes = sizes;
+        if self.book(&sizes).is_err() {
+            sizes = sizes.least();
+            self.book(&sizes)?;
+        }
         let state = fingerprint(&context.name);
         let who = (context.helper.clone(), context.account.clone());
         self.own = Some(BatchWriter::new(who, store, state, sizes));
         Ok(())
+    }
+
+    /// Books what a writer with these sizes takes.
+    fn book(&mut self, sizes: &WriterSizes) -> Result<()> {
+        let more = sizes.memory_bytes().saturating_sub(self.kept);
+        self.booked.reserve_more(more, "a checkpoint's buffer")
     }
 }
 

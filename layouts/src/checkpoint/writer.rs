@@ -22,9 +22,13 @@ use crate::support::record_type_unsafe::RecordRef;
 
 /// Most bytes of a batch.
 pub const BATCH_BYTES_MAX: usize = 32 << 10;
+/// Bytes of buffer and batch, and records of a page, where memory is short.
+pub(crate) const LEAST_CHUNK_BYTES: usize = 8 << 10;
+pub(crate) const LEAST_PAGE_RECORDS: u32 = 1 << 9;
 /// The longest wait for a batch that the helper writes.
 const WAIT_MAX: Duration = Duration::from_secs(20);
-/// Records after which it is.
+/// Records after which a batch is full, between these: as many as a page has.
+const BATCH_RECORDS_MIN: usize = 16;
 const BATCH_RECORDS: usize = 512;
 
 /// How a [`BatchWriter`] writes.
@@ -42,12 +46,28 @@ pub struct WriterSizes {
 }
 
 impl WriterSizes {
+    /// Returns the smallest buffers that write the same records: slower, for where memory is short.
+    #[must_use]
+    pub fn least(&self) -> Self {
+        Self {
+            chunk_bytes: self.chunk_bytes.min(LEAST_CHUNK_BYTES),
+            batch_bytes: self.batch_bytes.min(LEAST_CHUNK_BYTES),
+            page_records: self.page_records.min(LEAST_PAGE_RECORDS),
+            ..*self
+        }
+    }
+
     /// What writing takes.
     pub fn memory_bytes(&self) -> u64 {
         let records = self.page_records as usize;
         let writer = SegmentWriter::memory_bytes(self.chunk_bytes, records, self.value_bytes);
-        let batch = self.batch_bytes + BATCH_RECORDS * size_of::<InBatch>();
+        let batch = self.batch_bytes + self.batch_records() * size_of::<InBatch>();
         writer + batch as u64 + 512
+    }
+
+    /// Records after which a batch is full.
+    fn batch_records(&self) -> usize {
+        (self.page_records as usize).clamp(BATCH_RECORDS_MIN, BATCH_RECORDS)
     }
 }
 
@@ -115,7 +135,7 @@ impl BatchWriter {
         let (chunk, segment) = (sizes.chunk_bytes, sizes.segment_bytes);
         let writer = SegmentWriter::new(store.clone(), state, chunk, segment);
         let batch = EncodedBatch {
-            records: Vec::with_capacity(BATCH_RECORDS),
+            records: Vec::with_capacity(sizes.batch_records()),
             bytes: Vec::with_capacity(sizes.batch_bytes),
             ..EncodedBatch::default()
         };
@@ -178,9 +198,9 @@ impl BatchWriter {
 
     /// Whether the batch has room for another record.
     pub fn has_room(&mut self) -> bool {
-        let batch_bytes = self.sizes.batch_bytes;
+        let (batch_bytes, most) = (self.sizes.batch_bytes, self.sizes.batch_records());
         let EncodedBatch { records, bytes, large, .. } = &self.writing().batch;
-        records.len() < BATCH_RECORDS / 2 && bytes.len() < batch_bytes / 4 && large.is_none()
+        records.len() < most / 2 && bytes.len() < batch_bytes / 4 && large.is_none()
     }
 
     /// Adds a record. If the batch is full then, this waits until the helper has written it: who does not
@@ -238,9 +258,10 @@ impl BatchWriter {
         let trials = self.writing().writer.trials();
         guarded(|| encode(trials, &mut record))?;
         let (length, most) = (record.len(), self.sizes.batch_bytes);
+        let records_most = self.sizes.batch_records();
         check_length(length)?;
         let EncodedBatch { records, bytes, .. } = &self.writing().batch;
-        if records.len() == BATCH_RECORDS || bytes.len() + length > most && !records.is_empty() {
+        if records.len() == records_most || bytes.len() + length > most && !records.is_empty() {
             self.write_and_wait()?;
         }
         let WriterState { batch, placing, .. } = self.writing();

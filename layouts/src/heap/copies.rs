@@ -19,8 +19,10 @@ use crate::checkpoint::{BatchWriter, FREE_BYTES, RecordSink};
 use crate::support::booked::Booked;
 use crate::support::record_type_unsafe::{RecordRef, RecordType};
 
-/// A chunk has such a part of the memory, between so many entries. Each has to wake the helper.
+/// A chunk has such a part of the memory, between so many entries. Each has to wake the helper. Where there are few
+/// entries, it has room for these, or for a few.
 const CHUNK_SHARE: u64 = 64;
+const CHUNK_FEW: u64 = 64;
 const CHUNK_MIN: usize = 256;
 const CHUNK_MAX: usize = 4096;
 /// Copies have such a part of the memory.
@@ -54,7 +56,7 @@ pub(super) struct CheckpointCopies {
 fn chunk_of(record_type: &'static RecordType, account: &Account, all: u64) -> usize {
     let each = RecordCopies::memory_bytes(record_type, 1) as u64;
     let entries = account.limit() / CHUNK_SHARE / each;
-    entries.min(all).clamp(CHUNK_MIN as u64, CHUNK_MAX as u64) as usize
+    entries.clamp(CHUNK_MIN as u64, CHUNK_MAX as u64).min(all.max(CHUNK_FEW)) as usize
 }
 
 fn chunk_bytes(record_type: &'static RecordType, entries: usize) -> u64 {
@@ -63,8 +65,8 @@ fn chunk_bytes(record_type: &'static RecordType, entries: usize) -> u64 {
 
 impl CheckpointCopies {
     /// What they take at least.
-    pub fn least_bytes(record_type: &'static RecordType, account: &Account) -> u64 {
-        chunk_bytes(record_type, chunk_of(record_type, account, u64::MAX))
+    pub fn least_bytes(record_type: &'static RecordType, all: u64) -> u64 {
+        chunk_bytes(record_type, (CHUNK_MIN as u64).min(all.max(CHUNK_FEW)) as usize)
     }
 
     /// None yet, of so many entries.
@@ -128,7 +130,7 @@ impl CheckpointCopies {
         }
         let bytes = self.bytes_of(self.chunk);
         if self.booked.bytes() == 0 {
-            self.booked.reserve_more(bytes, "copies for a checkpoint")?;
+            self.book_first()?;
         } else {
             let (account, limit) = (self.booked.account(), self.booked.account().limit());
             let may = self.booked.bytes() + bytes <= limit / MEMORY_SHARE
@@ -138,6 +140,16 @@ impl CheckpointCopies {
             }
         }
         Ok(Some(RecordCopies::with_capacity(self.record_type, self.chunk)))
+    }
+
+    /// Books the only chunk, which is small where memory has no room for a large one and for the writer.
+    fn book_first(&mut self) -> Result<()> {
+        let what = "copies for a checkpoint";
+        let wanted = self.bytes_of(self.chunk) + self.leaves;
+        if self.booked.account().ensure(wanted, what).is_err() {
+            self.chunk = self.chunk.min(CHUNK_MIN);
+        }
+        self.booked.reserve_more(self.bytes_of(self.chunk), what)
     }
 
     /// Adds a copy of an entry. There is [room](CheckpointCopies::has_room). Its clone may panic, and then nothing has changed.

@@ -143,7 +143,7 @@ impl HeapCore {
         let sizes = self.sizes_of(if is_plain { entries } else { u64::MAX });
         let value = if is_plain { 0 } else { self.context.max_value_bytes };
         let copies = match self.is_copied() {
-            true => CheckpointCopies::least_bytes(record_type, &self.context.account),
+            true => CheckpointCopies::least_bytes(record_type, entries),
             false => 0,
         };
         kept_free(&self.context, &sizes) + value + copies

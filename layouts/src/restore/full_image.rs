@@ -11,21 +11,24 @@ use alluvium_pagestore::{
     fingerprint, key_text,
 };
 
-use crate::checkpoint::{BATCH_BYTES_MAX, BatchWriter, FilesByName, WriterSizes, files_of_image};
+use crate::checkpoint::{
+    BATCH_BYTES_MAX, BatchWriter, FilesByName, LEAST_CHUNK_BYTES, LEAST_PAGE_RECORDS, WriterSizes,
+    files_of_image,
+};
 use crate::contract::table::{CheckpointOutcome, StateContext, TableStats};
 use crate::heap::segment_bytes;
 use crate::restore::passing::pass_over_live;
 use crate::support::booked::Booked;
 
 /// Bytes of a checkpoint's write buffer, and of the window a restore reads through: a 64th of the
-/// memory between these.
-const CHUNK_BYTES_MIN: u64 = 8 << 10;
+/// memory between these; the least where memory is short.
+const CHUNK_BYTES_MIN: u64 = LEAST_CHUNK_BYTES as u64;
 const CHUNK_BYTES_MAX: u64 = 64 << 10;
 /// Bytes of records after which a page ends.
 const PAGE_BYTES: u64 = 256 << 10;
 /// Records after which a page ends, between these: as many of the shortest as fill a write buffer,
 /// whose last block is padded otherwise. Pages without a footer are two thirds as long.
-const PAGE_RECORDS_MIN: u32 = 1 << 9;
+const PAGE_RECORDS_MIN: u32 = LEAST_PAGE_RECORDS;
 pub(crate) const PAGE_RECORDS_MAX: u32 = 1364;
 /// Bytes of the shortest record with its header and its entry in the footer, and of what is behind
 /// a footer.
@@ -33,6 +36,8 @@ const RECORD_BYTES_MIN: usize = 48;
 const TRAILER_BYTES: usize = 64;
 /// What a checkpoint takes beside its buffers: the names of its segments.
 const BESIDE_BYTES: u64 = 8 << 10;
+/// Least bytes of a batch.
+const BATCH_BYTES_MIN: usize = 1 << 10;
 /// Bytes after which a segment ends.
 const SEGMENT_BYTES: u64 = 8 << 20;
 
@@ -69,15 +74,15 @@ pub(crate) fn sizes_of(
     let value_bytes = plain_bytes.map_or(context.max_value_bytes, |bytes| 2 * bytes as u64);
     let whole = chunk_bytes(context);
     let all = records.saturating_mul(value_bytes + RECORD_BYTES_MIN as u64);
-    let all = usize::try_from(all).unwrap_or(usize::MAX).clamp(CHUNK_BYTES_MIN as usize, whole);
-    let chunk_bytes = all / 4096 * 4096;
+    let all = usize::try_from(all).unwrap_or(usize::MAX);
+    let chunk_bytes = all.clamp(CHUNK_BYTES_MIN as usize, whole) / 4096 * 4096;
     let page_records = u64::from(page_records(whole)).min(records.max(1)) as u32;
     WriterSizes {
         chunk_bytes,
         segment_bytes: SEGMENT_BYTES,
         page_records,
         page_bytes: PAGE_BYTES,
-        batch_bytes: chunk_bytes.min(BATCH_BYTES_MAX),
+        batch_bytes: all.clamp(BATCH_BYTES_MIN, chunk_bytes.min(BATCH_BYTES_MAX)),
         value_bytes,
     }
 }
@@ -250,43 +255,56 @@ fn read_part(
         return Ok(());
     }
     let store = &context.segment_store()?.for_opening();
-    let chunk_bytes = chunk_bytes(context);
-    let memory = chunk_bytes as u64
-        + footer_bytes(part)
+    let beside = footer_bytes(part)
         + Liveness::memory_bytes(part)
         + part.segments.iter().map(|segment| set_bytes(part, segment)).max().unwrap_or(0);
-    context.account.reserve(MemoryKind::Buffers, memory, "restoring")?;
-    let read = Liveness::load(part, Some(blobs)).and_then(|liveness| {
-        let mut longer = Booked::none(context.account.clone(), MemoryKind::Buffers);
-        pass_over_live(context, store, &part.segments, &liveness, &mut |nth, entry, record| {
-            // The window stays as long as its longest record.
-            let needed = u64::from(entry.len) + 2 * BLOCK_BYTES as u64;
-            let more = needed.saturating_sub(chunk_bytes as u64 + longer.bytes());
-            longer.reserve_more(more, "the archive of a long value")?;
-            let at = PlacedAt { segment: before + nth as u32, grain: entry.grain };
-            visit(at, record.payload(entry)?)
-        })
-    });
-    context.account.release(MemoryKind::Buffers, memory);
-    read
+    let mut booked = Booked::none(context.account.clone(), MemoryKind::Buffers);
+    let stored = part.segments.iter().map(|segment| segment.bytes).sum();
+    let window = book_window(context, (beside, stored), &mut booked)?;
+    let liveness = Liveness::load(part, Some(blobs))?;
+    let mut longer = Booked::none(context.account.clone(), MemoryKind::Buffers);
+    let source = (store, window);
+    pass_over_live(context, source, &part.segments, &liveness, &mut |nth, entry, record| {
+        // The window stays as long as its longest record.
+        let needed = u64::from(entry.len) + 2 * BLOCK_BYTES as u64;
+        let more = needed.saturating_sub(window as u64 + longer.bytes());
+        longer.reserve_more(more, "the archive of a long value")?;
+        let at = PlacedAt { segment: before + nth as u32, grain: entry.grain };
+        visit(at, record.payload(entry)?)
+    })
 }
 
-/// What [`read_placed`] takes of segments that end after so many bytes, beside lists of what has
+/// What is read takes so many times its bytes on storage in memory, at most, about.
+const READ_SHARE: u64 = 4;
+
+/// Books a window and what reading takes beside it, and says how long the window is: the least if memory may have no room
+/// for a longer one and for all that is read, of so many bytes on storage.
+fn book_window(
+    context: &StateContext,
+    (beside, stored): (u64, u64),
+    booked: &mut Booked,
+) -> Result<usize> {
+    let whole = chunk_bytes(context);
+    let wanted = whole as u64 + beside + READ_SHARE * stored;
+    let has_room = context.account.available() >= wanted;
+    let window = if has_room { whole } else { CHUNK_BYTES_MIN as usize };
+    booked.reserve_more(window as u64 + beside, "restoring").map(|()| window)
+}
+
+/// What [`read_placed`] takes at least of segments that end after so many bytes, beside lists of what has
 /// died.
 pub(crate) fn reading_bytes(context: &StateContext, segment_bytes: u64) -> u64 {
-    let chunk_bytes = chunk_bytes(context);
-    let footer = page_records(chunk_bytes) as usize * size_of::<FooterEntry>();
+    let footer = page_records(chunk_bytes(context)) as usize * size_of::<FooterEntry>();
     // A segment ends with the page that reaches its end.
     let set = LiveSet::memory_bytes(segment_bytes + 2 * PAGE_BYTES);
-    (chunk_bytes + footer) as u64 + 2 * set + BLOCK_BYTES as u64
+    CHUNK_BYTES_MIN + footer as u64 + 2 * set + BLOCK_BYTES as u64
 }
 
-/// Memory that a checkpoint with these sizes writes with, and that reads one of which no record is
-/// dead.
-pub(crate) fn room_bytes(context: &StateContext, sizes: &WriterSizes) -> u64 {
+/// Memory that a checkpoint of such records writes with at least, and that reads one of which no record is dead.
+pub(crate) fn room_bytes(sizes: &WriterSizes) -> u64 {
     let footer = PAGE_RECORDS_MAX as usize * size_of::<FooterEntry>();
-    let reading = (chunk_bytes(context) + footer) as u64 + sizes.value_bytes;
-    sizes.memory_bytes().max(reading)
+    let reading = CHUNK_BYTES_MIN + footer as u64 + sizes.value_bytes;
+    sizes.least().memory_bytes().max(reading)
 }
 
 /// What a checkpoint with these sizes writes with.
@@ -294,13 +312,16 @@ pub(crate) fn writing_bytes(sizes: &WriterSizes) -> u64 {
     sizes.memory_bytes() + BESIDE_BYTES
 }
 
-/// What has to stay free of a state in memory, so that it can be checkpointed with these sizes, and be
-/// read again.
+/// What has to stay free of a state in memory, so that it can be checkpointed with the [least](WriterSizes::least) of
+/// these sizes, and be read again.
 pub(crate) fn kept_free(context: &StateContext, sizes: &WriterSizes) -> u64 {
-    let writing = writing_bytes(sizes);
+    writing_bytes(&sizes.least()).max(kept_to_read(context, sizes.value_bytes))
+}
+
+/// What has to stay free of it, so that it can be read again, with records of so many bytes.
+pub(crate) fn kept_to_read(context: &StateContext, value_bytes: u64) -> u64 {
     let segment_bytes = segment_bytes(context.account.limit());
-    let reading = reading_bytes(context, segment_bytes) + sizes.value_bytes + BESIDE_BYTES;
-    writing.max(reading)
+    reading_bytes(context, segment_bytes) + value_bytes + BESIDE_BYTES
 }
 
 /// Memory of the set of a segment's live records, while it is read and while it is there.

@@ -222,7 +222,8 @@ impl ForeignState {
         let read = self.liveness(part).and_then(|liveness| {
             let visit =
                 &mut |_, entry: &FooterEntry, record: &mut PassedRecord<'_>| visit(entry, record);
-            pass_over_live(&self.context, store, segments, &liveness, visit)
+            let source = (store, chunk_bytes(&self.context));
+            pass_over_live(&self.context, source, segments, &liveness, visit)
         });
         account.release(MemoryKind::Buffers, memory);
         read

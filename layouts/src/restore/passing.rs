@@ -7,7 +7,6 @@ use alluvium_pagestore::{
 };
 
 use crate::contract::table::StateContext;
-use crate::restore::full_image::chunk_bytes;
 
 /// The least of a buffer: below, one request hardly takes longer than the next.
 const AHEAD_BYTES_MIN: u64 = 16 << 10;
@@ -138,20 +137,20 @@ impl PassVisitor for LiveRecords<'_, '_> {
     }
 }
 
-/// Shows the live records of segments, one after the other.
+/// Shows the live records of segments, one after the other, through a window of so many bytes.
 ///
 /// # Errors
 /// Those of `visit` and of reading; [`ErrorKind::Corrupt`] if they are not as many as the image says.
 pub(crate) fn pass_over_live(
     context: &StateContext,
-    store: &SegmentStore,
+    (store, window): (&SegmentStore, usize),
     segments: &[SegmentImage],
     liveness: &Liveness,
     visit: VisitLive<'_>,
 ) -> Result<()> {
     let mut records =
         LiveRecords { context, segments, liveness, live: None, found: 0, nth: 0, visit };
-    let (window, state) = (chunk_bytes(context), fingerprint(&context.name));
+    let state = fingerprint(&context.name);
     let mut open = |nth: usize| segments[nth].open(store);
     let (account, count) = (&context.account, segments.len());
     pass_over((store, state), account, window, count, &mut open, &mut records)

@@ -65,7 +65,7 @@ pub const HYBRID_LOG_BYTES_MIN: u64 = 88 << 10;
 /// The same with one [`AppendLog`](crate::AppendLog).
 pub const APPEND_LOG_BYTES_MIN: u64 = 158 << 10;
 /// The same with a map on the [`Heap`](crate::Heap).
-pub const HEAP_BYTES_MIN: u64 = 58 << 10;
+pub const HEAP_BYTES_MIN: u64 = 51 << 10;
 /// The same with windows whose accumulators are in [`WindowSegments`](crate::WindowSegments).
 pub const WINDOW_SEGMENTS_BYTES_MIN: u64 = 200 << 10;
 

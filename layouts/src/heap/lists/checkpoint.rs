@@ -18,7 +18,7 @@ use crate::heap::lists::reading::{ListBuckets, ListsReading, UnreadBucket};
 use crate::heap::lists::records::{ListDelta, ListRecords};
 use crate::heap::lists::{HeapLists, ListBucket};
 use crate::heap::segment_bytes;
-use crate::restore::full_image::{kept_free, sizes};
+use crate::restore::full_image::{kept_free, kept_to_read, sizes, writing_bytes};
 use crate::support::booked::Booked;
 use crate::support::by_time_unsafe::ByTime;
 use crate::support::out_of_line_unsafe::OutOfLine;
@@ -44,7 +44,7 @@ impl<K: Key, E: State> HeapLists<K, E> {
         drop(self.remembered.give_up());
         let account = self.context.account.clone();
         let values = self.buckets.values().map(|bucket| bucket.values).sum();
-        let sizes = WriterSizes { segment_bytes: segment_bytes(values), ..self.sizes() };
+        let sizes = WriterSizes { segment_bytes: segment_bytes(values), ..self.sizes_now() };
         let is_empty = self.is_empty();
         // A record is copied before it is encoded.
         let copied = if is_empty { 0 } else { sizes.value_bytes };
@@ -101,8 +101,22 @@ impl<K: Key, E: State> HeapLists<K, E> {
         self.buckets.len() == 0 && self.purged.is_empty()
     }
 
+    /// How lists are written with the memory that is free now.
+    fn sizes_now(&self) -> WriterSizes {
+        let sizes = self.with_records(self.sizes());
+        let wanted = writing_bytes(&sizes) + sizes.value_bytes;
+        if self.context.account.available() >= wanted { sizes } else { self.least_sizes() }
+    }
+
     fn sizes(&self) -> WriterSizes {
-        let sizes = sizes::<(Time, K), Vec<E>>(&self.context, u64::MAX);
+        sizes::<(Time, K), Vec<E>>(&self.context, u64::MAX)
+    }
+
+    fn least_sizes(&self) -> WriterSizes {
+        self.with_records(self.sizes().least())
+    }
+
+    fn with_records(&self, sizes: WriterSizes) -> WriterSizes {
         let element = if E::NO_HEAP { 0 } else { self.context.max_value_bytes };
         WriterSizes { value_bytes: record_bytes(&sizes) as u64 + element + 256, ..sizes }
     }
@@ -112,9 +126,11 @@ impl<K: Key, E: State> HeapLists<K, E> {
         if self.context.segments.is_none() {
             return 0;
         }
-        let sizes = self.sizes();
-        // A record is copied before it is encoded.
-        kept_free(&self.context, &sizes) + sizes.value_bytes
+        let sizes = self.least_sizes();
+        // A record is copied before it is encoded. One of before may have been written with more memory.
+        let longest = self.with_records(self.sizes()).value_bytes;
+        (kept_free(&self.context, &sizes) + sizes.value_bytes)
+            .max(kept_to_read(&self.context, longest))
     }
 
     /// A list is about to change: notes what it has, if it was not read.
