@@ -26,7 +26,7 @@ const ROUNDS_MAX: usize = 16;
 impl<K: Key, E: State> TypedLists<K, E> {
     /// Appends an element of which this was found.
     #[inline]
-    pub(super) fn append_found<Q: Lookup<K> + ?Sized>(
+    pub fn append_found<Q: Lookup<K> + ?Sized>(
         &mut self,
         bucket: Time,
         found: ProbedKey,

@@ -195,7 +195,7 @@ impl<K: Key, E: State> ListTypeOf<K, E> {
 impl ListType {
     /// That of keys `K` and elements `E`.
     #[inline(always)]
-    pub fn of<K: Key, E: State>() -> &'static Self {
+    pub const fn of<K: Key, E: State>() -> &'static Self {
         const { &ListTypeOf::<K, E>::TYPE }
     }
 

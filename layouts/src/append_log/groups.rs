@@ -49,7 +49,7 @@ impl ListsCore {
         visited
     }
 
-    pub(super) fn remove_hashes(
+    pub fn remove_hashes(
         &mut self,
         bucket: Time,
         hashes: &RangeInclusive<u64>,

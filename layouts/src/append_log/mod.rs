@@ -40,9 +40,12 @@ mod typed_unsafe;
 use crate::support::key_unsafe;
 
 /// The name of the layout, and that of the files of its checkpoints.
-const LAYOUT: &str = "append-log";
+pub(crate) const LAYOUT: &str = "append-log";
 
+pub(crate) use block::{ListType, NativeList};
 pub use config::{AppendLog, BLOCK_BYTES_MAX, LIST_PATIENCE, PACKS_SLICES, RUNS_MAX};
+pub(crate) use core::ListsCore;
 pub use packed::{slice_and_run_of, slices_of_page};
 pub use table::AppendLogLists;
 pub(crate) use taking::for_each_list;
+pub(crate) use typed_unsafe::TypedLists;

@@ -28,7 +28,7 @@ impl ListsCore {
         self.buckets.get(&time).is_some_and(|bucket| !bucket.runs.is_empty())
     }
 
-    pub(super) fn clear_list(&mut self, time: Time, key: KeyRef<'_>) -> Result<()> {
+    pub fn clear_list(&mut self, time: Time, key: KeyRef<'_>) -> Result<()> {
         self.leave_fold();
         self.poll()?;
         self.wait_for_notes(time);

@@ -49,6 +49,16 @@ impl<K: Key, E: State> TypedLists<K, E> {
         Self { core, types: PhantomData }
     }
 
+    /// Looks at a core that was opened for these types.
+    ///
+    /// # Panics
+    /// If it was opened for others. Cost: a comparison of ids.
+    pub fn of(core: &mut DroppedHere<ListsCore>) -> &mut Self {
+        assert!(core.list_type.is::<K, E>(), "lists of other types");
+        // SAFETY: it is a core and nothing else, whose types were compared.
+        unsafe { &mut *std::ptr::from_mut(core).cast() }
+    }
+
     /// The heads of a bucket.
     #[inline]
     pub fn heads(&self, time: &Time) -> Option<ReadHeads<'_, K>> {

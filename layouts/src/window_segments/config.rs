@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 use super::merging::merging_bytes_min;
 use super::pane_type_unsafe::PaneType;
 use super::run::{NAME_BYTES, SliceRun};
+use crate::append_log::PACKS_SLICES;
 use crate::checkpoint::{BATCH_BYTES_MAX, WriterSizes};
 use crate::hybrid_log::PATIENCE;
 
@@ -22,6 +23,9 @@ pub struct WindowSegments {
     segment: Option<ByteSize>,
     runs_max: Option<usize>,
     patience_ms: Option<u64>,
+    packs_slices: Option<bool>,
+    #[serde(skip)]
+    packs_all: bool,
 }
 
 /// Smallest size of an image, the unit of reading, chosen by default, in bytes.
@@ -100,6 +104,25 @@ impl WindowSegments {
         self
     }
 
+    /// Sets whether small slices share runs on storage where memory is short and there are many of them. They are kept in
+    /// an [append log](crate::AppendLog) then, which gets half of the memory and keeps it: a slice costs 9 to 18 bytes of
+    /// memory there, instead of 1.8 KB. It takes 2 MiB of memory at least; with less, and as long as small slices take
+    /// less than 1/32 of the memory or the memory is not needed, nothing is packed. A state whose checkpoint has packed slices is
+    /// read without it too. `packs-slices` in a configuration file. Default: [`PACKS_SLICES`](crate::PACKS_SLICES).
+    #[must_use]
+    pub fn packs_slices(mut self, packs: bool) -> Self {
+        self.packs_slices = Some(packs);
+        self
+    }
+
+    /// [`packs_slices`](WindowSegments::packs_slices), also where there are few slices and memory is plentiful: for tests.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn pack_all(mut self) -> Self {
+        (self.packs_slices, self.packs_all) = (Some(true), true);
+        self
+    }
+
     pub(super) fn limit(&self) -> Option<u64> {
         self.memory.map(|size| size.0)
     }
@@ -162,6 +185,8 @@ impl WindowSegments {
             spill_bytes_min: memory_bytes / 16,
             runs_max: self.runs_max.unwrap_or(RUNS_MAX).max(2),
             patience: self.patience_ms.map_or(PATIENCE, Duration::from_millis),
+            packs: self.packs_slices.unwrap_or(PACKS_SLICES),
+            packs_all: self.packs_all,
         };
         let image = if stored { image_bytes } else { 0 };
         let needed = sizes.buffer_bytes(image)
@@ -205,6 +230,9 @@ pub struct SliceSizes {
     pub spill_bytes_min: u64,
     pub runs_max: usize,
     pub patience: Duration,
+    /// Whether small slices are packed, and whether also where there are few.
+    pub packs: bool,
+    pub packs_all: bool,
 }
 
 impl SliceSizes {

@@ -20,6 +20,7 @@ use super::fold_by_source::BySource;
 use super::fund::CheckpointFund;
 use super::gathering::ErasedGathering;
 use super::merging::SliceMerge;
+use super::packed::{PackedSlices, split};
 use super::pane_type_unsafe::PaneType;
 use super::prefetch::Prefetch;
 use super::run::NAME_BYTES;
@@ -95,6 +96,10 @@ pub struct SegmentsCore {
     pub(super) groups: TableGroups,
     pub(super) stats: TableStats,
     pub(super) oversize: Oversize,
+    /// Small slices, once there are many.
+    pub(super) packed: Option<Box<PackedSlices>>,
+    /// The slot of the slice that a call has found and makes room for; `u32::MAX` if there is none.
+    pub(super) held: u32,
 }
 
 impl SegmentsCore {
@@ -108,6 +113,11 @@ impl SegmentsCore {
     ) -> Result<DroppedHere<Self>> {
         let account = context.account.clone();
         let stored = context.segments.is_some();
+        let (restored, of_log) = context.restored.take().map_or((None, None), |(image, blobs)| {
+            let (image, of_log) = split(&image);
+            (Some((image, blobs.clone())), of_log.map(|of_log| (of_log, blobs)))
+        });
+        context.restored = restored;
         // What is there already may be larger than what may come.
         let most = Oversize::most_of(context.max_value_bytes, context.longest_record());
         let sizes = layout.sizes(types, account.available_to_open(), most, stored)?;
@@ -164,7 +174,12 @@ impl SegmentsCore {
             reads,
             checkpoint: None,
             stats: TableStats::default(),
+            packed: None,
+            held: u32::MAX,
         };
+        if of_log.is_some() {
+            panes.open_log(of_log)?;
+        }
         if let Some((image, _)) = restored {
             panes.restore(&image, put)?;
         }
@@ -190,6 +205,13 @@ impl SegmentsCore {
     /// Makes room for a new key in a slice, which was begun: in its table first, then for the value, so that the table
     /// does not grow into what is kept free for that.
     pub(super) fn make_room_for_key(&mut self, slice: Time, slot: usize, hash: u64) -> Result<()> {
+        self.held = slot as u32;
+        let made = self.make_room_in_table(slice, slot, hash);
+        self.held = u32::MAX;
+        made
+    }
+
+    fn make_room_in_table(&mut self, slice: Time, slot: usize, hash: u64) -> Result<()> {
         let mut wanted = 4 << 10;
         loop {
             let made = self.slice_at_mut(slot).active.make_room(hash);
@@ -218,9 +240,20 @@ impl SegmentsCore {
     /// Removes what a key has in the older parts of a slice.
     pub(super) fn cut(&mut self, slot: usize, hash: u64, key: KeyRef<'_>) -> Result<()> {
         // Before the cut is made, so that nothing is half removed.
-        self.make_room((16 << 10) + self.sizes.headroom_bytes, "a removed key")?;
+        self.make_room(self.cut_bytes(), "a removed key")?;
         let found = self.slots[slot].as_mut().expect("a slice in use");
         found.cuts.put(self.types, (hash, key), found.next_number, (&self.account, self.range))
+    }
+
+    /// Makes room for a cut in a slice, if removing a key takes one there.
+    pub(super) fn make_room_to_cut(&mut self, slice: Time) -> Result<()> {
+        let slot = self.slot_of(slice).filter(|slot| self.slice_at(*slot).has_older_parts());
+        slot.map_or(Ok(()), |_| self.make_room(self.cut_bytes(), "a removed key"))
+    }
+
+    /// Free before a cut is made.
+    fn cut_bytes(&self) -> u64 {
+        (16 << 10) + self.sizes.headroom_bytes
     }
 
     /// Removes the entry with this hash that `is` it from a slice's table in use.
@@ -283,16 +316,16 @@ impl Upkeep for SegmentsCore {
         at_once(self, blobs)
     }
 
-    fn begin_checkpoint(&mut self, _: &mut BlobWriter) -> Result<Option<StateImage>> {
-        self.begin_capture().map(|()| None)
+    fn begin_checkpoint(&mut self, blobs: &mut BlobWriter) -> Result<Option<StateImage>> {
+        self.begin_both(blobs).map(|()| None)
     }
 
-    fn continue_checkpoint(&mut self, _: &mut BlobWriter) -> Result<Option<StateImage>> {
-        self.continue_capture()
+    fn continue_checkpoint(&mut self, blobs: &mut BlobWriter) -> Result<Option<StateImage>> {
+        self.continue_both(blobs)
     }
 
     fn checkpointed(&mut self, outcome: CheckpointOutcome) {
-        self.decide_checkpoint(outcome);
+        self.decide_both(outcome);
     }
 
     fn stats(&self) -> TableStats {
@@ -307,6 +340,7 @@ impl Drop for SegmentsCore {
         {
             reads.wait_to_close();
         }
+        self.packed = None;
         // Tables give back what they take; all that is left on the account is the rest.
         self.checkpoint = None;
         self.slots.clear();

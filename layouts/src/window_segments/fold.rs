@@ -65,13 +65,15 @@ impl<K: Key, A: State> SegmentPanes<K, A> {
         }
         // Without asking others for the memory that they did not have.
         let goes_on = self.core.goes_by_source(cursor.position);
-        if goes_on && self.fold_by_source(&slices, cursor, fuel, visit)? {
+        let all = (&slices, u64::MAX);
+        if goes_on && self.fold_by_source(all, cursor, fuel, visit)? {
             return Ok(());
         }
-        let mut fold = match self.core.resume(slices.clone(), cursor.position, false) {
-            Ok(fold) => fold,
+        let mut fold = match self.core.resume_unless_packed(&slices, cursor.position, false) {
+            Ok(Some(fold)) => fold,
+            Ok(None) => return self.fold_packed(all, cursor, fuel, visit),
             Err(refused) if refused.kind() == ErrorKind::OverBudget => {
-                let folded = self.fold_by_source(&slices, cursor, fuel, visit)?;
+                let folded = self.fold_by_source(all, cursor, fuel, visit)?;
                 return if folded { Ok(()) } else { Err(refused) };
             }
             Err(error) => return Err(error),
@@ -199,12 +201,7 @@ impl SegmentsCore {
     }
 
     /// The fold that was left at `position`, or one that starts there.
-    pub(super) fn resume(
-        &mut self,
-        slices: Range<Time>,
-        position: u64,
-        is_of_hashes: bool,
-    ) -> Result<Fold> {
+    fn resume(&mut self, slices: Range<Time>, position: u64, is_of_hashes: bool) -> Result<Fold> {
         if let Some(mut fold) = self.folding.take() {
             let same = (&fold.slices, fold.position, fold.is_of_hashes)
                 == (&slices, position, is_of_hashes);
@@ -240,6 +237,24 @@ impl SegmentsCore {
             self.book_left();
         }
         begun
+    }
+
+    /// [`resume`](SegmentsCore::resume)s a fold of slices, unless some of them are packed, also while room is made.
+    pub(super) fn resume_unless_packed(
+        &mut self,
+        slices: &Range<Time>,
+        position: u64,
+        is_of_hashes: bool,
+    ) -> Result<Option<Fold>> {
+        if self.has_packed(slices) {
+            return Ok(None);
+        }
+        let fold = self.resume(slices.clone(), position, is_of_hashes)?;
+        if !self.has_packed(slices) {
+            return Ok(Some(fold));
+        }
+        self.leave_fold(fold, false);
+        Ok(None)
     }
 
     /// Forgets a fold that was left.

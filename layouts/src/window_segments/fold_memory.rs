@@ -195,6 +195,9 @@ impl SegmentsCore {
 
     /// What the slices have, if that is all in memory and nothing of it was removed.
     fn extent_in_memory(&self, slices: &Range<Time>) -> Option<Extent> {
+        if self.has_packed(slices) {
+            return None;
+        }
         let mut extent = Extent { tables: 0, accumulators: 0 };
         for slot in self.by_time.range(slices.clone()).map(|(_, slot)| *slot as usize) {
             let found = self.slice_at(slot);

@@ -18,7 +18,8 @@ use crate::support::record_type_unsafe::RecordRef;
 
 impl<K: Key, A: State> ByHash<K, A, Time> for SegmentPanes<K, A> {
     fn is_fast_in_order(&self) -> bool {
-        self.core.slices().all(|slice| !slice.has_older_parts())
+        let packs = self.core.packed.as_ref().is_some_and(|packed| packed.lists.len() > 0);
+        !packs && self.core.slices().all(|slice| !slice.has_older_parts())
     }
 
     fn visit_hashes(
@@ -34,19 +35,24 @@ impl<K: Key, A: State> ByHash<K, A, Time> for SegmentPanes<K, A> {
             return Err(Error::new(ErrorKind::Unsupported, message));
         }
         self.core.settle();
-        let slot = self.core.slot_of(slice).filter(|_| !cursor.done);
-        let Some(slot) = slot else {
+        let alone = slice..slice.plus(1);
+        let (slot, is_packed) = (self.core.slot_of(slice), self.core.has_packed(&alone));
+        if cursor.done || slot.is_none() && !is_packed {
             cursor.done = true;
             return Ok(());
-        };
+        }
         let (first, last) =
             (self.core.range.place(*hashes.start()), self.core.range.place(*hashes.end()));
-        if !self.core.slice_at(slot).runs.is_empty() {
+        if is_packed || slot.is_some_and(|slot| !self.core.slice_at(slot).runs.is_empty()) {
             self.core.wait_for_left()?;
         }
-        let mut fold = self.core.resume(slice..slice.plus(1), cursor.position.max(first), true)?;
-        let done =
-            self.walk(&mut fold, last, cursor, fuel, &mut |key, sum| visit(key, 0, from_ref(&sum)));
+        let visit = &mut |key: &K, sum: A| visit(key, 0, from_ref(&sum));
+        let position = cursor.position.max(first);
+        let Some(mut fold) = self.core.resume_unless_packed(&alone, position, true)? else {
+            cursor.position = position;
+            return self.fold_packed((&alone, last), cursor, fuel, visit);
+        };
+        let done = self.walk(&mut fold, last, cursor, fuel, visit);
         self.core.leave_fold(fold, done.is_ok() && !cursor.done);
         done
     }
@@ -72,6 +78,9 @@ impl SegmentsCore {
         fuel: usize,
     ) -> Result<usize> {
         self.settle();
+        if !cursor.done {
+            self.remove_packed_hashes(slice, hashes)?;
+        }
         let (first, last) = (self.range.place(*hashes.start()), self.range.place(*hashes.end()));
         let mut removed = 0;
         while !cursor.done && removed < fuel.max(1) {

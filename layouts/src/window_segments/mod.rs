@@ -19,6 +19,7 @@ mod fund;
 mod gathering;
 mod groups;
 mod merging;
+mod packed;
 mod pane_type_unsafe;
 mod plain;
 mod prefetch;

@@ -5,8 +5,10 @@
 
 use std::ptr::NonNull;
 
-use alluvium_pagestore::{Key, Result, State, codec};
+use alluvium_pagestore::out_of_line_unsafe::DroppedHere;
+use alluvium_pagestore::{Key, Result, State, Time, codec};
 
+use crate::append_log::{ListType, ListsCore, TypedLists};
 use crate::heap::record_table_unsafe::RecordTable;
 use crate::support::key_unsafe::{KeyRef, KeyType, OwnedKey, key_type};
 use crate::support::record_type_unsafe::{NativeEntry, RecordRef, RecordType};
@@ -22,6 +24,9 @@ pub struct PaneType {
     /// From a cut to that number.
     before_at: usize,
     is_cut_of: fn(&[u8], RecordRef<'_>) -> Result<bool>,
+    /// Of lists of accumulators by slice and key.
+    lists: &'static ListType,
+    append: fn(&mut DroppedHere<ListsCore>, Time, RecordRef<'_>) -> Result<()>,
 }
 
 /// Makes the [`PaneType`] of two types.
@@ -34,7 +39,20 @@ impl<K: Key, A: State> PaneTypeOf<K, A> {
         cut: RecordType::of::<K, u64>(),
         before_at: std::mem::offset_of!(NativeEntry<K, u64>, value),
         is_cut_of: Self::is_cut_of,
+        lists: ListType::of::<K, A>(),
+        append: Self::append,
     };
+
+    fn append(
+        lists: &mut DroppedHere<ListsCore>,
+        slice: Time,
+        record: RecordRef<'_>,
+    ) -> Result<()> {
+        let (key, accumulator) = record.get::<K, A>();
+        let lists = TypedLists::<K, A>::of(lists);
+        let appended = lists.append_found(slice, (record.hash(), None), key, accumulator.clone());
+        appended.map_err(|rejected| rejected.error)
+    }
 
     fn is_cut_of(payload: &[u8], cut: RecordRef<'_>) -> Result<bool> {
         let key = codec::decode_key::<K, A>(payload)?;
@@ -61,6 +79,27 @@ impl PaneType {
     /// Returns whether neither keys nor accumulators ever own heap.
     pub fn is_plain(&self) -> bool {
         self.record.is_plain()
+    }
+
+    /// Returns the type of lists of accumulators by slice and key.
+    pub fn lists(&self) -> &'static ListType {
+        self.lists
+    }
+
+    /// Appends a copy of an accumulator to the list of its key in a slice.
+    ///
+    /// # Errors
+    /// Those of the log.
+    ///
+    /// # Panics
+    /// If the record or the lists are of other types.
+    pub fn append(
+        &self,
+        lists: &mut DroppedHere<ListsCore>,
+        slice: Time,
+        record: RecordRef<'_>,
+    ) -> Result<()> {
+        (self.append)(lists, slice, record)
     }
 
     /// Returns the bytes of a key and its accumulator.

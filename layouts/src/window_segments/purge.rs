@@ -25,7 +25,12 @@ impl SegmentsCore {
             self.arrangement += 1;
         }
         self.bury(fuel.max(1));
-        Ok(self.dying.is_empty() && self.purged.is_empty() && self.forgotten.is_empty())
+        let is_log_purged =
+            self.packed.as_mut().map_or(Ok(true), |packed| packed.lists.purge(before))?;
+        Ok(is_log_purged
+            && self.dying.is_empty()
+            && self.purged.is_empty()
+            && self.forgotten.is_empty())
     }
 
     /// Takes the next purged slice out of its slot and says whether there was one.

@@ -112,6 +112,9 @@ impl SliceCheckpoint {
 
 impl InSteps for SegmentsCore {
     fn pause(&mut self) -> Result<()> {
+        if self.pause_for_log()? {
+            return Ok(());
+        }
         if self.writing == 0 {
             std::thread::yield_now();
         } else {

@@ -59,6 +59,10 @@ impl SegmentsCore {
         if let Some(slot) = self.slot_of(slice) {
             return Ok(slot);
         }
+        self.open_log_in_time();
+        if self.sizes.packs_all {
+            self.pack_all();
+        }
         // A table of slices that doubles has both for a moment.
         let growth =
             if self.slots.len() == self.slots.capacity() { self.slots.len() as u64 } else { 0 };
@@ -132,13 +136,16 @@ impl SegmentsCore {
     /// Returns the first slice from a time on. Never inlined, so that the walk is compiled once.
     #[inline(never)]
     pub(super) fn next_slice(&self, from: Time) -> Option<Time> {
-        self.by_time.range(from..).next().map(|(slice, _)| *slice)
+        let own = self.by_time.range(from..).next().map(|(slice, _)| *slice);
+        let packed = self.packed.as_ref().and_then(|packed| packed.lists.next_bucket(from));
+        own.into_iter().chain(packed).min()
     }
 
     /// Counts the entries of all slices, as [`Slice::len`].
     #[inline(never)]
     pub(super) fn len(&self) -> u64 {
-        self.slices().map(Slice::len).sum()
+        let packed = self.packed.as_ref().map_or(0, |packed| packed.lists.len());
+        self.slices().map(Slice::len).sum::<u64>() + packed
     }
 
     /// Ends a slice without anything in it.

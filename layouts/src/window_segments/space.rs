@@ -17,6 +17,7 @@ use super::slice::{CachedRun, UnwrittenTable};
 use super::writing::WrittenRun;
 use crate::checkpoint::{FileBytes, files_of};
 use crate::contract::table::TableStats;
+use crate::contract::upkeep::Upkeep;
 use crate::trace_event;
 
 /// A table is written if it takes more than so many quarters of the least that is booked for a run.
@@ -54,6 +55,9 @@ impl SegmentsCore {
             if self.give_up_what_was_read(bytes) || self.bury(1024) < 1024 {
                 continue;
             }
+            if self.move_small(bytes)? {
+                continue;
+            }
             let more = self.spill()?;
             if !more && self.background.jobs.pending() == 0 && !self.is_reading() {
                 return self
@@ -85,7 +89,9 @@ impl SegmentsCore {
         let is_short = self.account.available() < self.sizes.low_water_bytes;
         if is_short && !self.failing && !self.is_captured() {
             // What fails here is met by the call that needs the memory.
-            let _ = self.spill();
+            if !matches!(self.move_ahead(), Ok(true)) {
+                let _ = self.spill();
+            }
         }
     }
 
@@ -313,6 +319,9 @@ impl SegmentsCore {
             if self.give_up_what_was_read(wanted) || self.bury(1024) < 1024 {
                 continue;
             }
+            if self.move_small(wanted)? {
+                continue;
+            }
             if !self.spill()? && self.background.jobs.pending() == 0 {
                 break;
             }
@@ -331,6 +340,9 @@ impl SegmentsCore {
         self.settle();
         self.book_left();
         self.go_on_reading();
+        if let Some(packed) = self.packed.as_mut() {
+            done += packed.lists.tick(work - done)?;
+        }
         Ok(done)
     }
 
@@ -340,14 +352,18 @@ impl SegmentsCore {
         let memory: u64 = slices().map(super::slice::Slice::active_bytes).sum();
         let runs = slices().flat_map(|slice| &slice.runs);
         let stored: u64 = runs.map(|stored| stored.run.bytes()).sum();
-        TableStats {
+        let mut stats = TableStats {
             live_keys: len,
             live_bytes: memory + stored,
             disk_bytes: self.disk_bytes,
             live_disk_bytes: stored,
             oversized: self.oversize.told(),
             ..self.stats
+        };
+        if let Some(packed) = &self.packed {
+            stats.add(&packed.lists.stats());
         }
+        stats
     }
 }
 

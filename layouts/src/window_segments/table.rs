@@ -13,7 +13,9 @@ use super::core::SegmentsCore;
 use super::gathering::GatheredSums;
 use super::pane_type_unsafe::PaneType;
 use super::typed_unsafe::{ChangingTable, TypedSegments};
+use crate::append_log::NativeList;
 use crate::contract::by_hash::ByHash;
+use crate::contract::lists::Elements;
 use crate::contract::panes::{Merge, PaneRun, Panes, PanesLayout};
 use crate::contract::table::{BatchError, Cursor, StateContext};
 use crate::contract::upkeep::{HasUpkeep, Upkeep};
@@ -184,6 +186,25 @@ impl<K: Key, A: State> SegmentPanes<K, A> {
         }
     }
 
+    /// Adds what the log of small slices has of `key`.
+    #[cold]
+    fn add_from_log<Q: Lookup<K> + ?Sized>(
+        &mut self,
+        slice: Time,
+        key: &Q,
+        sum: &mut Option<A>,
+    ) -> Result<()> {
+        let merge = &self.merge;
+        let Some(lists) = self.core.log_of(slice) else { return Ok(()) };
+        lists.stream(slice, KeyRef::of(&key.to_owned()), &mut |list| {
+            let mut list = NativeList::<A>::new(list);
+            while let Some(more) = list.next()? {
+                Self::add(merge, sum, Cow::Borrowed(more));
+            }
+            Ok(())
+        })
+    }
+
     /// Adds what a run has of `key`.
     fn add_from_run(
         &mut self,
@@ -316,11 +337,14 @@ impl<K: Key, A: State> Panes<K, A> for SegmentPanes<K, A> {
 
     fn get<Q: Lookup<K> + ?Sized>(&mut self, slice: Time, key: &Q) -> Result<Option<A>> {
         self.core.settle();
-        let Some(slot) = self.core.slot_of(slice) else { return Ok(None) };
+        let mut sum = None;
+        if self.core.packed.is_some() {
+            self.add_from_log(slice, key, &mut sum)?;
+        }
+        let Some(slot) = self.core.slot_of(slice) else { return Ok(sum) };
         let (hash, types) = (key.key_hash(), self.core.types);
         let is_cut = &mut |cut: RecordRef<'_>| key.is(cut.get::<K, u64>().0);
         let first = self.core.slice_at(slot).first_part_of(types, hash, is_cut);
-        let mut sum = None;
         if !self.core.slice_at(slot).runs.is_empty() {
             self.core.wait_for_left()?;
         }
@@ -343,6 +367,11 @@ impl<K: Key, A: State> Panes<K, A> for SegmentPanes<K, A> {
     }
 
     fn remove<Q: Lookup<K> + ?Sized>(&mut self, slice: Time, key: &Q) -> Result<()> {
+        if self.core.log_of(slice).is_some() {
+            // Nothing is half removed.
+            self.core.make_room_to_cut(slice)?;
+            self.core.remove_packed(slice, KeyRef::of(&key.to_owned()))?;
+        }
         let Some(slot) = self.core.slot_of(slice) else { return Ok(()) };
         let hash = key.key_hash();
         if self.core.slice_at(slot).is_watched() {
@@ -393,7 +422,7 @@ impl<K: Key, A: State> Panes<K, A> for SegmentPanes<K, A> {
 
     fn prefetch(&mut self, until: Time) -> Result<()> {
         self.core.read_ahead(until);
-        Ok(())
+        self.core.packed.as_mut().map_or(Ok(()), |packed| packed.lists.prefetch(until))
     }
 
     fn len(&self) -> u64 {

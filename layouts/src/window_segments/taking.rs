@@ -5,8 +5,8 @@
 use std::collections::HashMap;
 
 use alluvium_pagestore::{
-    FooterEntry, Key, MemoryKind, PassedRecord, Result, SegmentImage, SegmentReader, State, Time,
-    codec, fingerprint, rounded,
+    Account, FooterEntry, Key, MemoryKind, PassedRecord, Result, SegmentImage, SegmentReader,
+    State, Time, codec, fingerprint, rounded,
 };
 use hashbrown::HashTable;
 
@@ -14,7 +14,10 @@ use super::LAYOUT;
 use super::checkpoint::{
     END, OF_IMAGES, OF_RUN, OF_SLICE, TableCatalog, catalog_is_wrong, ends, gaps_of,
 };
+use super::packed::split;
 use super::tables::{TableRecord, ToldTables};
+use crate::append_log::for_each_list;
+use crate::contract::table::StateContext;
 use crate::restore::full_image::chunk_bytes;
 use crate::restore::parts::ForeignState;
 use crate::support::gaps::{GAP_BYTES, Gaps};
@@ -40,9 +43,16 @@ pub fn for_each_part_of_a_pane<K: Key, A: State>(
     part: &ForeignState,
     pane: &mut dyn FnMut(Time, K, A) -> Result<()>,
 ) -> Result<()> {
-    let segments = match part.image.only_part(LAYOUT)? {
+    let (image, of_log) = split(&part.image);
+    if let Some(image) = of_log {
+        // What is open gives back all that its account has.
+        let account = Account::below(&part.context.account, &part.context.name, u64::MAX);
+        let context = StateContext { account, ..part.context.clone() };
+        for_each_packed(&ForeignState { context, image, ..part.clone() }, pane)?;
+    }
+    let segments = match image.only_part(LAYOUT)? {
         Some(part) => &part.segments[..],
-        None if part.image.entries == 0 => return Ok(()),
+        None if image.entries == 0 => return Ok(()),
         None => &[],
     };
     let account = &part.context.account;
@@ -51,6 +61,19 @@ pub fn for_each_part_of_a_pane<K: Key, A: State>(
     let taken = account.used_for(MemoryKind::Tables) - before;
     account.release(MemoryKind::Tables, taken);
     read.map_err(|error| error.with("state", &part.context.name))
+}
+
+/// Gives what the log of small slices has, which is older than all else.
+fn for_each_packed<K: Key, A: State>(
+    log: &ForeignState,
+    pane: &mut dyn FnMut(Time, K, A) -> Result<()>,
+) -> Result<()> {
+    for_each_list::<K, A>(log, &mut |slice, key, list| {
+        while let Some(accumulator) = list.next()? {
+            pane(slice, key.clone(), accumulator.clone())?;
+        }
+        Ok(())
+    })
 }
 
 fn read<K: Key, A: State>(

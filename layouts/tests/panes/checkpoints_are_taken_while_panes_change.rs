@@ -18,6 +18,11 @@ fn layout() -> WindowSegments {
     WindowSegments::new().image(8 * KIB).runs_max(3)
 }
 
+/// The same, of which small slices share runs.
+fn packing() -> WindowSegments {
+    layout().pack_all()
+}
+
 type Panes_ = SegmentPanes<u64, Items>;
 
 /// One seeded change of both.
@@ -43,8 +48,12 @@ fn change(panes: &mut Panes_, model: &mut Model, random: &mut Random, item: u32)
 }
 
 /// Slices with runs, cuts, something in memory, and something on its way to storage.
-fn filled(place: &mut Place, seed: u64, changes: u32) -> (Panes_, Model, Random) {
-    let (mut panes, mut model) = (place.open::<Items, _>(&layout()), Model::default());
+fn filled(
+    (place, layout): (&mut Place, &WindowSegments),
+    seed: u64,
+    changes: u32,
+) -> (Panes_, Model, Random) {
+    let (mut panes, mut model) = (place.open::<Items, _>(layout), Model::default());
     let mut random = Random(seed << 32);
     for item in 0..changes {
         change(&mut panes, &mut model, &mut random, item).unwrap();
@@ -81,9 +90,12 @@ fn take(
 
 #[test]
 fn changes_between_its_steps_are_not_in_it() {
-    for (seed, memory) in [(1, 8 * MIB), (2, 8 * MIB), (3, 320 * KIB), (4, 256 * KIB)] {
+    let plain = [(1, 8 * MIB), (2, 8 * MIB), (3, 320 * KIB), (4, 256 * KIB)];
+    let plain = plain.map(|(seed, memory)| (seed, memory, layout()));
+    let packing = [(5, 4 * MIB), (6, 2 * MIB)].map(|(seed, memory)| (seed, memory, packing()));
+    for (seed, memory, layout) in plain.into_iter().chain(packing) {
         let (mut place, _) = Place::simulated(memory, seed);
-        let (mut panes, mut model, mut random) = filled(&mut place, seed, 5000);
+        let (mut panes, mut model, mut random) = filled((&mut place, &layout), seed, 5000);
         for round in 0..6 {
             let then = model.clone();
             let (image, steps) = take(&mut place, &mut panes, |panes, step| {
@@ -100,7 +112,7 @@ fn changes_between_its_steps_are_not_in_it() {
             if round % 2 == 1 {
                 drop(panes);
                 assert_eq!(place.account.used(), 0, "{when}");
-                panes = place.open::<Items, _>(&layout());
+                panes = place.open::<Items, _>(&layout);
                 assert_holds(&mut panes, &then, &when);
                 model = then;
             }
@@ -110,15 +122,20 @@ fn changes_between_its_steps_are_not_in_it() {
 
 #[test]
 fn slices_that_are_purged_between_its_steps_are_in_it() {
+    purged_between_its_steps(&layout());
+    purged_between_its_steps(&packing());
+}
+
+fn purged_between_its_steps(layout: &WindowSegments) {
     let steps = {
         let (mut place, _) = Place::simulated(2 * MIB, 5);
-        let (mut panes, ..) = filled(&mut place, 5, 2000);
+        let (mut panes, ..) = filled((&mut place, layout), 5, 2000);
         take(&mut place, &mut panes, |_, _| ()).1
     };
     for purged_at in 0..=steps {
         let when = format!("purged at step {purged_at} of {steps}");
         let (mut place, _) = Place::simulated(2 * MIB, 5);
-        let (mut panes, mut model, mut random) = filled(&mut place, 5, 2000);
+        let (mut panes, mut model, mut random) = filled((&mut place, layout), 5, 2000);
         let then = model.clone();
         let (image, _) = take(&mut place, &mut panes, |panes, step| {
             if step == purged_at {
@@ -131,7 +148,7 @@ fn slices_that_are_purged_between_its_steps_are_in_it() {
         place.commit::<Items>(&mut panes, image);
         assert_holds(&mut panes, &model, &when);
         drop(panes);
-        let mut panes = place.open::<Items, _>(&layout());
+        let mut panes = place.open::<Items, _>(layout);
         assert_holds(&mut panes, &then, &when);
         drop(panes);
         assert_eq!(place.account.used(), 0, "{when}");
@@ -143,7 +160,7 @@ fn one_that_is_abandoned_at_any_step_leaves_nothing() {
     for abandoned_at in 0..16 {
         let when = format!("abandoned at step {abandoned_at}");
         let (mut place, _) = Place::simulated(2 * MIB, 6);
-        let (mut panes, mut model, mut random) = filled(&mut place, 6, 2000);
+        let (mut panes, mut model, mut random) = filled((&mut place, &layout()), 6, 2000);
         assert!(place.begin::<Items>(&mut panes).unwrap().is_none());
         for step in 0..abandoned_at {
             change(&mut panes, &mut model, &mut random, 80_000 + step).unwrap();
@@ -172,9 +189,14 @@ fn one_that_is_abandoned_at_any_step_leaves_nothing() {
 
 #[test]
 fn a_crash_or_a_full_disk_at_any_step_leaves_the_one_before() {
+    a_crash_or_a_full_disk(&layout());
+    a_crash_or_a_full_disk(&packing());
+}
+
+fn a_crash_or_a_full_disk(layout: &WindowSegments) {
     for at in 0..16 {
         let (mut place, device) = Place::simulated(2 * MIB, 7);
-        let (mut panes, mut model, mut random) = filled(&mut place, 7, 2000);
+        let (mut panes, mut model, mut random) = filled((&mut place, layout), 7, 2000);
         place.checkpoint::<Items>(&mut panes).unwrap();
         device.sync_directory().unwrap();
         let then = model.clone();
@@ -210,16 +232,16 @@ fn a_crash_or_a_full_disk_at_any_step_leaves_the_one_before() {
         let kept = place.checkpoint::<Items>(&mut panes).unwrap();
         assert!(kept.entries > 0);
         drop(panes);
-        let mut panes = place.open::<Items, _>(&layout());
+        let mut panes = place.open::<Items, _>(layout);
         assert_holds(&mut panes, &model, &when);
         drop(panes);
 
         let (mut place, _) = Place::simulated(2 * MIB, 7);
-        let (mut panes, ..) = filled(&mut place, 7, 2000);
+        let (mut panes, ..) = filled((&mut place, layout), 7, 2000);
         place.checkpoint::<Items>(&mut panes).unwrap();
         drop(panes);
         place.device = Some(Arc::new(crashed) as Arc<dyn Device>);
-        let mut panes = place.open::<Items, _>(&layout());
+        let mut panes = place.open::<Items, _>(layout);
         assert_holds(&mut panes, &then, &when);
     }
 }

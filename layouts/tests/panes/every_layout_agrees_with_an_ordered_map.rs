@@ -216,6 +216,17 @@ fn in_little_memory_in_a_directory_with_a_helper_thread() {
 }
 
 #[test]
+fn where_small_slices_share_runs() {
+    let shape = |seed| Shape { steps: 1500, keys: 60, slices: 16, ..shape(seed) };
+    let layout = tiny().pack_all();
+    run::<(u64, u64), _>(&layout, &mut Place::simulated(2 * MIB, 50).0, shape(50));
+    run::<Items, _>(&layout, &mut Place::simulated(4 * MIB, 51).0, shape(51));
+    let directory = tempfile::tempdir().unwrap();
+    let place = &mut Place::real(4 * MIB, directory.path());
+    run::<Items, _>(&layout, place, Shape { steps: 800, ..shape(52) });
+}
+
+#[test]
 fn with_few_keys_that_are_removed_and_come_again() {
     for seed in 40..46 {
         let shape = Shape { seed, steps: 2000, keys: 5, slices: 3, reopens: true };

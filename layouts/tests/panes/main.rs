@@ -10,6 +10,7 @@ mod many_come_at_once;
 mod memory_and_disk_are_given_back;
 mod runs_are_folded_once;
 mod slices_are_folded_with_memory_for_one;
+mod small_slices_share_runs;
 mod sorted_runs_are_for_who_asks_for_them;
 mod tables_that_have_not_changed_are_named_again;
 mod trouble_is_told_and_passes;

@@ -25,6 +25,7 @@ pub fn layouts() -> Vec<(&'static str, AnyLayout)> {
         ("hybrid log", log.memory(256 * KIB).into()),
         ("append log", AppendLog::new().memory(160 * KIB).block(KIB).segment(32 * KIB).into()),
         ("window segments", WindowSegments::new().memory(256 * KIB).into()),
+        ("packed window segments", WindowSegments::new().memory(2 * MIB).pack_all().into()),
         ("auto", AnyLayout::Auto),
     ]
 }

@@ -485,6 +485,19 @@ fn windows_that_keep_their_events_give_the_same_wherever_they_are() {
     assert!(moves > 150, "{moves} moves");
 }
 
+/// Windows whose slices are small and share runs: groups leave what is packed, and come back, and late events come to it.
+#[test]
+fn windows_of_packed_slices_give_the_same_wherever_they_are() {
+    let mut moves = 0;
+    for (n, shape) in SHAPES.into_iter().take(4).enumerate() {
+        let layout = WindowSegments::new().memory(2 * MIB).pack_all().into();
+        let case = Case { keys: 40, ..Case::new(layout, shape, EMITS[n % 3], LATENESSES[n % 3]) };
+        let job = Job::played(case, 300 + n as u64, 26);
+        moves += job.moves;
+    }
+    assert!(moves > 20, "{moves} moves");
+}
+
 /// Windows that fold more than memory has room for: runs of slices, of which groups leave and come back,
 /// which get more events, fire and are merged.
 #[test]

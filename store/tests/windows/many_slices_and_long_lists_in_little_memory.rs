@@ -9,7 +9,7 @@ use alluvium::io::{Faults, Simulated};
 use alluvium::time::nanos;
 use alluvium::types::hash_word;
 use alluvium::{
-    AppendLog, Elements, KIB, List, MIB, State, Store, Time, TimeMap, Windows, process,
+    AppendLog, Counting, Elements, KIB, List, MIB, State, Store, Time, TimeMap, Windows, process,
 };
 
 use crate::dice::times;
@@ -78,6 +78,35 @@ fn a_value_a_second_is_taken_for_days_in_eight_mebibytes() {
     let table = &stats.state("values").unwrap().table;
     assert!(table.live_keys <= 100, "{stats}");
     assert!(table.disk_bytes < MIB, "{stats}");
+    assert_within(&store, memory);
+}
+
+/// Counts of sliding windows: a key or two in each of many slices, some of them again later.
+#[test]
+fn counts_of_small_slices_are_taken_for_hours_in_four_mebibytes() {
+    let (memory, seconds) = (4 * MIB, 12_000);
+    let store = store(memory, Helpers::Inline);
+    let windows = Windows::sliding(nanos(3 * SECOND), nanos(SECOND));
+    let mut counts = store.aggregated::<u64, u64, _>("counts").open(windows, Counting).unwrap();
+    let mut expected = BTreeMap::<(i64, u64), i64>::new();
+    for n in 0..2 * seconds {
+        let second = if n % 7 == 0 { (hash_word(n as u64) % seconds as u64) as i64 } else { n / 2 };
+        let key = n as u64 % 3;
+        let mut batch = vec![(key, Time(second * SECOND + 5), 1)];
+        counts
+            .add_batch(Time(0), &mut batch, &mut |_| {}, &mut |_, _, _, _| {})
+            .unwrap_or_else(|refused| panic!("{n}: {refused}"));
+        for start in second - 2..=second {
+            *expected.entry((start * SECOND, key)).or_default() += 1;
+        }
+    }
+    let mut found = BTreeMap::new();
+    counts
+        .advance_all(Time((seconds + 9) * SECOND), &mut |key, window, count, _| {
+            assert_eq!(found.insert((window.start.0, *key), count), None, "{window:?} {key}");
+        })
+        .unwrap();
+    assert!(found == expected);
     assert_within(&store, memory);
 }
 

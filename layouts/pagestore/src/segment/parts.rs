@@ -48,7 +48,8 @@ pub struct ImagePart {
     /// records of equal keys that of the newest level counts.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub levels: Vec<Vec<RunInfo>>,
-    /// Number of keys that are in the levels and in no other part.
+    /// Number of keys that are in the levels and in no other part. Of an append log that is a part of window segments:
+    /// the number of its elements.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub level_keys: u64,
     /// The same by key group, of state whose key groups move.
