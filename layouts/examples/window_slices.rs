@@ -9,7 +9,7 @@ use std::rc::Rc;
 use std::time::Instant;
 
 use alluvium_layouts::{
-    Cursor, HasUpkeep, Panes, PanesLayout, SegmentPanes, StateContext, WindowSegments,
+    Cursor, HasUpkeep, Merge, Panes, PanesLayout, SegmentPanes, StateContext, WindowSegments,
 };
 use alluvium_pagestore::io::{IoOptions, open_device};
 use alluvium_pagestore::{Account, ErrorKind, Helper, MIB, Result, SegmentStore, Time, hash_word};
@@ -32,7 +32,7 @@ fn open(place: &std::path::Path, mib: u64) -> Result<(Sums, Rc<Account>)> {
         movable: false,
         restored: None,
     };
-    let merge: Rc<dyn Fn(&mut [u64; 2], &[u64; 2])> = Rc::new(add);
+    let merge: Merge<[u64; 2]> = Rc::new(add);
     Ok((WindowSegments::new().open_panes(context, merge)?, account))
 }
 
