@@ -29,6 +29,8 @@ pub(crate) use pool_unsafe::{PiecePool, PoolPiece};
 pub use table::HybridLogTable;
 
 // By their own names in all of this folder.
-use memory::{address, frame_set, frame_unsafe, frames_unsafe, log, marks, pool_unsafe};
+use memory::{
+    address, frame_set, frame_unsafe, frames_unsafe, log, marks, pool_unsafe, slots_unsafe,
+};
 use storage::{deaths, flush, leaving, log_checkpoint, rewriter, spill, stored, writers};
 use table::{batches, core, expiring, fetches, typed_unsafe};

@@ -16,68 +16,16 @@
 //!   which debug builds check; all else is done by the functions of the record type.
 
 use std::alloc::Layout;
-use std::ops::Range;
-use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use crate::hybrid_log::marks::{DIED, FIRST, GRAIN, SINCE, TOUCHED, USED, number_of};
+use super::slots_unsafe::{FrameBase, FrameSlots, SlotLayout};
+use crate::hybrid_log::marks::{DIED, GRAIN, SINCE, TOUCHED, USED, number_of};
+pub(in crate::hybrid_log) use crate::hybrid_log::marks::{FreshFilter, MarkEpoch};
 use crate::hybrid_log::pool_unsafe::{PoolPiece, piece_bytes};
 use crate::support::record_type_unsafe::{NativeEntry, RecordRef, RecordType};
 
-pub(in crate::hybrid_log) use crate::hybrid_log::marks::{FreshFilter, MarkEpoch};
-
-/// What a slot begins with.
-#[repr(C)]
-struct Header {
-    /// The segment that has the record, once it is written: the owner's alone. Of no meaning while the
-    /// record is fresh. In a frame of copies the slot that a record was copied from.
-    segment: u32,
-    /// What is known of the record, see [`marks`](crate::hybrid_log::marks), and where it is in its segment once it is written.
-    place: AtomicU32,
-}
-
-/// Where things are in a slot: a header, then the entry. The same as in a `repr(C)` struct of the two.
-#[derive(Clone, Copy)]
-pub(in crate::hybrid_log) struct SlotLayout {
-    /// Bytes of a slot.
-    pub(in crate::hybrid_log) stride: usize,
-    /// Where the entry is.
-    entry: usize,
-    align: usize,
-}
-
-impl SlotLayout {
-    /// That of slots for such entries.
-    #[inline(always)]
-    pub(in crate::hybrid_log) const fn of(entry: Layout) -> Self {
-        let header = Layout::new::<Header>();
-        let align = if entry.align() > header.align() { entry.align() } else { header.align() };
-        let at = rounded_up(header.size(), entry.align());
-        Self { stride: rounded_up(at + entry.size(), align), entry: at, align }
-    }
-
-    /// That of slots for these types, known to the compiler.
-    #[inline(always)]
-    pub(in crate::hybrid_log) const fn for_types<K, V>() -> Self {
-        const { Self::of(Layout::new::<NativeEntry<K, V>>()) }
-    }
-}
-
-/// Up to a multiple of an alignment, which is a power of two: without a division, as erased records ask each time.
-#[inline(always)]
-const fn rounded_up(bytes: usize, align: usize) -> usize {
-    (bytes + align - 1) & !(align - 1)
-}
-
-/// Where a frame's slots are. Valid while a [`Memory`] of it lives. Packed, so that a frame's state stays
-/// in one line.
-#[derive(Clone, Copy)]
-#[repr(C, packed(4))]
-struct FrameSlots {
-    base: NonNull<u8>,
-    slots: u32,
-}
+mod copies_unsafe;
 
 /// The memory of a frame, shared with the helper that writes it. Does not drop entries.
 struct Memory {
@@ -86,123 +34,6 @@ struct Memory {
     stride: u32,
     record_type: &'static RecordType,
     piece: PoolPiece,
-}
-
-// SAFETY: through shared slots, entries are only read (`FrozenFrame`), and those of a record type are
-// `Sync`; the frame that may write them belongs to one thread at a time, and they are `Send`.
-unsafe impl Send for FrameSlots {}
-// SAFETY: as above; the `place` words are atomic.
-unsafe impl Sync for FrameSlots {}
-
-impl FrameSlots {
-    #[inline(always)]
-    fn header(&self, stride: usize, slot: u32) -> *mut Header {
-        let (base, slots) = (self.base, self.slots);
-        assert!(slot < slots, "slot {slot} of {slots}");
-        // SAFETY: `slot` is below the number of slots that `base` was allocated with, of this stride.
-        unsafe { base.add(slot as usize * stride).as_ptr().cast() }
-    }
-
-    #[inline(always)]
-    fn place(&self, stride: usize, slot: u32) -> &AtomicU32 {
-        // SAFETY: the word was initialised when the memory was made and is never written but
-        // atomically.
-        unsafe { &(*self.header(stride, slot)).place }
-    }
-
-    #[inline(always)]
-    fn is_used(&self, stride: usize, slot: u32) -> bool {
-        self.place(stride, slot).load(Ordering::Relaxed) & USED != 0
-    }
-
-    /// Whether a record is fresh, and one of these.
-    #[inline(always)]
-    fn is_due(&self, stride: usize, slot: u32, due: FreshFilter) -> bool {
-        let word = self.place(stride, slot).load(Ordering::Relaxed);
-        let since = word & SINCE;
-        word & USED != 0 && since != 0 && since != due.not_since
-    }
-
-    /// Where the entry of a slot is.
-    #[inline(always)]
-    fn entry_at(&self, shape: SlotLayout, slot: u32) -> *mut u8 {
-        // SAFETY: a slot has its entry behind its header.
-        unsafe { self.header(shape.stride, slot).cast::<u8>().add(shape.entry) }
-    }
-
-    /// The record in a used slot.
-    #[inline]
-    fn record(&self, record_type: &'static RecordType, slot: u32) -> Option<RecordRef<'_>> {
-        let shape = SlotLayout::of(record_type.layout());
-        // SAFETY: a used slot's entry is initialised; it is not written while `self` is borrowed:
-        // a frame's writers take `&mut Frame`, and a frozen frame has none.
-        self.is_used(shape.stride, slot)
-            .then(|| unsafe { RecordRef::new(record_type, self.entry_at(shape, slot)) })
-    }
-}
-
-/// A frame's slots without its owner: for [`Frames`](crate::hybrid_log::frames_unsafe::Frames), which sees to
-/// it that the frame is there. Null for no frame.
-#[derive(Clone, Copy)]
-pub(in crate::hybrid_log) struct FrameBase(*mut u8);
-
-impl FrameBase {
-    pub(in crate::hybrid_log) const NONE: Self = Self(std::ptr::null_mut());
-
-    #[inline(always)]
-    pub(in crate::hybrid_log) fn is_none(self) -> bool {
-        self.0.is_null()
-    }
-
-    /// A place in the slot, for a prefetch.
-    #[inline(always)]
-    pub(in crate::hybrid_log) fn hint(self, stride: usize, slot: u32) -> *const u8 {
-        self.0.wrapping_add(slot as usize * stride)
-    }
-
-    /// What is in a slot, if it is used and the record is fresh since this epoch, or is not fresh.
-    ///
-    /// # Safety
-    /// The frame that this came from lives, has records of these types and more than `slot` slots; during `'a` its
-    /// entries are reached through nothing that conflicts with the use of the entry.
-    #[inline(always)]
-    // SAFETY: the frame and what reaches its entries are the caller's to promise, as said above.
-    pub(in crate::hybrid_log) unsafe fn spot<'a, K, V>(
-        self,
-        slot: u32,
-        fresh: Option<MarkEpoch>,
-    ) -> Option<SlotEntry<'a, K, V>> {
-        let shape = SlotLayout::for_types::<K, V>();
-        // SAFETY: the slot is in the frame; its `place` is initialised, and with `USED` its entry.
-        unsafe {
-            let slot = self.0.add(slot as usize * shape.stride);
-            let wanted = USED | fresh.map_or(0, MarkEpoch::mark);
-            let place = &(*slot.cast::<Header>()).place;
-            let word = place.load(Ordering::Relaxed);
-            if word & (USED | SINCE) != wanted {
-                return None;
-            }
-            let entry = slot.add(shape.entry).cast::<NativeEntry<K, V>>();
-            Some(SlotEntry { key: &(*entry).key, value: &raw mut (*entry).value, place, word })
-        }
-    }
-}
-
-/// An entry, and what its slot says of its record.
-pub(in crate::hybrid_log) struct SlotEntry<'a, K, V> {
-    pub(in crate::hybrid_log) key: &'a K,
-    pub(in crate::hybrid_log) value: *mut V,
-    place: &'a AtomicU32,
-    word: u32,
-}
-
-impl<K, V> SlotEntry<'_, K, V> {
-    /// The value of this fresh record is about to be changed.
-    #[inline(always)]
-    pub(in crate::hybrid_log) fn touch(&self) {
-        // No helper changes the words of a frame that is not frozen.
-        self.place.store(self.word | TOUCHED, Ordering::Relaxed);
-    }
 }
 
 /// A page of native records in memory, owned by one table.
@@ -503,87 +334,6 @@ impl Frame {
         self.remove_fresh(word);
         // SAFETY: within the frame; only the owner reads or writes the word.
         unsafe { (*self.memory.header(self.stride(), slot)).segment = segment };
-    }
-
-    /// Clones the records that are fresh since epochs before this one behind those in `copies`, which
-    /// has room for them and no other slots in use. They are fresh since this epoch then; which of them are
-    /// touched from now on is known when the copies are written. If a clone panics nothing has changed.
-    pub(in crate::hybrid_log) fn copy_due(&mut self, copies: &mut Self, epoch: MarkEpoch) {
-        assert!(
-            !self.frozen && copies.used + self.due(epoch) <= copies.memory.slots,
-            "no room for the copies"
-        );
-        let record_type = self.owner.record_type;
-        assert!(!record_type.needs_drop(), "copies are left where they are");
-        let (first, due) = (copies.used, epoch.due());
-        let mut to = first;
-        for slot in 0..self.memory.slots {
-            if self.is_due(slot, due) {
-                let record = self.get(slot).expect("a used slot");
-                // Behind `used` until all are there: one that panics leaves nothing.
-                copies.put_copy(to, slot, to == first, record);
-                to += 1;
-            }
-        }
-        for copy in first..to {
-            let place = self.place(copies.segment(copy));
-            let word = place.load(Ordering::Relaxed);
-            place.store(word & !(SINCE | TOUCHED) | epoch.mark(), Ordering::Relaxed);
-        }
-        copies.used = to;
-        copies.add_fresh(MarkEpoch::FIRST, to - first, to - first);
-        self.add_fresh(epoch, to - first, 0);
-    }
-
-    /// Forgets what a panic has left behind the slots in use of a frame of copies.
-    pub fn forget_behind(&mut self) {
-        for slot in self.used..self.memory.slots {
-            self.place(slot).store(0, Ordering::Relaxed);
-        }
-    }
-
-    /// Clones a record into a slot behind those in use.
-    #[inline]
-    fn put_copy(&mut self, to: u32, source: u32, is_first: bool, record: RecordRef<'_>) {
-        assert!(!self.frozen && to >= self.used, "slot {to} is not free");
-        let record_type = self.owner.record_type;
-        let shape = SlotLayout::of(record_type.layout());
-        let target = self.memory.header(shape.stride, to);
-        // SAFETY: the slot is behind those in use and the frame not frozen: nobody else reads or writes it, and
-        // it has memory for an entry.
-        unsafe {
-            record_type.clone_into(record, self.memory.entry_at(shape, to));
-            (&raw mut (*target).segment).write(source);
-        }
-        let first = if is_first { FIRST } else { 0 };
-        self.place(to).store(USED | MarkEpoch::FIRST.mark() | first, Ordering::Relaxed);
-    }
-
-    /// The end of the copies of one frame, of which the first is at `from`.
-    pub fn end_of_copies(&self, from: u32) -> u32 {
-        let is_first = |slot: &u32| self.place(*slot).load(Ordering::Relaxed) & FIRST != 0;
-        (from + 1..self.used).find(is_first).unwrap_or(self.used)
-    }
-
-    /// The records of this frame that were copied in this epoch into some slots of `copies` are in a segment now: as the
-    /// iterator goes on, those that are still as they were then get their place, and it gives the grains of
-    /// the others.
-    pub(in crate::hybrid_log) fn settle_copies(
-        &mut self,
-        copies: &Self,
-        of: Range<u32>,
-        (segment, epoch): (u32, MarkEpoch),
-    ) -> impl Iterator<Item = u32> {
-        assert!(!self.frozen && of.end <= copies.used, "frozen or copied, not both");
-        of.filter_map(move |copy| {
-            let (slot, grain) = (copies.segment(copy), copies.grain(copy));
-            let word = self.place(slot).load(Ordering::Relaxed);
-            let is_as_it_was = word & (USED | SINCE | TOUCHED) == USED | epoch.mark();
-            if is_as_it_was {
-                self.settle_at(slot, segment, grain);
-            }
-            (!is_as_it_was).then_some(grain)
-        })
     }
 
     /// Notes that the record in a used slot has died in this epoch, and leaves it there: it is being

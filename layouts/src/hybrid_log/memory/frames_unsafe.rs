@@ -12,8 +12,9 @@
 //!
 //! Frames are not generic. The calls of the record path name the types of the records, which their callers promise.
 
-use crate::hybrid_log::frame_unsafe::{Frame, FrameBase, MarkEpoch, SlotEntry};
+use crate::hybrid_log::frame_unsafe::{Frame, MarkEpoch};
 use crate::hybrid_log::index::{Index, IndexHash};
+use crate::hybrid_log::slots_unsafe::{FrameBase, SlotEntry};
 
 /// What a frame is at.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

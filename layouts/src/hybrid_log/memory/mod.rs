@@ -7,3 +7,4 @@ pub(super) mod frames_unsafe;
 pub(super) mod log;
 pub(super) mod marks;
 pub(super) mod pool_unsafe;
+pub(super) mod slots_unsafe;
