@@ -5,33 +5,22 @@
 //! a mutable frame moves to the fill frame: its value is moved, or cloned while its page is being
 //! written. One that a checkpoint is yet to have is cloned there too.
 
-pub(super) mod batches;
-mod by_hash;
-pub(super) mod core;
-pub(super) mod expiring;
-pub(super) mod fetches;
-mod passing;
-mod reaching;
-mod risen;
-pub(super) mod typed_unsafe;
-
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
 
 use alluvium_pagestore::io::Waker;
 use alluvium_pagestore::{
-    Account, BlobWriter, EntryCodec, Error, ErrorKind, HeapSize, Key, Lookup, MemoryKind, Rejected,
-    Result, Rewrite, State, StateImage, Time, description_of,
+    BlobWriter, EntryCodec, Error, ErrorKind, Key, Lookup, MemoryKind, Rejected, Result, Rewrite,
+    State, StateImage, Time, description_of,
 };
 
 use self::reaching::ValueLocation;
 use super::config::HybridLog;
 use super::core::{LogCore, VisitRecords};
-use super::index::{IndexHash, Position};
+use super::index::IndexHash;
 use super::log::{NOWHERE, RecordLocation};
-use super::stored::RecordRead;
-use super::typed_unsafe::{ChangingValue, TypedLog};
+use super::typed_unsafe::TypedLog;
 use crate::contract::by_hash::ByHash;
 use crate::contract::expiry::{ExpiryPass, Touched};
 use crate::contract::fetch::{Fetch, Ticket};
@@ -39,9 +28,20 @@ use crate::contract::table::{
     BatchError, CheckpointOutcome, Cursor, Layout, Pace, Peek, StateContext, Table, TableStats,
 };
 use crate::contract::upkeep::Upkeep;
-use crate::heap::lent::{ChangedValue, book_change};
-use crate::support::oversize::Oversize;
-use crate::support::record_type_unsafe::{ErasedTouched, RecordRun, heap_of};
+use crate::support::record_type_unsafe::{ErasedTouched, RecordRun};
+
+pub(super) mod batches;
+mod by_hash;
+mod changing;
+pub(super) mod core;
+pub(super) mod expiring;
+pub(super) mod fetches;
+mod passing;
+mod putting;
+mod reaching;
+mod removing;
+mod risen;
+pub(super) mod typed_unsafe;
 
 /// An open [`HybridLog`].
 pub struct HybridLogTable<K: Key, V: State> {
@@ -108,154 +108,6 @@ impl<K: Key, V: State> HybridLogTable<K, V> {
         if let Some(scratch) = self.scratch.take() {
             self.core.log.account.release(MemoryKind::Values, scratch.heap);
         }
-    }
-
-    /// Puts a key whose hash is known.
-    #[inline]
-    pub(super) fn put_hashed(
-        &mut self,
-        hash: IndexHash,
-        key: K,
-        value: V,
-    ) -> std::result::Result<bool, Rejected<(K, V)>> {
-        // Measuring runs user code, which may panic: before the old record is gone.
-        let heap = heap_of(&key, &value);
-        match self.put_checked(hash, (&key, &value, heap)) {
-            Ok(PutKind::Over(number, slot)) => {
-                let entry = self.core.changing(number, slot);
-                let (before, after) = (entry.value.heap_bytes() as u64, value.heap_bytes() as u64);
-                let old = std::mem::replace(entry.value, value);
-                *entry.frame_heap = *entry.frame_heap + after - before;
-                entry.account.adjust(MemoryKind::Values, before, after);
-                drop(old);
-                Ok(true)
-            }
-            Ok(PutKind::Instead(at, to, old)) => {
-                self.core.put(to, (key, value, heap));
-                self.core.lead_to(at, to);
-                // Dropping runs user code, which may panic: only now.
-                drop(old);
-                Ok(true)
-            }
-            Ok(PutKind::New(to)) => {
-                self.insert(hash, (key, value, heap), to);
-                Ok(false)
-            }
-            Err(error) => Err(Rejected::new(error, (key, value))),
-        }
-    }
-
-    /// Puts a new key with the heap that the entry owns.
-    fn insert(&mut self, hash: IndexHash, entry: (K, V, u64), to: (u32, u32)) {
-        self.core.put(to, entry);
-        let address = self.core.log.address_of(to.0, to.1);
-        self.core.log.index.insert(hash, address);
-    }
-
-    /// Applies a user's closure to the value in a slot and books what its heap has become, also
-    /// if it panics.
-    ///
-    /// # Errors
-    /// [`ErrorKind::ValueTooLarge`] for a value that is too large already; the closure did not run.
-    #[inline(always)]
-    fn change<R>(
-        &mut self,
-        (number, slot): (u32, u32),
-        change: impl FnOnce(&mut V) -> R,
-    ) -> Result<R> {
-        if !V::NO_HEAP && self.core.log.oversize.is_seen() {
-            let (key, value) = self.core.entry(number, slot).expect("a used slot");
-            self.core.log.oversize.check(key, heap_of(key, value))?;
-        }
-        Ok(self.change_unchecked((number, slot), change))
-    }
-
-    /// [`change`](HybridLogTable::change) of a value that a closure has just made.
-    #[inline(always)]
-    fn change_unchecked<R>(
-        &mut self,
-        (number, slot): (u32, u32),
-        change: impl FnOnce(&mut V) -> R,
-    ) -> R {
-        let ChangingValue { key, value, frame_heap, account, oversize } =
-            self.core.changing(number, slot);
-        if V::NO_HEAP {
-            return change(value);
-        }
-        let before = value.heap_bytes() as u64;
-        let lent = LentValue { key, value, before, frame_heap, account, oversize };
-        change(lent.value)
-    }
-
-    /// A new key, with a value that a closure is about to make.
-    fn new_key<Q: Lookup<K> + ?Sized>(&self, key: &Q) -> Result<K> {
-        let key = key.to_owned();
-        self.core.log.oversize.check(&key, key.heap_bytes() as u64)?;
-        Ok(key)
-    }
-
-    #[inline(never)]
-    fn update_hashed<Q: Lookup<K> + ?Sized, R>(
-        &mut self,
-        hash: IndexHash,
-        key: &Q,
-        init: impl FnOnce() -> V,
-        change: impl FnOnce(&mut V) -> R,
-        ahead: &mut Option<RecordRead>,
-    ) -> Result<R> {
-        if !V::NO_HEAP && self.core.log.account.available() < self.core.log.sizes.headroom_bytes {
-            self.core.log.make_headroom()?;
-        }
-        // Of values without heap whoever calls this has looked for a short cut.
-        let owned = match V::NO_HEAP {
-            true => self.own_slowly(hash, key, ahead)?,
-            false => self.own(hash, key, ahead)?,
-        };
-        if let Some(slot) = owned {
-            return self.change(slot, change);
-        }
-        let key = self.new_key(key)?;
-        let to = self.core.log.make_room(hash)?;
-        let value = init();
-        let heap = heap_of(&key, &value);
-        if !V::NO_HEAP {
-            self.core.log.oversize.grown(&key, heap);
-        }
-        self.insert(hash, (key, value, heap), to);
-        Ok(self.change_unchecked(to, change))
-    }
-}
-
-/// A value lent to a user's closure; books the change of its heap when dropped, also by a panic, and
-/// tells if it is too large then.
-struct LentValue<'a, K: Key, V: HeapSize> {
-    key: &'a K,
-    value: &'a mut V,
-    before: u64,
-    frame_heap: &'a mut u64,
-    account: &'a Account,
-    oversize: &'a mut Oversize,
-}
-
-impl<K: Key, V: HeapSize> ChangedValue for LentValue<'_, K, V> {
-    fn measure(&self) -> u64 {
-        self.value.heap_bytes() as u64
-    }
-
-    fn book(&mut self, after: u64) {
-        if after != self.before {
-            *self.frame_heap = *self.frame_heap + after - self.before;
-            self.account.adjust(MemoryKind::Values, self.before, after);
-            if after > self.before {
-                self.oversize.grown(self.key, self.key.heap_bytes() as u64 + after);
-            }
-        }
-    }
-}
-
-impl<K: Key, V: HeapSize> Drop for LentValue<'_, K, V> {
-    fn drop(&mut self) {
-        book_change(self);
     }
 }
 
@@ -596,168 +448,6 @@ impl<K: Key, V: State> HybridLogTable<K, V> {
         match panicked {
             Some(panic) => resume_unwind(panic),
             None => scanned,
-        }
-    }
-}
-
-/// How a value is put.
-enum PutKind<K, V> {
-    /// Over the old value in this slot.
-    Over(u32, u32),
-    /// Into this slot, instead of a record elsewhere, which was taken out of there.
-    Instead(Position, (u32, u32), Option<(K, V)>),
-    /// Into this slot; the key is new.
-    New((u32, u32)),
-}
-
-impl<K: Key, V: State> HybridLogTable<K, V> {
-    #[inline(always)]
-    fn take_resident(&mut self, at: Position, number: u32, slot: u32) -> V {
-        let (_, value, _) = match self.core.log.is_kept(number, slot) {
-            true => self.core.copy(number, slot),
-            false => self.core.take(number, slot),
-        };
-        self.core.log.index.remove(at);
-        value
-    }
-
-    /// Takes a value of which there may be copies in the runs.
-    #[cold]
-    #[inline(never)]
-    fn take_and_bury<Q: Lookup<K> + ?Sized>(
-        &mut self,
-        hash: IndexHash,
-        key: &Q,
-    ) -> Result<Option<V>> {
-        let prepared = self.prepare_to_bury(key.key_hash());
-        let taken = match self.core.locate_again(hash, key) {
-            RecordLocation::Absent => self.take_from_runs(key),
-            RecordLocation::Resident { .. } => self.take_buried(hash, key),
-            RecordLocation::Cold => self.take_cold(hash, key),
-        };
-        match (taken, prepared) {
-            // There is no room for a tombstone, since storage takes none.
-            (Err(error), Err(cause)) if error.kind() == ErrorKind::OverBudget => Err(cause),
-            (taken, _) => taken,
-        }
-    }
-
-    /// Takes a value that has an index entry, and of which there may be copies in the runs.
-    #[cold]
-    fn take_buried<Q: Lookup<K> + ?Sized>(
-        &mut self,
-        hash: IndexHash,
-        key: &Q,
-    ) -> Result<Option<V>> {
-        self.bury(key)?;
-        // Reading may have made room, which moves records.
-        match self.core.locate_again(hash, key) {
-            RecordLocation::Resident { at, number, slot } => {
-                Ok(Some(self.take_resident(at, number, slot)))
-            }
-            RecordLocation::Cold => self.take_cold(hash, key),
-            RecordLocation::Absent => unreachable!("to bury a key takes no entry out of the index"),
-        }
-    }
-
-    /// Takes a value that is not in memory.
-    #[cold]
-    #[inline(never)]
-    fn take_cold<Q: Lookup<K> + ?Sized>(&mut self, hash: IndexHash, key: &Q) -> Result<Option<V>> {
-        self.core.log.make_headroom()?;
-        let Some((mut at, place, _, value)) = self.read_cold_in_room(hash, key, None)? else {
-            return self.take_from_runs(key);
-        };
-        if self.core.log.cold.is_some() {
-            self.bury(key)?;
-            let mut candidates = (0..).map_while(|nth| self.core.log.candidate(hash, nth));
-            let Some((found, _)) = candidates.find(|(_, at)| *at == place) else {
-                // Making room for a guide has let a rewriter's step end: the record is elsewhere.
-                return self.take_cold(hash, key);
-            };
-            at = found;
-        }
-        self.core.log.stored.as_mut().expect("a store").record_died(place);
-        self.core.log.index.remove(at);
-        Ok(Some(value))
-    }
-
-    /// Where a value may be too large, one that replaces it and is smaller needs no room: it may be
-    /// what the memory is lacking.
-    fn put_over_larger(&mut self, hash: IndexHash, key: &K, value: &V) -> Option<PutKind<K, V>> {
-        if !self.core.log.oversize.is_seen() {
-            return None;
-        }
-        let RecordLocation::Resident { number, slot, .. } = self.core.locate_again(hash, key)
-        else {
-            return None;
-        };
-        let (_, known) = self.core.entry(number, slot)?;
-        if known.heap_bytes() < value.heap_bytes() || !self.core.log.is_in_place(number, slot) {
-            return None;
-        }
-        self.core.log.freshen(number, slot);
-        Some(PutKind::Over(number, slot))
-    }
-
-    /// Everything about a put that can fail: afterwards the old record, if it is not where the new
-    /// one goes, is gone.
-    fn put_checked(
-        &mut self,
-        hash: IndexHash,
-        (key, value, heap): (&K, &V, u64),
-    ) -> Result<PutKind<K, V>> {
-        self.core.log.oversize.check(key, heap)?;
-        match self.put_into_room(hash, key, value) {
-            Err(error) if !self.core.make_lacking()? => Err(error),
-            Err(_) => self.put_into_room(hash, key, value),
-            put => put,
-        }
-    }
-
-    fn put_into_room(&mut self, hash: IndexHash, key: &K, value: &V) -> Result<PutKind<K, V>> {
-        if let Some(over) = self.put_over_larger(hash, key, value) {
-            return Ok(over);
-        }
-        if !(K::NO_HEAP && V::NO_HEAP) {
-            self.core.log.make_headroom()?;
-        }
-        match self.core.locate(hash, key) {
-            RecordLocation::Absent => return self.put_new(hash, key, value),
-            RecordLocation::Resident { number, slot, .. }
-                if self.core.log.is_in_place(number, slot) =>
-            {
-                self.core.log.freshen(number, slot);
-                return Ok(PutKind::Over(number, slot));
-            }
-            RecordLocation::Resident { .. } | RecordLocation::Cold => {}
-        }
-        let to = self.core.log.make_room_to_move()?;
-        match self.core.locate_again(hash, key) {
-            RecordLocation::Absent => self.put_new(hash, key, value),
-            RecordLocation::Resident { number, slot, .. }
-                if self.core.log.is_in_place(number, slot) =>
-            {
-                self.core.log.freshen(number, slot);
-                Ok(PutKind::Over(number, slot))
-            }
-            RecordLocation::Resident { at, number, slot }
-                if self.core.log.is_kept(number, slot) =>
-            {
-                self.core.log.leave_for_dead(number, slot);
-                Ok(PutKind::Instead(at, to, None))
-            }
-            RecordLocation::Resident { at, number, slot } => {
-                let (key, value, _) = self.core.take(number, slot);
-                Ok(PutKind::Instead(at, to, Some((key, value))))
-            }
-            RecordLocation::Cold => match self.read_cold(hash, key, None)? {
-                Some((at, place, k, v)) => {
-                    self.core.log.stored.as_mut().expect("a store").record_died(place);
-                    Ok(PutKind::Instead(at, to, Some((k, v))))
-                }
-                None => self.put_new(hash, key, value),
-            },
         }
     }
 }

@@ -5,8 +5,9 @@
 
 use alluvium_pagestore::{ErrorKind, Key, Lookup, MemoryKind, Result, State, Time, codec};
 
+use super::putting::PutKind;
 use super::reaching::ValueLocation;
-use super::{HybridLogTable, PutKind, Scratch};
+use super::{HybridLogTable, Scratch};
 use crate::hybrid_log::cold::{ColdPresence, ColdTier};
 use crate::hybrid_log::index::IndexHash;
 use crate::hybrid_log::log::Log;
