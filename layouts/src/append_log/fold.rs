@@ -17,7 +17,8 @@ use super::gather::{GatherStop, GatheredElements};
 use super::key_unsafe::{KeyRef, OwnedKey, has};
 use super::notes::{OwnedRuns, resolve, views};
 use super::packed::is_paged;
-use super::run::{CursorMark, CursorSource, ListRun, RunCursor, StoredRun, window_bytes_min};
+use super::run::{ListRun, StoredRun, window_bytes_min};
+use super::run_cursor::{CursorMark, CursorSource, RunCursor};
 use crate::contract::lists::span;
 use crate::contract::table::Cursor;
 

@@ -13,7 +13,7 @@ use super::element_type_unsafe::ElementSlice;
 use super::frozen::FrozenElements;
 use super::key_unsafe::{KeyRef, OwnedKey, has};
 use super::notes::{OwnedRuns, resolve};
-use super::run::RunCursor;
+use super::run_cursor::RunCursor;
 
 /// Before what it comes: the number of the bucket it belongs to, and its shifted rank.
 type ArrivalOrder = (usize, i64);

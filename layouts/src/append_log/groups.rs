@@ -22,7 +22,7 @@ use super::fold::{BucketFold, CursorElements, FoldBounds, PausedFold, rest};
 use super::frozen::{FrozenElements, LIVE};
 use super::gather::GatherStop;
 use super::key_unsafe::{KeyRef, OwnedKey, has};
-use super::run::RunCursor;
+use super::run_cursor::RunCursor;
 use crate::contract::lists::span_alone;
 use crate::contract::table::Cursor;
 use crate::heap::lists::reading::RECORD_ELEMENTS;
@@ -311,7 +311,7 @@ impl ListVisit<'_> {
 fn keys_at(
     list_type: &ListType,
     pieces: &[FrozenElements<'_>],
-    there: &[(usize, super::run::CursorMark)],
+    there: &[(usize, super::run_cursor::CursorMark)],
     cursors: &mut [RunCursor],
 ) -> Result<Vec<OwnedKey>> {
     let mut keys: Vec<OwnedKey> = Vec::new();

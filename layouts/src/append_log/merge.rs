@@ -24,7 +24,8 @@ use super::jobs::{
 };
 use super::key_unsafe::{OwnedKey, has};
 use super::notes::KeyNote;
-use super::run::{CursorSource, ListRun, Prepaid, RUN_BYTES, RunCursor, StoredRun, is_long};
+use super::run::{ListRun, RUN_BYTES, StoredRun, is_long};
+use super::run_cursor::{CursorSource, Prepaid, RunCursor};
 use crate::checkpoint::files_of;
 use crate::heap::hash_range::HashRange;
 use crate::support::gaps::Gaps;

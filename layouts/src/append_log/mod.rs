@@ -31,6 +31,7 @@ mod notes;
 mod packed;
 mod relocate;
 mod run;
+mod run_cursor;
 mod runs_memory;
 mod spill;
 mod table;

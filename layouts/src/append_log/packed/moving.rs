@@ -11,7 +11,8 @@ use super::PackedSlice;
 use crate::append_log::bucket::BUCKET_BYTES;
 use crate::append_log::core::ListsCore;
 use crate::append_log::jobs::MergedRun;
-use crate::append_log::run::{ListRun, Prepaid, RUN_BYTES, RunCursor};
+use crate::append_log::run::{ListRun, RUN_BYTES};
+use crate::append_log::run_cursor::{Prepaid, RunCursor};
 use crate::checkpoint::files_of;
 use crate::support::booked::Booked;
 
