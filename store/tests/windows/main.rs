@@ -3,6 +3,7 @@
 #[path = "../behaviour/common/btree_layout.rs"]
 mod btree_layout;
 mod btree_windows;
+mod by_hand;
 #[path = "../behaviour/common/dice.rs"]
 mod dice;
 mod model;
@@ -15,6 +16,7 @@ mod packed_slices_are_loaded_in_several_steps;
 mod reading_ahead_is_bounded;
 mod sessions_whose_timers_have_no_room;
 mod the_ends_of_time_are_times;
+mod the_tricky_cases_of_sessions;
 mod the_tricky_cases_of_windows;
 mod what_is_refused_has_no_effect;
 mod windows_hold_what_the_definition_says;

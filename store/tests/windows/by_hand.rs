@@ -1,0 +1,81 @@
+//! Windows of a few events by hand: counts of key 1, and the rows that come out.
+
+use alluvium::{Aggregate, Aggregated, Counting, Store, Time, Window, Windows};
+
+pub type Told = Vec<(u64, i64, i64, i64, i64)>;
+
+pub fn in_memory() -> Store {
+    Store::in_memory().open().unwrap()
+}
+
+/// A store that can take checkpoints.
+pub fn on_a_device() -> Store {
+    let device = alluvium::io::Simulated::new(1, alluvium::io::Faults::none());
+    let store = Store::in_memory().memory(4 * alluvium::MIB).max_value(4 * alluvium::KIB);
+    let store = store.helpers(alluvium::config::Helpers::Inline);
+    store.device(std::sync::Arc::new(device)).open().unwrap()
+}
+
+pub fn counting(windows: Windows) -> (Store, Aggregated<u64, (), Counting>) {
+    let store = in_memory();
+    let counts = store.aggregated("counts").open(windows, Counting).unwrap();
+    (store, counts)
+}
+
+/// Adds events of key 1 that were sent with the given time; gives those that were late.
+pub fn add(
+    counts: &mut Aggregated<u64, (), Counting>,
+    sent: i64,
+    at: &[i64],
+    told: &mut Told,
+) -> Vec<i64> {
+    let mut late = Vec::new();
+    let mut batch: Vec<_> = at.iter().map(|at| (1, Time(*at), ())).collect();
+    counts
+        .add_batch(Time(sent), &mut batch, &mut |event| late.push(event.at.0), &mut note(told))
+        .unwrap();
+    late
+}
+
+pub fn note(told: &mut Told) -> impl FnMut(&u64, Window, i64, i64) + '_ {
+    |key, window, count, diff| told.push((*key, window.start.0, window.end.0, count, diff))
+}
+
+pub fn advance(counts: &mut Aggregated<u64, (), Counting>, to: i64, told: &mut Told) {
+    while !counts.advance(Time(to), 1000, &mut note(told)).unwrap().done {}
+}
+
+/// What is not taken back: windows and counts.
+pub fn left_of(told: Told) -> Vec<(i64, i64, i64)> {
+    let mut sums = std::collections::BTreeMap::new();
+    for (_, start, end, count, diff) in told {
+        *sums.entry((start, end, count)).or_insert(0) += diff;
+    }
+    sums.retain(|_, sum| *sum != 0);
+    sums.into_keys().collect()
+}
+
+/// Joins texts in the order in which they are folded.
+pub struct Joining;
+
+impl Aggregate<String> for Joining {
+    type Acc = String;
+    type Out = String;
+
+    fn init(&self) -> String {
+        String::new()
+    }
+
+    fn add(&self, acc: &mut String, element: &String) {
+        assert!(element != "planned panic", "a planned panic");
+        acc.push_str(element);
+    }
+
+    fn merge(&self, acc: &mut String, later: &String) {
+        acc.push_str(later);
+    }
+
+    fn out(&self, acc: &String) -> Option<String> {
+        Some(acc.clone())
+    }
+}
