@@ -3,11 +3,14 @@
 //! `cargo run --release -p alluvium-layouts --example cold_keys -- KEYS MIB`: so many counters of 64 bytes, in so much
 //! memory, in a directory for temporary files. Every answer is checked.
 
+mod common;
+
 use std::time::Instant;
 
-use alluvium_layouts::{HybridLog, HybridLogTable, Layout, RunStats, StateContext, Table, Upkeep};
-use alluvium_pagestore::io::{IoOptions, open_device};
-use alluvium_pagestore::{Account, Helper, MIB, SegmentStore, hash_word};
+use alluvium_layouts::{HybridLog, HybridLogTable, Layout, RunStats, Table, Upkeep};
+use alluvium_pagestore::hash_word;
+
+use common::rate;
 
 type Value = [u64; 7];
 type Log = HybridLogTable<u64, Value>;
@@ -18,22 +21,6 @@ const BEFORE: u64 = 20_000;
 
 fn value(key: u64) -> Value {
     [key; 7]
-}
-
-fn open(place: &std::path::Path, mib: u64) -> alluvium_pagestore::Result<Log> {
-    let device = open_device(place, &IoOptions::default())?;
-    let context = StateContext {
-        name: "counters".into(),
-        account: Account::below(&Account::root(mib * MIB), "counters", u64::MAX),
-        segments: Some(SegmentStore::new(device, 1)),
-        helper: Helper::thread()?,
-        max_value_bytes: 4096,
-        key_groups: 256,
-        owned: 0..256,
-        movable: false,
-        restored: None,
-    };
-    Layout::<u64, Value>::open(&HybridLog::new().cold_runs(true), context)
 }
 
 /// Runs a part for all of its calls and tells the rate, and the reads of runs.
@@ -51,10 +38,6 @@ fn part(log: &mut Log, what: &str, calls: u64, mut call: impl FnMut(&mut Log, u6
     println!("{what}: {:.0}/s, {reads:.4} reads of runs a call", rate(calls, start));
 }
 
-fn rate(calls: u64, start: Instant) -> f64 {
-    calls as f64 / start.elapsed().as_secs_f64()
-}
-
 fn show(log: &Log) {
     let stats = log.stats();
     let RunStats { keys, runs, levels, guide_bytes, directory_bytes, .. } = stats.runs;
@@ -70,10 +53,10 @@ fn show(log: &Log) {
 }
 
 fn main() -> alluvium_pagestore::Result<()> {
-    let mut arguments = std::env::args().skip(1).map(|one| one.parse::<u64>().expect("a number"));
-    let (keys, mib) = (arguments.next().unwrap_or(100_000), arguments.next().unwrap_or(2));
+    let [keys, mib] = common::numbers([100_000, 2]);
     let place = tempfile::tempdir().expect("a directory for temporary files");
-    let mut log = open(place.path(), mib)?;
+    let (context, _) = common::context("counters", place.path(), mib)?;
+    let mut log: Log = Layout::<u64, Value>::open(&HybridLog::new().cold_runs(true), context)?;
     part(&mut log, "load", keys, |log, key| {
         let known =
             log.put(key, value(key)).unwrap_or_else(|refused| panic!("{key}: {}", refused.error));

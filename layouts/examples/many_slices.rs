@@ -4,51 +4,23 @@
 //! bytes, in a directory for temporary files. Event time goes from the first slice to the last; each element is late by up
 //! to SPREAD slices. With SPREAD as large as SLICES the elements come in any order.
 
+mod common;
+#[path = "common/slices.rs"]
+mod slices;
+
 use std::time::Instant;
 
-use alluvium_layouts::{
-    AppendLog, AppendLogLists, Cursor, Lists, ListsLayout, StateContext, Upkeep,
-};
-use alluvium_pagestore::io::{IoOptions, open_device};
-use alluvium_pagestore::{Account, ErrorKind, Helper, MIB, Result, SegmentStore, Time, hash_word};
+use alluvium_layouts::{AppendLog, AppendLogLists, Cursor, Lists, ListsLayout, Upkeep};
+use alluvium_pagestore::{ErrorKind, MIB, Result, Time, hash_word};
+
+use common::rate;
+use slices::{WIDTH, slice_of};
 
 type Element = [u64; 4];
 type Log = AppendLogLists<u64, Element>;
 
-/// Event time between two slices.
-const WIDTH: i64 = 1_000;
 /// Keys of a slice.
 const KEYS: u64 = 50;
-
-fn open(place: &std::path::Path, mib: u64) -> Result<(Log, std::rc::Rc<Account>)> {
-    let account = Account::below(&Account::root(mib * MIB), "events", u64::MAX);
-    let context = StateContext {
-        name: "events".into(),
-        account: account.clone(),
-        segments: Some(SegmentStore::new(open_device(place, &IoOptions::default())?, 1)),
-        helper: Helper::thread()?,
-        max_value_bytes: 4096,
-        key_groups: 256,
-        owned: 0..256,
-        movable: false,
-        restored: None,
-    };
-    Ok((
-        ListsLayout::<u64, Element>::open_lists(&AppendLog::new().packs_slices(true), context)?,
-        account,
-    ))
-}
-
-/// The slice of an element.
-fn slice_of(nth: u64, (elements, slices, spread): (u64, u64, u64)) -> u64 {
-    let newest = (u128::from(nth) * u128::from(slices) / u128::from(elements)) as u64;
-    let late = hash_word(nth) % spread.max(1);
-    (newest + slices - late) % slices
-}
-
-fn rate(calls: u64, start: Instant) -> f64 {
-    calls as f64 / start.elapsed().as_secs_f64()
-}
 
 /// What is checked of a slice: the sum of its elements, each mixed with its number.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
@@ -69,12 +41,12 @@ fn key_of(nth: u64) -> u64 {
 }
 
 fn main() -> Result<()> {
-    let mut arguments = std::env::args().skip(1).map(|one| one.parse::<u64>().expect("a number"));
-    let mut argument = |default| arguments.next().unwrap_or(default);
-    let (elements, slices, mib) = (argument(60_000), argument(3_000), argument(2));
-    let shape = (elements, slices, argument(100));
+    let [elements, slices, mib, spread] = common::numbers([60_000, 3_000, 2, 100]);
+    let shape = (elements, slices, spread);
     let place = tempfile::tempdir().expect("a directory for temporary files");
-    let (mut log, account) = open(place.path(), mib)?;
+    let (context, account) = common::context("events", place.path(), mib)?;
+    let layout = AppendLog::new().packs_slices(true);
+    let mut log: Log = ListsLayout::<u64, Element>::open_lists(&layout, context)?;
     log.fold_at_once(WIDTH.into());
     let mut wanted = vec![Sum::default(); slices as usize];
     let (start, tenth) = (Instant::now(), (elements / 10).max(1));

@@ -5,60 +5,35 @@
 //! to the last; each element is late by up to SPREAD slices. With SPREAD as large as SLICES they come in any order. If an
 //! element is refused it says which, and what slices take.
 
+mod common;
+#[path = "common/slices.rs"]
+mod slices;
+
 use std::rc::Rc;
 use std::time::Instant;
 
 use alluvium_layouts::{
-    Cursor, HasUpkeep, Merge, Panes, PanesLayout, SegmentPanes, StateContext, WindowSegments,
+    Cursor, HasUpkeep, Merge, Panes, PanesLayout, SegmentPanes, WindowSegments,
 };
-use alluvium_pagestore::io::{IoOptions, open_device};
-use alluvium_pagestore::{Account, ErrorKind, Helper, MIB, Result, SegmentStore, Time, hash_word};
+use alluvium_pagestore::{Account, ErrorKind, MIB, Result, Time, hash_word};
+
+use common::rate;
+use slices::{WIDTH, slice_of};
 
 type Sums = SegmentPanes<u64, [u64; 2]>;
-
-/// Event time between two slices.
-const WIDTH: i64 = 1_000;
-
-fn open(place: &std::path::Path, mib: u64) -> Result<(Sums, Rc<Account>)> {
-    let account = Account::below(&Account::root(mib * MIB), "sums", u64::MAX);
-    let context = StateContext {
-        name: "sums".into(),
-        account: account.clone(),
-        segments: Some(SegmentStore::new(open_device(place, &IoOptions::default())?, 1)),
-        helper: Helper::thread()?,
-        max_value_bytes: 4096,
-        key_groups: 256,
-        owned: 0..256,
-        movable: false,
-        restored: None,
-    };
-    let merge: Merge<[u64; 2]> = Rc::new(add);
-    Ok((WindowSegments::new().open_panes(context, merge)?, account))
-}
 
 /// A count, and a sum that tells which elements were counted.
 fn add(sum: &mut [u64; 2], more: &[u64; 2]) {
     *sum = [sum[0] + more[0], sum[1].wrapping_add(more[1])];
 }
 
-/// The slice of an element.
-fn slice_of(nth: u64, (elements, slices, spread): (u64, u64, u64)) -> u64 {
-    let newest = (u128::from(nth) * u128::from(slices) / u128::from(elements)) as u64;
-    let late = hash_word(nth) % spread.max(1);
-    (newest + slices - late) % slices
-}
-
-fn rate(calls: u64, start: Instant) -> f64 {
-    calls as f64 / start.elapsed().as_secs_f64()
-}
-
 fn main() -> Result<()> {
-    let mut arguments = std::env::args().skip(1).map(|one| one.parse::<u64>().expect("a number"));
-    let mut argument = |default| arguments.next().unwrap_or(default);
-    let (elements, slices, mib) = (argument(60_000), argument(10_000), argument(4));
-    let (spread, keys) = (argument(100), argument(4).max(1));
+    let [elements, slices, mib, spread, keys] = common::numbers([60_000, 10_000, 4, 100, 4]);
+    let keys = keys.max(1);
     let place = tempfile::tempdir().expect("a directory for temporary files");
-    let (mut sums, account) = open(place.path(), mib)?;
+    let (context, account) = common::context("sums", place.path(), mib)?;
+    let merge: Merge<[u64; 2]> = Rc::new(add);
+    let mut sums: Sums = WindowSegments::new().open_panes(context, merge)?;
     let mut wanted = vec![[0; 2]; (slices * keys) as usize];
     let (start, tenth) = (Instant::now(), (elements / 10).max(1));
     for nth in 0..elements {
