@@ -8,6 +8,8 @@ mod by_hand;
 mod dice;
 mod model;
 mod sorted;
+#[path = "../behaviour/common/taken.rs"]
+mod taken;
 
 mod a_definition_is_part_of_the_state;
 mod a_map_by_key_is_ordered_by_time;

@@ -8,13 +8,13 @@
 use std::cell::{Cell, RefCell};
 
 use alluvium::backend::{HolisticLayout, WindowLayout};
-use alluvium::config::Reservation;
 use alluvium::time::nanos;
 use alluvium::{AnyLayout, Elements, Emit, ErrorKind, MIB, Result, Store, process};
 
 use crate::btree_layout::{BTree, refusals};
 use crate::dice::Dice;
 use crate::sorted::Sorted;
+use crate::taken::take_all_but;
 use crate::windows_hold_what_the_definition_says::{
     Collected, Step, check, events, expected, history, run, windows,
 };
@@ -154,20 +154,6 @@ fn each_write_is_refused_once_and_three_times() {
     });
     // A write that only goes on with what was taken fails no call, if the next try succeeds.
     assert!(refused.get() >= 3 * writes && writes > 1000, "{} of {writes}", refused.get());
-}
-
-/// Takes all memory of a store but some bytes.
-fn take_all_but(store: &Store, bytes: u64) -> Vec<Reservation> {
-    let hole = store.reserve(bytes, "a hole");
-    let (mut taken, mut size) = (Vec::new(), 64 * MIB);
-    while size > 16 {
-        match store.reserve(size, "all there is") {
-            Ok(more) => taken.push(more),
-            Err(_) => size /= 2,
-        }
-    }
-    drop(hole);
-    taken
 }
 
 fn memory_is_taken(

@@ -6,6 +6,10 @@ mod btree_layout;
 mod btree_windows;
 #[path = "../dataflows/common/mod.rs"]
 mod common;
+#[path = "../../../layouts/tests/common/dice.rs"]
+mod dice;
+#[path = "../../../store/tests/behaviour/common/taken.rs"]
+mod taken;
 #[path = "../../../store/tests/windows/model.rs"]
 mod window_model;
 

@@ -18,6 +18,7 @@ use timely::dataflow::{ProbeHandle, StreamVec};
 
 use crate::btree_layout::BTree;
 use crate::common;
+use crate::dice::Dice;
 
 /// Time, key and number of a row.
 type Row = (i64, u64, i64);
@@ -25,11 +26,8 @@ type Row = (i64, u64, i64);
 type Pair = (u64, i64, i64);
 
 fn batches() -> Vec<(i64, Vec<Row>)> {
-    let mut chance = 11u64;
-    let mut below = |limit: u64| {
-        chance = chance.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
-        (chance >> 33) % limit
-    };
+    let mut dice = Dice(11);
+    let mut below = |limit| dice.below(limit);
     let mut number = 0;
     let batches = (0..40).map(|n| {
         let sent = n * 7 - 60;

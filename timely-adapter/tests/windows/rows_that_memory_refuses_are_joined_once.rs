@@ -3,23 +3,11 @@
 
 use std::collections::BTreeMap;
 
-use alluvium::config::Reservation;
 use alluvium::{AnyLayout, ErrorKind, MIB, Result, Store};
 use alluvium_timely::JoinSides;
 
-/// Takes all memory of a store but some bytes.
-fn take_all_but(store: &Store, bytes: u64) -> Vec<Reservation> {
-    let hole = store.reserve(bytes, "a hole");
-    let (mut taken, mut size) = (Vec::new(), 64 * MIB);
-    while size > 16 {
-        match store.reserve(size, "all there is") {
-            Ok(more) => taken.push(more),
-            Err(_) => size /= 2,
-        }
-    }
-    drop(hole);
-    taken
-}
+use crate::dice::Dice;
+use crate::taken::take_all_but;
 
 /// Adds rows until none is left, of which memory is taken for the first `refusals` tries.
 fn outlast(
@@ -47,11 +35,8 @@ fn outlast(
 #[test]
 fn pairs_come_out_once_whatever_is_refused() {
     for layout in ["heap", "hybrid-log"] {
-        let (mut chance, mut failed) = (3u64, 0);
-        let mut below = |limit: u64| {
-            chance = chance.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
-            (chance >> 33) % limit
-        };
+        let (mut dice, mut failed) = (Dice(3), 0);
+        let mut below = |limit| dice.below(limit);
         let store = Store::in_memory().memory(4 * MIB).open().unwrap();
         let open = |name: &str| {
             let layout = AnyLayout::named(layout).unwrap();

@@ -16,15 +16,13 @@ use timely::dataflow::operators::vec::{Input, Map};
 
 use crate::btree_layout::BTree;
 use crate::common;
+use crate::dice::Dice;
 use crate::told::{Row, Sorted, Told, expected, sorted, windows};
 
 /// Batches of rows around the time that they are sent with, some late.
 fn batches() -> Vec<(i64, Vec<Row>)> {
-    let mut chance = 7u64;
-    let mut below = |limit: u64| {
-        chance = chance.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
-        (chance >> 33) % limit
-    };
+    let mut dice = Dice(7);
+    let mut below = |limit| dice.below(limit);
     let mut value = 0;
     let batches = (0..40).map(|n| {
         let sent = n * 7 - 60 + if n > 20 { 90 } else { 0 };
