@@ -9,6 +9,7 @@ use alluvium_pagestore::io::{Device, Faults, FileHandle, IoStats, Operation, Req
 use alluvium_pagestore::{Result, Time};
 
 use crate::common::{Ground, folded};
+use crate::hand_on::hand_on;
 
 /// A device that tells who reads.
 #[derive(Debug)]
@@ -20,21 +21,8 @@ struct Watched {
 }
 
 impl Device for Watched {
-    fn engine(&self) -> &'static str {
-        self.inner.engine()
-    }
-    fn stats(&self) -> IoStats {
-        self.inner.stats()
-    }
-    fn create(&self, name: &str) -> Result<FileHandle> {
-        self.inner.create(name)
-    }
-    fn open(&self, name: &str) -> Result<FileHandle> {
-        self.inner.open(name)
-    }
-    fn len(&self, file: &FileHandle) -> Result<u64> {
-        self.inner.len(file)
-    }
+    hand_on!(inner: engine, stats, create, open, len, drive, rename, remove, sync_directory, list, lock);
+
     fn submit(&self, request: Request) {
         if matches!(request.operation, Operation::Read { .. }) {
             let is_owner = std::thread::current().id() == self.owner;
@@ -42,24 +30,6 @@ impl Device for Watched {
             read.fetch_add(request.buffer.as_slice().len() as u64, Relaxed);
         }
         self.inner.submit(request);
-    }
-    fn drive(&self) {
-        self.inner.drive();
-    }
-    fn rename(&self, source: &str, target: &str) -> Result<()> {
-        self.inner.rename(source, target)
-    }
-    fn remove(&self, name: &str) -> Result<()> {
-        self.inner.remove(name)
-    }
-    fn sync_directory(&self) -> Result<()> {
-        self.inner.sync_directory()
-    }
-    fn list(&self) -> Result<Vec<String>> {
-        self.inner.list()
-    }
-    fn lock(&self) -> Result<Box<dyn Send + Sync>> {
-        self.inner.lock()
     }
 }
 

@@ -10,6 +10,8 @@ mod dice;
 mod every_layout_answers_like_a_map;
 mod folds_load_packed_slices;
 mod groups;
+#[path = "../common/hand_on.rs"]
+mod hand_on;
 mod heap_lists_are_read_in_steps;
 mod heap_lists_write_what_has_come;
 mod keys_of_one_hash_are_visited_in_few_looks;

@@ -1,6 +1,8 @@
 //! What the store promises, tried on every layout. One program: the generic code is compiled once.
 
 mod common;
+#[path = "../../../layouts/tests/common/hand_on.rs"]
+mod hand_on;
 #[path = "../../../layouts/tests/common/key_groups.rs"]
 mod key_groups;
 #[path = "../../../timely-adapter/examples/own_layout/btree.rs"]

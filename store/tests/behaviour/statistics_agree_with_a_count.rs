@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use crate::common::{Dice, open_on, tiny};
+use crate::hand_on::hand_on;
 use alluvium::io::{Device, Faults, FileHandle, IoStats, Operation, Request, Simulated};
 use alluvium::stats::StoreStats;
 use alluvium::{AnyLayout, Heap, KIB, MIB, Map, Result, Store, Time};
@@ -43,21 +44,8 @@ impl Counted {
 }
 
 impl Device for Counted {
-    fn engine(&self) -> &'static str {
-        self.inner.engine()
-    }
-    fn stats(&self) -> IoStats {
-        self.inner.stats()
-    }
-    fn create(&self, name: &str) -> Result<FileHandle> {
-        self.inner.create(name)
-    }
-    fn open(&self, name: &str) -> Result<FileHandle> {
-        self.inner.open(name)
-    }
-    fn len(&self, file: &FileHandle) -> Result<u64> {
-        self.inner.len(file)
-    }
+    hand_on!(inner: engine, stats, create, open, len, drive, rename, remove, sync_directory, list, lock);
+
     fn submit(&self, request: Request) {
         let bytes = request.buffer.as_slice().len() as u64;
         match request.operation {
@@ -76,24 +64,6 @@ impl Device for Counted {
             }
         }
         self.inner.submit(request);
-    }
-    fn drive(&self) {
-        self.inner.drive();
-    }
-    fn rename(&self, source: &str, target: &str) -> Result<()> {
-        self.inner.rename(source, target)
-    }
-    fn remove(&self, name: &str) -> Result<()> {
-        self.inner.remove(name)
-    }
-    fn sync_directory(&self) -> Result<()> {
-        self.inner.sync_directory()
-    }
-    fn list(&self) -> Result<Vec<String>> {
-        self.inner.list()
-    }
-    fn lock(&self) -> Result<Box<dyn Send + Sync>> {
-        self.inner.lock()
     }
 }
 

@@ -9,6 +9,7 @@ use alluvium::Result;
 use alluvium::config::Helpers;
 use alluvium::io::{Device, Faults, FileHandle, IoStats, Request, Simulated};
 
+use crate::hand_on::hand_on;
 use crate::job::{Accident, Job, expected, node, run_with, together};
 
 /// Turns of its worker that a file waits for before it is replaced.
@@ -32,32 +33,10 @@ impl Held {
 }
 
 impl Device for Held {
+    hand_on!(inner: stats, create, open, len, submit, drive, remove, sync_directory, list, lock);
+
     fn engine(&self) -> &'static str {
         "held"
-    }
-
-    fn stats(&self) -> IoStats {
-        self.inner.stats()
-    }
-
-    fn create(&self, name: &str) -> Result<FileHandle> {
-        self.inner.create(name)
-    }
-
-    fn open(&self, name: &str) -> Result<FileHandle> {
-        self.inner.open(name)
-    }
-
-    fn len(&self, file: &FileHandle) -> Result<u64> {
-        self.inner.len(file)
-    }
-
-    fn submit(&self, request: Request) {
-        self.inner.submit(request);
-    }
-
-    fn drive(&self) {
-        self.inner.drive();
     }
 
     fn rename(&self, source: &str, target: &str) -> Result<()> {
@@ -71,22 +50,6 @@ impl Device for Held {
         }
         self.replaced.fetch_add(1, Ordering::Relaxed);
         self.inner.rename(source, target)
-    }
-
-    fn remove(&self, name: &str) -> Result<()> {
-        self.inner.remove(name)
-    }
-
-    fn sync_directory(&self) -> Result<()> {
-        self.inner.sync_directory()
-    }
-
-    fn list(&self) -> Result<Vec<String>> {
-        self.inner.list()
-    }
-
-    fn lock(&self) -> Result<Box<dyn Send + Sync>> {
-        self.inner.lock()
     }
 }
 

@@ -4,6 +4,8 @@ mod checker;
 #[path = "../../../store/tests/golden/files.rs"]
 #[expect(dead_code, reason = "shared with other programs")]
 mod files;
+#[path = "../../../layouts/tests/common/hand_on.rs"]
+mod hand_on;
 mod job;
 #[path = "../common/processes.rs"]
 mod processes;
