@@ -25,7 +25,7 @@ use crate::contract::table::Cursor;
 /// Most bytes that a fold reads of a run at once.
 const WINDOW_BYTES_MAX: u64 = 256 << 10;
 
-/// Runs of buckets that are not folded that are likely to be read for one key.
+/// Runs of other buckets that one key is likely to be read from.
 const OTHERS_AT_ONCE: u64 = 3;
 
 /// Lists that are fetched into the cache ahead of the one that is read, by one step every few lists.
@@ -37,12 +37,12 @@ const STEPS: usize = 4;
 #[derive(Debug)]
 pub struct PausedFold {
     pub(super) buckets: Range<Time>,
-    /// The next place, and how many elements were told of it.
+    /// The next place, and how many of its elements were visited.
     pub(super) position: (u64, u64),
     pub(super) cursors: Vec<RunCursor>,
-    /// Where the list there was left, if one was.
+    /// Where the fold stopped within a list at that place, if it did.
     pub(super) within: Option<(OwnedKey, GatherStop)>,
-    /// Merges of levels that had ended: cursors do not find what was merged since.
+    /// Merges of levels that had ended by then. Cursors are of no use after another one.
     pub(super) merges: u64,
 }
 
@@ -96,8 +96,8 @@ impl ListsCore {
         folded
     }
 
-    /// The cursors of a fold that goes on at a place, so many of whose elements were told; and where the
-    /// list there was left, unless they are new. None: more has to be loaded first than one call loads.
+    /// The cursors of a fold that continues at a position, and where it stopped within a list there. Cursors are opened
+    /// anew unless the fold was paused just there. `None` if more has to be loaded first than one call loads.
     #[expect(clippy::type_complexity, reason = "the parts of a resume")]
     pub(super) fn cursors_at(
         &mut self,
@@ -123,10 +123,9 @@ impl ListsCore {
         }
     }
 
-    /// Cursors on all runs of these buckets that are not in memory, and on those that keys in them
-    /// import, at `place`.
+    /// Opens cursors at `place` on the runs of these buckets that are not in memory, and on runs that their keys import.
     fn open_cursors(&mut self, buckets: &Range<Time>, place: u64) -> Result<Vec<RunCursor>> {
-        // A bucket that was purged has runs that others import still, but none of its own.
+        // The runs of a purged bucket are there for the buckets that import them.
         let drives = |log: &Self, (time, number): &(Time, u64)| {
             let own = log.buckets.get(time).is_some_and(|bucket| bucket.first <= *number);
             own && span(buckets).contains(time)
@@ -161,8 +160,8 @@ impl ListsCore {
         packed.flat_map(|packed| packed.within(span(buckets))).collect()
     }
 
-    /// Loads the `packed` slices. Cursors on the runs that are `named`, at their start, for one key with this hash or for all. Making
-    /// room for them may drop other runs from memory, which are to be read then too.
+    /// Loads the `packed` slices, and opens cursors at the start of the runs that `named` gives, for all keys or for one
+    /// with a hash. Making room may drop more runs from memory: both are asked again then.
     fn open_runs(
         &mut self,
         (packed, named): (impl Fn(&Self) -> Vec<Time>, impl Fn(&Self) -> Vec<(Time, u64)>),
@@ -235,8 +234,8 @@ impl ListsCore {
         Ok(names.iter().map(open).collect())
     }
 
-    /// Hands place after place to `each`, as far as there is fuel, up to one that it leaves: it says what it
-    /// took, and whether it has done with the place.
+    /// Calls `each` for one place after the other, while there is fuel. `each` returns the fuel that it spent, and
+    /// whether the place is done; the fold stops at one that is not.
     pub(super) fn fold_from(
         &self,
         buckets: &Range<Time>,

@@ -212,7 +212,8 @@ pub fn read_entries<K: Key, V: State>(
     read_placed(context, image, blobs, |_, key, value| entry(key, value))
 }
 
-/// [`read_entries`], with the place of each: the how manieth segment of the image, and where in it.
+/// Reads like [`read_entries`], and passes the place of each entry too: the number of its segment in the image, and its
+/// grain there.
 pub(crate) fn read_placed<K: Key, V: State>(
     context: &StateContext,
     image: &StateImage,
@@ -228,7 +229,7 @@ pub(crate) fn read_placed<K: Key, V: State>(
 /// Takes the payload of a record, and its place.
 type VisitPlacedPayload<'a> = &'a mut dyn FnMut(PlacedAt, &[u8]) -> Result<()>;
 
-/// [`read_placed`] without the types of the records.
+/// Reads like [`read_placed`], without the types of the records.
 pub(crate) fn read_payloads(
     context: &StateContext,
     image: &StateImage,
@@ -243,7 +244,7 @@ pub(crate) fn read_payloads(
     Ok(())
 }
 
-/// Reads a part; so many segments are of parts before it.
+/// Reads a part of an image. The parts before it have `before` segments.
 fn read_part(
     context: &StateContext,
     part: &ImagePart,
@@ -274,11 +275,11 @@ fn read_part(
     })
 }
 
-/// What is read takes so many times its bytes on storage in memory, at most, about.
+/// Bytes of memory per byte on storage that is read, roughly and at most.
 const READ_SHARE: u64 = 4;
 
-/// Books a window and what reading takes beside it, and says how long the window is: the least if memory may have no room
-/// for a longer one and for all that is read, of so many bytes on storage.
+/// Books the window of a restore, and `beside` bytes with it. Returns the length of the window: the least, if memory may
+/// lack room for a longer one and for the entries, which take `stored` bytes on storage.
 fn book_window(
     context: &StateContext,
     (beside, stored): (u64, u64),
@@ -291,8 +292,7 @@ fn book_window(
     booked.reserve_more(window as u64 + beside, "restoring").map(|()| window)
 }
 
-/// What [`read_placed`] takes at least of segments that end after so many bytes, beside lists of what has
-/// died.
+/// Least memory that [`read_placed`] takes for segments of `segment_bytes`, without their lists of dead records.
 pub(crate) fn reading_bytes(context: &StateContext, segment_bytes: u64) -> u64 {
     let footer = page_records(chunk_bytes(context)) as usize * size_of::<FooterEntry>();
     // A segment ends with the page that reaches its end.
@@ -300,14 +300,14 @@ pub(crate) fn reading_bytes(context: &StateContext, segment_bytes: u64) -> u64 {
     CHUNK_BYTES_MIN + footer as u64 + 2 * set + BLOCK_BYTES as u64
 }
 
-/// Memory that a checkpoint of such records writes with at least, and that reads one of which no record is dead.
+/// Least memory that a checkpoint with these sizes writes with. It is enough to read one without dead records.
 pub(crate) fn room_bytes(sizes: &WriterSizes) -> u64 {
     let footer = PAGE_RECORDS_MAX as usize * size_of::<FooterEntry>();
     let reading = CHUNK_BYTES_MIN + footer as u64 + sizes.value_bytes;
     sizes.least().memory_bytes().max(reading)
 }
 
-/// What a checkpoint with these sizes writes with.
+/// Memory that a checkpoint with these sizes writes with.
 pub(crate) fn writing_bytes(sizes: &WriterSizes) -> u64 {
     sizes.memory_bytes() + BESIDE_BYTES
 }
@@ -324,7 +324,7 @@ pub(crate) fn kept_to_read(context: &StateContext, value_bytes: u64) -> u64 {
     reading_bytes(context, segment_bytes) + value_bytes + BESIDE_BYTES
 }
 
-/// Memory of the set of a segment's live records, while it is read and while it is there.
+/// Memory of the set of a segment's live records: the set, and another while it is read.
 pub(crate) fn set_bytes(part: &ImagePart, segment: &SegmentImage) -> u64 {
     let has_dead = segment.live.is_some() || !part.deaths.is_empty();
     if has_dead { 2 * LiveSet::memory_bytes(segment.bytes) + BLOCK_BYTES as u64 } else { 0 }

@@ -1,9 +1,8 @@
 //! Folding slices: all their parts walked side by side in the order of places, each key once.
 //!
-//! What one fold reads of storage it reads once, with one image in memory per run. Between the calls
-//! of a fold its sources stay as they are; if parts of slices move meanwhile, or memory is needed,
-//! they are made anew from the place that was reached. Slices that are all in memory need no order: they
-//! are folded [in memory](super::fold_memory).
+//! A fold reads each image once, and holds one image per run. It keeps its sources between two calls. If parts of
+//! slices move meanwhile, or others need the memory, it opens the sources again at the place that it had reached.
+//! Slices that are all in memory need no order: they are folded [in memory](super::fold_memory).
 
 use std::borrow::Cow;
 use std::cmp::Reverse;
@@ -24,7 +23,7 @@ use crate::support::patient_reads::PatientReads;
 #[derive(Debug)]
 pub struct Fold {
     slices: Range<Time>,
-    /// Whether it is of some hashes, so that keys with others may change between its calls.
+    /// Whether the fold is over a range of hashes only: keys outside it may change between two calls.
     is_of_hashes: bool,
     /// The first place that was not visited.
     position: u64,
@@ -55,7 +54,7 @@ impl<K: Key, A: State> SegmentPanes<K, A> {
             return Ok(());
         }
         self.core.settle();
-        // What is kept for folds may be the device's, also for those of what is in memory.
+        // A merge, or reads that calls gave up waiting for, may have the memory kept for folds.
         self.core.wait_for_left()?;
         if self.fold_in_memory(&slices, cursor, fuel, visit)? {
             return Ok(());
@@ -63,7 +62,7 @@ impl<K: Key, A: State> SegmentPanes<K, A> {
         if cursor.version != 0 {
             return Err(self.core.cannot_go_on());
         }
-        // Without asking others for the memory that they did not have.
+        // A fold that went by source continues so, and does not ask other states for memory again.
         let goes_on = self.core.goes_by_source(cursor.position);
         let all = (&slices, u64::MAX);
         if goes_on && self.fold_by_source(all, cursor, fuel, visit)? {
@@ -97,7 +96,7 @@ impl<K: Key, A: State> SegmentPanes<K, A> {
         let (slots, range) = (&core.slots, core.range);
         let store = core.reads.as_ref().map(PatientReads::store);
         let mut reads = ReadCounts::default();
-        // Keys whose hashes are the same, each with what it has so far.
+        // The keys at one place, which share a hash, each with its accumulator so far.
         let mut group: Vec<(Cow<'_, K>, A)> = Vec::new();
         let mut visit_next = |fold: &mut Fold, place: u64| -> Result<usize> {
             let mut looked_at = 0;
@@ -157,7 +156,8 @@ impl<K: Key, A: State> SegmentPanes<K, A> {
 }
 
 impl SegmentsCore {
-    /// Waits for reads that were left: so many images and no more are the device's. What is kept for folds is free then.
+    /// Waits until the device has ended the reads that calls gave up waiting for, so that it holds no more images. The
+    /// memory kept for folds is free then.
     pub(super) fn wait_for_left(&mut self) -> Result<()> {
         self.wait_for_lent()?;
         let waited = match &self.reads {
@@ -168,8 +168,8 @@ impl SegmentsCore {
         waited.map_err(|error| error.with("state", &self.context.name))
     }
 
-    /// Books what reads that were left keep, now that nobody else has booked it: first it takes what is
-    /// kept for folds, of which none begins before those reads have ended.
+    /// Books the images that the device holds for reads that were given up. The memory kept for folds serves first, as no
+    /// fold begins before those reads have ended.
     pub(super) fn book_left(&mut self) {
         let Some(reads) = &self.reads else { return };
         let (left, usual) = (reads.left_bytes(), self.sizes.image_bytes);
@@ -213,7 +213,7 @@ impl SegmentsCore {
             }
             self.account.release(MemoryKind::Buffers, fold.bytes);
         }
-        // What is kept for folds serves first.
+        // The fold takes the memory kept for folds first.
         self.gathering.give_up(&self.account);
         let bytes = loop {
             let bytes = self.fold_bytes(&slices);
@@ -222,7 +222,7 @@ impl SegmentsCore {
                 Ok(()) if self.fold_bytes(&slices) <= bytes => break bytes,
                 Ok(()) => {}
                 Err(error) if error.kind() == ErrorKind::OverBudget => {
-                    // Runs may have been made one while room was made.
+                    // Making room may have merged runs.
                     if self.fold_bytes(&slices) >= bytes && !self.merge_for_fold(&slices)? {
                         return Err(error);
                     }
@@ -315,7 +315,7 @@ impl SegmentsCore {
         heads.collect()
     }
 
-    /// Looks at tables in use anew: entries that are not folded may have moved the others.
+    /// Opens the sources of the tables in use again: new entries of other keys may have moved the entries of this fold.
     fn renew_tables(&self, fold: &mut Fold) {
         for source in fold.sources.iter_mut().filter(|source| source.number == u64::MAX) {
             let (slots, slot) = (&self.slots, source.slot);
