@@ -3,7 +3,6 @@
 //! `docs/format.md` has its bytes.
 
 use std::collections::HashMap;
-use std::sync::Arc;
 
 use alluvium_pagestore::{
     Error, ErrorKind, FooterEntry, KeyHash, MemoryKind, Result, SegmentId, SegmentImage,
@@ -176,17 +175,7 @@ impl ListsCore {
         self.account.reserve(MemoryKind::Tables, stored.memory_bytes() + RUN_BYTES, what)?;
         self.files.add(files_of(&stored.files));
         let keys = elements.min(stored.blocks.len() as u64);
-        let stored = Some(Arc::new(stored));
-        let run = ListRun {
-            number,
-            elements,
-            keys,
-            memory: None,
-            stored,
-            busy: false,
-            waits: false,
-            cached: None,
-        };
+        let run = ListRun::on_storage(number, (elements, keys), stored);
         self.elements += elements;
         let time = Time(time);
         if purged {

@@ -357,17 +357,7 @@ impl ListsCore {
         let number = bucket.runs[first + count - 1].number;
         self.account.charge(MemoryKind::Tables, stored.memory_bytes() + RUN_BYTES);
         self.elements += elements;
-        let stored = Some(Arc::new(stored));
-        let run = ListRun {
-            number,
-            elements,
-            keys,
-            memory: None,
-            stored,
-            busy: false,
-            waits: false,
-            cached: None,
-        };
+        let run = ListRun::on_storage(number, (elements, keys), stored);
         let old: Vec<_> = bucket.runs.splice(first..first + count, [run]).collect();
         if first == 0 {
             // What was cut off up to here is not there any more.

@@ -123,6 +123,20 @@ pub struct ListRun {
     pub cached: Option<CachedBlocks>,
 }
 
+impl ListRun {
+    /// A run on storage.
+    pub fn on_storage(number: u64, (elements, keys): (u64, u64), stored: StoredRun) -> Self {
+        let (memory, stored) = (None, Some(Arc::new(stored)));
+        Self { number, elements, keys, memory, stored, busy: false, waits: false, cached: None }
+    }
+
+    /// A run in memory, of frozen lists.
+    pub fn in_memory(number: u64, (elements, keys): (u64, u64), lists: Arc<FrozenBucket>) -> Self {
+        let (memory, stored) = (Some(lists), None);
+        Self { number, elements, keys, memory, stored, busy: false, waits: false, cached: None }
+    }
+}
+
 /// Whether a run has blocks so long that several cursors do not keep a window each.
 pub fn is_long(run: &StoredRun) -> bool {
     run.longest() > LONG_BYTES

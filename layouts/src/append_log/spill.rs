@@ -608,16 +608,7 @@ impl ListsCore {
 fn freeze(bucket: &mut AppendBucket, number: u64) -> Arc<FrozenBucket> {
     let (elements, keys) = (bucket.elements, bucket.live.len());
     let frozen = Arc::new(bucket.freeze(number));
-    bucket.runs.push(ListRun {
-        number,
-        elements,
-        keys,
-        memory: Some(frozen.clone()),
-        stored: None,
-        busy: false,
-        waits: false,
-        cached: None,
-    });
+    bucket.runs.push(ListRun::in_memory(number, (elements, keys), frozen.clone()));
     frozen
 }
 

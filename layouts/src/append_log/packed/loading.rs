@@ -248,17 +248,8 @@ impl ListsCore {
         self.account.charge(MemoryKind::Buffers, bytes);
         let cached =
             is_whole.then(|| CachedBlocks { blocks: Arc::new(payloads), bytes, used: true });
-        let run = ListRun {
-            number: PACKED,
-            elements: 0,
-            keys: 0,
-            memory: None,
-            stored: Some(Arc::new(stored)),
-            // Nobody merges it or drops it from memory.
-            busy: true,
-            waits: false,
-            cached,
-        };
+        // Busy: nobody merges it or drops it from memory.
+        let run = ListRun { busy: true, cached, ..ListRun::on_storage(PACKED, (0, 0), stored) };
         let bucket = self.buckets.get_mut(&time).expect("there or made");
         bucket.runs.insert(0, run);
         self.packed.as_mut().expect("it was read").loaded.insert(time);

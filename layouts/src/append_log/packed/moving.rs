@@ -3,8 +3,6 @@
 //!
 //! What it keeps true: the slice is in one place only. What fails leaves it packed.
 
-use std::sync::Arc;
-
 use alluvium_pagestore::{MemoryKind, Result, Time};
 
 use super::PackedSlice;
@@ -70,16 +68,7 @@ impl ListsCore {
         self.stats.flushed_bytes += stored.bytes();
         self.files.add(files_of(&stored.files));
         self.account.charge(MemoryKind::Tables, stored.memory_bytes() + RUN_BYTES);
-        let run = ListRun {
-            number: slice.since,
-            elements,
-            keys,
-            memory: None,
-            stored: Some(Arc::new(stored)),
-            busy: false,
-            waits: false,
-            cached: None,
-        };
+        let run = ListRun::on_storage(slice.since, (elements, keys), stored);
         let bucket = self.buckets.get_mut(&time).expect("there or made");
         // A bucket that was made since then has none that are as old.
         bucket.first = bucket.first.min(run.number);
