@@ -34,6 +34,7 @@ use crate::hybrid_log::PiecePool;
 use crate::support::out_of_line_unsafe::DroppedHere;
 use crate::support::oversize::Oversize;
 use crate::support::patient_reads::PatientReads;
+use crate::support::run_storage::RunStorage;
 
 /// An open [`AppendLog`], whose keys and elements are erased.
 pub struct ListsCore {
@@ -125,7 +126,7 @@ impl ListsCore {
         }
         let state = fingerprint(&context.name);
         let range = HashRange::of(&context.owned, context.key_groups);
-        let mut writer = None;
+        let mut storage = None;
         if context.segments.is_none() {
             // With storage it is a part of what the writer has beside its buffers.
             account.reserve(MemoryKind::Tables, FIRST_BYTES, "the tree of buckets")?;
@@ -133,7 +134,8 @@ impl ListsCore {
         if let Some(store) = &context.segments {
             account.reserve(MemoryKind::Buffers, sizes.writer_bytes, "the writer of runs")?;
             let (chunk, segment) = (sizes.chunk_bytes, sizes.segment_bytes);
-            writer = Some(SegmentWriter::new(store.clone(), state, chunk, segment));
+            let writer = SegmentWriter::new(store.clone(), state, chunk, segment);
+            storage = Some(RunStorage::new(store.clone(), writer));
         }
         let (store, cut_bytes) = (context.segments.clone(), sizes.block_bytes);
         let pieces = ArenaKind {
@@ -158,7 +160,7 @@ impl ListsCore {
             graves: BTreeMap::new(),
             epoch: 0,
             elements: 0,
-            jobs: ListJobs::new(context.helper.clone(), store.clone(), writer),
+            jobs: ListJobs::new(context.helper.clone(), storage),
             source: store.map(|store| CursorSource { store, state, range, list_type, cut_bytes }),
             reads,
             files: FilesByName::booked(context.account.clone(), FILE_BYTES),

@@ -5,7 +5,7 @@
 
 use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 use alluvium_pagestore::block::AlignedVec;
 use alluvium_pagestore::{
@@ -22,6 +22,7 @@ use super::packed::{PackOrder, PackedRuns, sync_all};
 use super::run::{BlockAt, StoredRun};
 use crate::checkpoint::Jobs;
 use crate::runs::UnsyncedRun;
+use crate::support::run_storage::{RunStorage, remove_files};
 use crate::trace_span;
 
 /// What names a run: its bucket and number.
@@ -84,15 +85,13 @@ pub struct SteppedMerge {
 /// Hands jobs to the helper and collects answers.
 pub struct ListJobs {
     jobs: Jobs<ListJobOutcome>,
-    store: Option<SegmentStore>,
-    writer: Option<Arc<Mutex<SegmentWriter>>>,
+    storage: Option<RunStorage>,
 }
 
 impl ListJobs {
-    /// Jobs for `helper`; runs are written with `writer`.
-    pub fn new(helper: Helper, store: Option<SegmentStore>, writer: Option<SegmentWriter>) -> Self {
-        let writer = writer.map(|writer| Arc::new(Mutex::new(writer)));
-        Self { jobs: Jobs::new(helper), store, writer }
+    /// Jobs for `helper`; runs are written to `storage`.
+    pub fn new(helper: Helper, storage: Option<RunStorage>) -> Self {
+        Self { jobs: Jobs::new(helper), storage }
     }
 
     /// Answers still to come.
@@ -107,25 +106,14 @@ impl ListJobs {
         runs: Vec<Arc<FrozenBucket>>,
         block_bytes: usize,
     ) {
-        let writer = self.writer.clone().expect("runs are written where there is storage");
-        self.submit(move |store| {
+        let storage = self.storage.clone().expect("runs are written where there is storage");
+        self.jobs.submit(move || {
             trace_span!(DEBUG, "spill", runs = runs.len());
-            let mut writer = writer.lock().expect("a writer's user does not panic");
-            let written = catch_unwind(AssertUnwindSafe(|| {
-                write(list_type, &mut writer, &runs, block_bytes)
-            }))
-            .unwrap_or_else(|_| {
-                let message = "a key or an element panicked while a run was encoded";
-                Err(Error::new(ErrorKind::Poisoned, message))
-            });
-            if written.is_err() {
-                // What could not be finished is of no use, and may fill the device.
-                writer.abandon();
-                let sealed = writer.take_sealed();
-                remove(store, sealed.into_iter().map(|info| info.id));
-            }
-            let names = runs.iter().map(|run| (run.bucket, run.number)).collect();
-            ListJobOutcome::Written { runs: names, result: written }
+            let panicked = "a key or an element panicked while a run was encoded";
+            let result =
+                storage.with(panicked, |writer, _| write(list_type, writer, &runs, block_bytes));
+            let runs = runs.iter().map(|run| (run.bucket, run.number)).collect();
+            ListJobOutcome::Written { runs, result }
         });
     }
 
@@ -182,8 +170,8 @@ impl ListJobs {
                 let message = "a key or an element panicked while runs were merged";
                 Err(Error::new(ErrorKind::Poisoned, message))
             });
-            if step.is_err() {
-                remove(store, merge.abandon().into_iter());
+            if let (Err(_), Some(store)) = (&step, store) {
+                remove_files(store, merge.abandon());
             }
             ListJobOutcome::Merged(Box::new(SteppedMerge { name, step, merge }))
         });
@@ -192,7 +180,9 @@ impl ListJobs {
     /// Has files removed.
     pub fn remove(&mut self, ids: Vec<SegmentId>) {
         self.submit(move |store| {
-            remove(store, ids.into_iter());
+            if let Some(store) = store {
+                remove_files(store, ids);
+            }
             ListJobOutcome::Removed
         });
     }
@@ -201,7 +191,7 @@ impl ListJobs {
         &mut self,
         job: impl FnOnce(Option<&SegmentStore>) -> ListJobOutcome + Send + 'static,
     ) {
-        let store = self.store.clone();
+        let store = self.storage.as_ref().map(|storage| storage.store.clone());
         self.jobs.submit(move || job(store.as_ref()));
     }
 
@@ -217,16 +207,8 @@ impl ListJobs {
 
     /// Waits a moment for an answer, doing the work of an inline helper.
     pub fn wait(&mut self) -> Option<ListJobOutcome> {
-        let store = &self.store;
-        self.jobs.wait(|| store.iter().for_each(|store| store.device().drive()))
-    }
-}
-
-/// Removes files; one that cannot be removed now is removed, and counted, at the next open.
-fn remove(store: Option<&SegmentStore>, ids: impl Iterator<Item = SegmentId>) {
-    let Some(store) = store else { return };
-    for id in ids {
-        let _ = store.remove(id);
+        let storage = &self.storage;
+        self.jobs.wait(|| storage.iter().for_each(|storage| storage.store.device().drive()))
     }
 }
 

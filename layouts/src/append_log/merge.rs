@@ -29,6 +29,7 @@ use super::run_cursor::{CursorSource, Prepaid, RunCursor};
 use crate::checkpoint::files_of;
 use crate::heap::hash_range::HashRange;
 use crate::support::gaps::Gaps;
+use crate::support::run_storage::given_up;
 use crate::trace_event;
 
 /// Bytes that are merged between two other jobs of the helper.
@@ -414,8 +415,7 @@ impl MergeJob for RunMerger {
     }
 
     fn abandon(&mut self) -> Vec<SegmentId> {
-        self.writer.abandon();
-        self.writer.take_sealed().into_iter().map(|info| info.id).collect()
+        given_up(&mut self.writer).collect()
     }
 }
 

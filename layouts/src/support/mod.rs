@@ -1,4 +1,4 @@
-//! What several layouts use: records without their types, booked memory, bounded reads, panics.
+//! What several layouts use: records without their types, booked memory, bounded reads, written runs, panics.
 
 pub(crate) mod booked;
 pub(crate) mod by_time_unsafe;
@@ -12,6 +12,7 @@ pub(crate) mod patient_reads;
 pub(crate) mod prefetch_unsafe;
 pub(crate) mod record_run_unsafe;
 pub(crate) mod record_type_unsafe;
+pub(crate) mod run_storage;
 pub(crate) mod system_page;
 pub(crate) mod trace;
 pub(crate) mod tree_bytes;

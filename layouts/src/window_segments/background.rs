@@ -5,18 +5,22 @@
 //! run; what panics while it is dropped may leak what is left of itself.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
-use alluvium_pagestore::{Helper, Result, SegmentId, SegmentStore, SegmentWriter};
+use alluvium_pagestore::{Helper, Result, SegmentId};
 
 use super::config::SliceSizes;
 use super::pane_type_unsafe::PaneType;
 use super::run::SliceRun;
-use super::writing::{RemovedKeys, WrittenRun, give_up, panicked, write_merged, write_table};
+use super::writing::{RemovedKeys, WrittenRun, write_merged, write_table};
 use crate::checkpoint::Jobs;
 use crate::heap::record_table_unsafe::FrozenRecords;
 use crate::support::record_type_unsafe::RecordRef;
+use crate::support::run_storage::{RunStorage, remove_files};
 use crate::trace_span;
+
+/// The error of a run whose encoding panicked.
+const PANICKED: &str = "a key or an accumulator panicked while its slice was encoded";
 
 /// A table of a slice that is only read.
 pub type FrozenSlice = Arc<FrozenRecords>;
@@ -31,13 +35,6 @@ pub enum SliceJobOutcome {
     Dropped { table_bytes: u64, heap_bytes: u64 },
     /// Files of so many bytes were removed.
     Removed { bytes: u64 },
-}
-
-/// Where runs are written.
-#[derive(Clone)]
-pub struct RunStorage {
-    pub store: SegmentStore,
-    pub writer: Arc<Mutex<SegmentWriter>>,
 }
 
 /// Hands work to the helper and collects answers.
@@ -57,7 +54,7 @@ impl SliceJobs {
         let storage = self.storage.clone().expect("a state with storage");
         self.jobs.submit(move || {
             trace_span!(DEBUG, "spill", entries = table.len());
-            let result = storage.with(|writer, store| write_table(writer, store, &sizes, &table));
+            let result = storage.with(PANICKED, |writer, _| write_table(writer, &sizes, &table));
             SliceJobOutcome::Written { job, table, result }
         });
     }
@@ -73,7 +70,7 @@ impl SliceJobs {
         let storage = self.storage.clone().expect("a state with storage");
         self.jobs.submit(move || {
             trace_span!(DEBUG, "merge runs", runs = runs.len());
-            let result = storage.with(|writer, store| {
+            let result = storage.with(PANICKED, |writer, store| {
                 write_merged(writer, store, &sizes, (types, &runs), &removed)
             });
             SliceJobOutcome::Merged { job, result }
@@ -91,13 +88,11 @@ impl SliceJobs {
         });
     }
 
-    /// Has files removed. A file that cannot be removed now is removed at the next open.
+    /// Has files removed.
     pub fn remove(&mut self, files: Vec<(SegmentId, u64)>) {
         let store = self.storage.as_ref().expect("a state with storage").store.clone();
         self.jobs.submit(move || {
-            for (id, _) in &files {
-                let _ = store.remove(*id);
-            }
+            remove_files(&store, files.iter().map(|(id, _)| *id));
             SliceJobOutcome::Removed { bytes: files.iter().map(|(_, bytes)| bytes).sum() }
         });
     }
@@ -106,20 +101,6 @@ impl SliceJobs {
     pub fn wait(&mut self) -> Option<SliceJobOutcome> {
         let storage = &self.storage;
         self.jobs.wait(|| storage.iter().for_each(|storage| storage.store.device().drive()))
-    }
-}
-
-impl RunStorage {
-    /// Runs `write` with the writer; of a run that fails or panics nothing is left.
-    pub fn with<R>(
-        &self,
-        write: impl FnOnce(&mut SegmentWriter, &SegmentStore) -> Result<R>,
-    ) -> Result<R> {
-        let mut writer = self.writer.lock().expect("a writer's user does not panic");
-        catch_unwind(AssertUnwindSafe(|| write(&mut writer, &self.store))).unwrap_or_else(|_| {
-            give_up(&mut writer, &self.store);
-            Err(panicked())
-        })
     }
 }
 

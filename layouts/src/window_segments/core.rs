@@ -3,7 +3,6 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use std::rc::Rc;
-use std::sync::{Arc, Mutex};
 
 use alluvium_pagestore::io::IoBuffer;
 use alluvium_pagestore::{
@@ -11,7 +10,7 @@ use alluvium_pagestore::{
     Time, fingerprint,
 };
 
-use super::background::{RunStorage, SliceJobs};
+use super::background::SliceJobs;
 use super::checkpoint::PutStored;
 use super::config::{SliceSizes, TABLE_FILES, WindowSegments};
 use super::cuts::SliceCuts;
@@ -37,6 +36,7 @@ use crate::support::out_of_line_unsafe::DroppedHere;
 use crate::support::oversize::Oversize;
 use crate::support::patient_reads::PatientReads;
 use crate::support::record_type_unsafe::RecordRef;
+use crate::support::run_storage::RunStorage;
 
 /// Open window segments of erased types.
 pub struct SegmentsCore {
@@ -133,7 +133,7 @@ impl SegmentsCore {
             let state = fingerprint(&context.name);
             let writer =
                 SegmentWriter::new(store.clone(), state, sizes.chunk_bytes, sizes.segment_bytes);
-            RunStorage { store, writer: Arc::new(Mutex::new(writer)) }
+            RunStorage::new(store, writer)
         });
         let store = context.segments.as_ref();
         let reads = store.map(|store| PatientReads::new(store, sizes.patience, account.clone()));

@@ -2,7 +2,7 @@
 
 use alluvium_pagestore::io::{BLOCK_BYTES, IoBuffer};
 use alluvium_pagestore::{
-    Error, ErrorKind, Image, Result, SegmentId, SegmentInfo, SegmentStore, SegmentWriter,
+    ErrorKind, Image, Result, SegmentId, SegmentInfo, SegmentStore, SegmentWriter,
 };
 
 use super::config::SliceSizes;
@@ -119,38 +119,25 @@ impl SliceRunWriter<'_> {
     }
 }
 
-/// Writes with `fill`; of what fails nothing is left.
+/// Writes with `fill`.
 fn write_run(
     writer: &mut SegmentWriter,
-    store: &SegmentStore,
     sizes: &SliceSizes,
     fill: &mut dyn FnMut(&mut SliceRunWriter<'_>) -> Result<()>,
 ) -> Result<WrittenRun> {
     let (ids, written) = (Vec::new(), WrittenRun::default());
     let mut run = SliceRunWriter { writer, sizes, ids, written, first: 0, longest: 0 };
-    let done = fill(&mut run).and_then(|()| run.end());
-    if done.is_err() {
-        give_up(writer, store);
-    }
-    done
-}
-
-/// Removes what was written of a run. A file that cannot be removed now is removed at the next open.
-pub fn give_up(writer: &mut SegmentWriter, store: &SegmentStore) {
-    writer.abandon();
-    for segment in writer.take_sealed() {
-        let _ = store.remove(segment.id);
-    }
+    fill(&mut run)?;
+    run.end()
 }
 
 /// Writes a table as a run.
 pub fn write_table(
     writer: &mut SegmentWriter,
-    store: &SegmentStore,
     sizes: &SliceSizes,
     table: &FrozenRecords,
 ) -> Result<WrittenRun> {
-    write_run(writer, store, sizes, &mut |run| {
+    write_run(writer, sizes, &mut |run| {
         let mut part = Vec::new();
         for place in table.places() {
             part.extend(table.part_at(place).0.iter().map(|record| (record.hash(), record)));
@@ -183,7 +170,7 @@ pub fn write_merged(
     for reader in &mut readers {
         reader.load(store)?;
     }
-    write_run(writer, store, sizes, &mut |run| {
+    write_run(writer, sizes, &mut |run| {
         loop {
             let least = readers.iter().enumerate().filter_map(|(i, r)| Some((r.hash()?, i))).min();
             let Some((hash, i)) = least else { return Ok(()) };
@@ -233,10 +220,4 @@ impl SliceRunReader<'_> {
         }
         Ok(())
     }
-}
-
-/// The error of a run whose encoding panicked.
-pub fn panicked() -> Error {
-    let message = "a key or an accumulator panicked while its slice was encoded";
-    Error::new(ErrorKind::Poisoned, message)
 }
