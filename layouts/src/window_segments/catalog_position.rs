@@ -1,4 +1,4 @@
-//! The catalog of a checkpoint, told a record at a time.
+//! The catalog of a checkpoint, written a record at a time.
 //!
 //! Slices in order of time, each with its runs and their images; then the groups of tables, each with
 //! its tables in the order in which they are written; then the end.
@@ -17,22 +17,22 @@ pub struct CatalogPosition {
     slice: usize,
     run: usize,
     image: usize,
-    /// Segments of the runs told of.
+    /// Segments of the runs that were written.
     segments: u64,
     group: usize,
     table: usize,
 }
 
 impl CatalogPosition {
-    /// Puts as much into the batch as it has room for, and says whether that was the end.
-    pub fn tell_step(&mut self, checkpoint: &mut SliceCheckpoint) -> Result<bool> {
+    /// Fills the batch. Returns whether the catalog ends with it.
+    pub fn write_step(&mut self, checkpoint: &mut SliceCheckpoint) -> Result<bool> {
         let SliceCheckpoint { slices, groups, own, .. } = checkpoint;
         let own = own.as_mut().expect("it is not taken yet");
         while own.has_room() {
             if let Some(before) = slices.get(self.slice) {
-                self.tell_of_slice(before, own)?;
+                self.write_slice(before, own)?;
             } else if let Some(group) = groups.get(self.group) {
-                self.tell_of_group(group, slices, own)?;
+                self.write_group(group, slices, own)?;
             } else {
                 let tables: usize = groups.iter().map(|group| group.segments.len()).sum();
                 // The last record is alone in its segment if the one before is full, but there.
@@ -43,12 +43,12 @@ impl CatalogPosition {
         Ok(false)
     }
 
-    fn tell_of_slice(&mut self, before: &SliceBefore, own: &mut BatchWriter) -> Result<()> {
+    fn write_slice(&mut self, before: &SliceBefore, own: &mut BatchWriter) -> Result<()> {
         let time = before.table.slice;
         if (self.run, self.image) == (0, 0) {
-            let mut told = vec![before.table.entries, before.table.cuts, before.next_number];
-            told.extend(before.gaps.iter().flat_map(|g| [g.first, g.last, g.before]));
-            own.push(0, &(OF_SLICE, time), &told)?;
+            let mut numbers = vec![before.table.entries, before.table.cuts, before.next_number];
+            numbers.extend(before.gaps.iter().flat_map(|g| [g.first, g.last, g.before]));
+            own.push(0, &(OF_SLICE, time), &numbers)?;
         }
         let Some(found) = before.runs.get(self.run) else {
             (self.slice, self.run, self.image) = (self.slice + 1, 0, 0);
@@ -56,18 +56,19 @@ impl CatalogPosition {
         };
         if self.image == 0 {
             let files = found.segments.len() as u64;
-            let told = vec![found.number, found.level.into(), found.records, self.segments, files];
-            own.push(0, &(OF_RUN, time), &told)?;
+            let numbers =
+                vec![found.number, found.level.into(), found.records, self.segments, files];
+            own.push(0, &(OF_RUN, time), &numbers)?;
             self.segments += files;
         }
         let end = found.images.len().min(self.image + IMAGES_PER_RECORD);
-        let told = |image: &ImageAt| {
+        let of_image = |image: &ImageAt| {
             let blocks = u64::from(image.block) << 32 | u64::from(image.blocks);
             [image.first, image.segment.into(), blocks]
         };
-        let told: Vec<u64> = found.images[self.image..end].iter().flat_map(told).collect();
-        if !told.is_empty() {
-            own.push(0, &(OF_IMAGES, time), &told)?;
+        let numbers: Vec<u64> = found.images[self.image..end].iter().flat_map(of_image).collect();
+        if !numbers.is_empty() {
+            own.push(0, &(OF_IMAGES, time), &numbers)?;
         }
         self.image = end;
         if end == found.images.len() {
@@ -79,7 +80,7 @@ impl CatalogPosition {
         Ok(())
     }
 
-    fn tell_of_group(
+    fn write_group(
         &mut self,
         group: &TableGroup,
         slices: &[SliceBefore],
@@ -91,8 +92,8 @@ impl CatalogPosition {
         if let Some(table) = group.tables.get(self.table) {
             let of = slices.binary_search_by_key(&table.slice, |before| before.table.slice);
             let is_live = of.is_ok_and(|of| slices[of].group == group.number);
-            let told = vec![table.entries, table.cuts, is_live.into()];
-            own.push(0, &(OF_TABLE, table.slice), &told)?;
+            let numbers = vec![table.entries, table.cuts, is_live.into()];
+            own.push(0, &(OF_TABLE, table.slice), &numbers)?;
             self.table += 1;
         }
         if self.table == group.tables.len() {

@@ -17,7 +17,7 @@ use super::LAYOUT;
 use super::core::SegmentsCore;
 use super::run::{ImageAt, SliceRun};
 use super::slice::{CachedRun, Slice};
-use super::tables::{TableRecords, ToldTables, WrittenTable};
+use super::tables::{CatalogTables, TableRecords, WrittenTable};
 use crate::restore::passing::pass_over;
 use crate::support::gaps::HashGap;
 use crate::support::record_type_unsafe::RecordRef;
@@ -29,7 +29,7 @@ pub(super) const OF_IMAGES: u8 = 2;
 pub(super) const END: u8 = 3;
 pub(super) const OF_GROUP: u8 = 4;
 pub(super) const OF_TABLE: u8 = 5;
-/// Images told of by one record.
+/// Images that one record of the catalog has.
 pub(super) const IMAGES_PER_RECORD: usize = 256;
 
 /// Puts an accumulator, as it was stored, into a slice.
@@ -66,25 +66,26 @@ impl SegmentsCore {
         let (runs, tables) = ends(&mut reader, store, segments)?;
         for segment in &segments[tables..] {
             reader.for_each(&segment.open(store)?, None, |_, record| {
-                let ((kind, slice), told) = codec::decode::<(u8, Time), Vec<u64>>(record.payload)?;
-                if !catalog.take_in(&self.account, kind, slice, &told)? {
-                    self.restore_from(kind, slice, &told, store, &segments[..runs])?;
+                let ((kind, slice), numbers) =
+                    codec::decode::<(u8, Time), Vec<u64>>(record.payload)?;
+                if !catalog.take_in(&self.account, kind, slice, &numbers)? {
+                    self.restore_from(kind, slice, &numbers, store, &segments[..runs])?;
                 }
                 Ok(())
             })?;
         }
         // One window at a time.
         drop(reader);
-        let (told, written) = (&mut catalog.tables, &segments[runs..tables]);
-        told.check(&catalog.slices, written.len())?;
-        self.expect_tables(told);
+        let (known, written) = (&mut catalog.tables, &segments[runs..tables]);
+        known.check(&catalog.slices, written.len())?;
+        self.expect_tables(known);
         let account = self.account.clone();
-        let mut tables = TableRestore { core: self, put, records: told.records() };
+        let mut tables = TableRestore { core: self, put, records: known.records() };
         let mut open = |nth: usize| written[nth].open(store);
         pass_over((store, state), &account, window, written.len(), &mut open, &mut tables)?;
         tables.records.end()?;
-        self.groups.confirmed(told.groups(written));
-        for (table, group) in told.live() {
+        self.groups.confirmed(known.groups(written));
+        for (table, group) in known.live() {
             if let Some(slot) = self.slot_of(table.slice) {
                 let found = self.slice_at_mut(slot);
                 // Of one that was written as a run meanwhile, for want of memory, there is less.
@@ -98,12 +99,12 @@ impl SegmentsCore {
     }
 
     /// Makes parts of the tables that are read next: their entries come in the order of hashes.
-    fn expect_tables(&mut self, told: &ToldTables) {
+    fn expect_tables(&mut self, known: &CatalogTables) {
         if self.context.movable {
             // They may be of few key groups.
             return;
         }
-        for (table, _) in told.live() {
+        for (table, _) in known.live() {
             if let Some(slot) = self.slot_of(table.slice) {
                 self.slice_at_mut(slot).active.expect_in_order(table.entries);
             }
@@ -115,11 +116,11 @@ impl SegmentsCore {
         &mut self,
         kind: u8,
         slice: Time,
-        told: &[u64],
+        numbers: &[u64],
         store: &SegmentStore,
         segments: &[SegmentImage],
     ) -> Result<()> {
-        match (kind, told) {
+        match (kind, numbers) {
             (OF_SLICE, &[_, _, next_number, ref gaps @ ..]) => {
                 let slot = self.begin_slice(slice)?;
                 let account = self.account.clone();
@@ -139,21 +140,21 @@ impl SegmentsCore {
                 let run =
                     SliceRun { number, level: level as u32, segments, images: Vec::new(), records };
                 self.make_room(run.booked_bytes(), "the table of a run")?;
-                self.run_came(&run);
+                self.book_run(&run);
                 let slot = self.begin_slice(slice)?;
                 self.slice_at_mut(slot).runs.push(CachedRun::new(Arc::new(run)));
             }
-            (OF_IMAGES, told) => {
+            (OF_IMAGES, numbers) => {
                 // Twice, for the vector that grows, and a checkpoint's share.
-                self.make_room(3 * size_of_val(told) as u64 + 64, "the table of a run")?;
+                self.make_room(3 * size_of_val(numbers) as u64 + 64, "the table of a run")?;
                 let slot = self.begin_slice(slice)?;
                 let account = self.account.clone();
                 let found: &mut Slice = self.slice_at_mut(slot);
                 let run = found.runs.last_mut().and_then(|stored| Arc::get_mut(&mut stored.run));
                 let run = run.ok_or_else(|| catalog_is_wrong("images of no run"))?;
                 let (before, share) = (run.memory_bytes(), run.share_bytes());
-                run.images.reserve_exact(told.len() / 3);
-                for image in told.chunks_exact(3) {
+                run.images.reserve_exact(numbers.len() / 3);
+                for image in numbers.chunks_exact(3) {
                     let (block, blocks) = ((image[2] >> 32) as u32, image[2] as u32);
                     let segment = image[1] as u32;
                     if segment as usize >= run.segments.len() {
@@ -163,7 +164,7 @@ impl SegmentsCore {
                 }
                 let (grown, share) = (run.memory_bytes() - before, run.share_bytes() - share);
                 account.charge(MemoryKind::Tables, grown);
-                self.fund.came(share);
+                self.fund.add(share);
             }
             (END, _) => {}
             _ => return Err(catalog_is_wrong("a record of an unknown kind")),
@@ -180,31 +181,31 @@ impl SegmentsCore {
     }
 }
 
-/// What a catalog tells of tables.
+/// What a catalog has of tables.
 #[derive(Default)]
 pub(super) struct TableCatalog {
     /// The table of each slice.
     pub slices: Vec<WrittenTable>,
-    pub tables: ToldTables,
+    pub tables: CatalogTables,
     /// Booked for these, as tables.
     pub booked: u64,
 }
 
 impl TableCatalog {
-    /// Takes in what a record tells of tables; says whether it tells of nothing else.
+    /// Takes in what a record has of tables. Returns whether it has nothing else.
     pub fn take_in(
         &mut self,
         account: &Account,
         kind: u8,
         slice: Time,
-        told: &[u64],
+        numbers: &[u64],
     ) -> Result<bool> {
         if matches!(kind, OF_SLICE | OF_TABLE) {
-            let bytes = ToldTables::TABLE_BYTES;
+            let bytes = CatalogTables::TABLE_BYTES;
             account.reserve(MemoryKind::Tables, bytes, "the catalog of slices")?;
             self.booked += bytes;
         }
-        match (kind, told) {
+        match (kind, numbers) {
             (OF_SLICE, &[entries, cuts, ..]) => {
                 self.slices.push(WrittenTable { slice, entries, cuts });
             }
@@ -218,7 +219,7 @@ impl TableCatalog {
     }
 }
 
-/// Takes in what was in the tables of slices, as the catalog tells of it.
+/// Restores the tables of slices, which the catalog lists.
 struct TableRestore<'p, 'f> {
     core: &'p mut SegmentsCore,
     put: PutStored<'f>,
@@ -249,13 +250,13 @@ impl PassVisitor for TableRestore<'_, '_> {
     }
 }
 
-/// The gaps that the catalog tells of a slice.
-pub(super) fn gaps_of(told: &[u64]) -> Result<impl Iterator<Item = HashGap> + '_> {
-    if !told.len().is_multiple_of(3) {
+/// The gaps of a slice, from the numbers of its record in the catalog.
+pub(super) fn gaps_of(numbers: &[u64]) -> Result<impl Iterator<Item = HashGap> + '_> {
+    if !numbers.len().is_multiple_of(3) {
         return Err(catalog_is_wrong("half of a range of removed keys"));
     }
-    let gap = |told: &[u64]| HashGap { first: told[0], last: told[1], before: told[2] };
-    Ok(told.chunks_exact(3).map(gap))
+    let gap = |numbers: &[u64]| HashGap { first: numbers[0], last: numbers[1], before: numbers[2] };
+    Ok(numbers.chunks_exact(3).map(gap))
 }
 
 /// Where the segments of runs end, and those of tables.
@@ -269,8 +270,8 @@ pub(super) fn ends(
     };
     let mut end = None;
     reader.for_each(&last.open(store)?, None, |_, record| {
-        let ((kind, _), told) = codec::decode::<(u8, Time), Vec<u64>>(record.payload)?;
-        if let (END, &[runs, tables]) = (kind, &told[..]) {
+        let ((kind, _), numbers) = codec::decode::<(u8, Time), Vec<u64>>(record.payload)?;
+        if let (END, &[runs, tables]) = (kind, &numbers[..]) {
             end = Some((runs, runs.saturating_add(tables)));
         }
         Ok(())

@@ -26,7 +26,7 @@ use super::run::NAME_BYTES;
 use super::slice::Slice;
 use super::slice_checkpoint::SliceCheckpoint;
 use super::slots::RECENT;
-use super::tables::{TableGroups, ToldTables};
+use super::tables::{CatalogTables, TableGroups};
 use crate::checkpoint::{FilesByName, at_once};
 use crate::contract::table::{CheckpointOutcome, StateContext, TableStats};
 use crate::contract::upkeep::Upkeep;
@@ -184,13 +184,13 @@ impl SegmentsCore {
             panes.restore(&image, put)?;
         }
         panes.is_restoring = false;
-        panes.fund.came(panes.by_time.len() as u64 * ToldTables::TABLE_BYTES);
+        panes.fund.add(panes.by_time.len() as u64 * CatalogTables::TABLE_BYTES);
         if panes.background.storage.is_some() {
             // Restoring has used this memory for its own buffers.
             let bytes = panes.sizes.checkpoint_bytes();
             panes.make_room(bytes, "the buffers of checkpoints")?;
             panes.files.expect(TABLE_FILES, 0);
-            panes.fund.came(bytes - TABLE_FILES as u64 * NAME_BYTES);
+            panes.fund.add(bytes - TABLE_FILES as u64 * NAME_BYTES);
             panes.fund.want_slack(panes.sizes.slack_bytes());
         }
         Ok(DroppedHere::new(panes))

@@ -15,7 +15,7 @@ use alluvium_pagestore::{Account, MemoryKind};
 #[derive(Debug)]
 pub struct CheckpointFund {
     account: Rc<Account>,
-    /// Shares of what went while a checkpoint was taken, which may hold it.
+    /// Shares of what remove while a checkpoint was taken, which may hold it.
     held: u64,
     is_taken: bool,
     /// What is missing of the slack.
@@ -29,7 +29,7 @@ impl CheckpointFund {
     }
 
     /// Books a share; the caller has made room for it.
-    pub fn came(&mut self, bytes: u64) {
+    pub fn add(&mut self, bytes: u64) {
         self.account.charge(MemoryKind::Tables, bytes);
     }
 
@@ -52,8 +52,8 @@ impl CheckpointFund {
         self.missing -= more;
     }
 
-    /// What a share was booked for has gone.
-    pub fn went(&mut self, bytes: u64) {
+    /// Gives a share back, or keeps it while a checkpoint may hold what it was booked for.
+    pub fn remove(&mut self, bytes: u64) {
         if self.is_taken {
             self.held += bytes;
         } else {
@@ -81,17 +81,17 @@ mod tests {
     fn what_goes_while_a_checkpoint_is_taken_is_booked_until_it_is_decided() {
         let account = Account::root(100);
         let mut fund = CheckpointFund::new(account.clone());
-        fund.came(10);
-        fund.came(5);
-        fund.went(5);
+        fund.add(10);
+        fund.add(5);
+        fund.remove(5);
         assert_eq!(account.used(), 10);
         fund.begin();
-        fund.came(7);
-        fund.went(10);
+        fund.add(7);
+        fund.remove(10);
         assert_eq!(account.used(), 17);
         fund.end();
         assert_eq!(account.used(), 7);
-        fund.went(7);
+        fund.remove(7);
         assert_eq!(account.used(), 0);
     }
 }

@@ -134,7 +134,7 @@ impl SegmentsCore {
         let number = merging.last.number;
         let new = (written.records > 0).then(|| run_of(number, level + 1, written));
         // Of what was booked for it, and was just given back.
-        new.iter().for_each(|run| self.run_came(run));
+        new.iter().for_each(|run| self.book_run(run));
         let new = new.map(|run| CachedRun::new(Arc::new(run)));
         let found = self.slots[merging.slot].as_mut().expect("found by it");
         let old: Vec<_> = found.runs.splice(first..=last, new).collect();

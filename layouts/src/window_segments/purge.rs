@@ -81,7 +81,7 @@ impl SegmentsCore {
                 slice.gaps.close(&self.account);
                 self.dying.pop_front();
                 self.account.release(MemoryKind::Tables, Self::SLICE_BYTES);
-                self.fund.went(SLICE_SHARE_BYTES);
+                self.fund.remove(SLICE_SHARE_BYTES);
                 fuel -= 1;
             } else if !self.background.jobs.helper().is_inline() {
                 self.background.drop_table(Arc::new(slice.active.freeze()));

@@ -30,7 +30,7 @@ use super::run::{NAME_BYTES, SliceRun};
 use super::slice::Slice;
 use super::snapshot::RecordSnapshot;
 use super::space::run_of;
-use super::tables::{TableGroup, ToldTables, WrittenTable};
+use super::tables::{CatalogTables, TableGroup, WrittenTable};
 use super::writing::WrittenRun;
 use crate::checkpoint::{BatchWriter, InSteps, files_of, files_of_image};
 use crate::contract::table::CheckpointOutcome;
@@ -40,7 +40,8 @@ use crate::support::key_unsafe::KeyRef;
 use crate::support::record_type_unsafe::RecordRef;
 
 /// What a checkpoint takes for a slice, and restoring it.
-pub const SLICE_SHARE_BYTES: u64 = 576 + size_of::<WrittenTable>() as u64 + ToldTables::TABLE_BYTES;
+pub const SLICE_SHARE_BYTES: u64 =
+    576 + size_of::<WrittenTable>() as u64 + CatalogTables::TABLE_BYTES;
 
 /// What a checkpoint has not read of a slice yet.
 pub struct UnreadSlice {
@@ -246,15 +247,15 @@ impl SegmentsCore {
                 }
             }
             SliceCheckpointPhase::Telling(mut telling) => {
-                let is_told = telling.tell_step(checkpoint)?;
+                let is_written = telling.write_step(checkpoint)?;
                 let own = self.own();
-                if is_told {
+                if is_written {
                     own.submit_end();
                 } else {
                     own.submit();
                 }
                 let checkpoint = self.checkpoint.as_mut().expect("looked at above");
-                checkpoint.step = if is_told {
+                checkpoint.step = if is_written {
                     SliceCheckpointPhase::EndingCatalog
                 } else {
                     SliceCheckpointPhase::Telling(telling)

@@ -9,7 +9,7 @@ use alluvium_pagestore::{MemoryKind, Result, Time, hash_word};
 use super::core::SegmentsCore;
 use super::slice::Slice;
 use super::slice_checkpoint::SLICE_SHARE_BYTES;
-use super::tables::ToldTables;
+use super::tables::CatalogTables;
 use crate::support::tree_bytes::tree_bytes;
 
 /// Slices whose places are remembered, beside the tree of all: a power of two.
@@ -71,7 +71,7 @@ impl SegmentsCore {
         let share = self.slice_share_bytes();
         self.make_room(bytes + growth + share, "a slice")?;
         self.account.charge(MemoryKind::Tables, bytes);
-        self.fund.came(share);
+        self.fund.add(share);
         let mut new = Slice::new(self.types, &self.account, self.range);
         match self.context.movable {
             true => new.active = new.active.expect_few_of(self.context.key_groups),
@@ -105,7 +105,7 @@ impl SegmentsCore {
 
     /// What is booked for checkpoints when a slice comes: while one is read, the catalog has the rest.
     fn slice_share_bytes(&self) -> u64 {
-        SLICE_SHARE_BYTES - if self.is_restoring { ToldTables::TABLE_BYTES } else { 0 }
+        SLICE_SHARE_BYTES - if self.is_restoring { CatalogTables::TABLE_BYTES } else { 0 }
     }
 
     /// Takes a slice out, with all that it has.

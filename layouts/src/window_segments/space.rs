@@ -236,7 +236,7 @@ impl SegmentsCore {
                     let part = self.slice_at_mut(slot).frozen.take().expect("found by it");
                     drop(part.table);
                     let run = Arc::new(run_of(part.number, 0, written));
-                    self.run_came_from_reserve(&run);
+                    self.book_run_from_reserve(&run);
                     self.slice_at_mut(slot).runs.push(CachedRun::new(run));
                     self.arrangement += 1;
                     self.merge_runs(slot);
@@ -244,7 +244,7 @@ impl SegmentsCore {
                     // The slice was purged meanwhile.
                     if is_held {
                         let run = run_of(0, 0, written);
-                        self.run_came_from_reserve(&run);
+                        self.book_run_from_reserve(&run);
                         let free = self.run_went(&run);
                         assert!(free.is_empty(), "a checkpoint names what it holds");
                     } else {
@@ -271,9 +271,9 @@ impl SegmentsCore {
     }
 
     /// A run is there: its table, and a checkpoint's share of it.
-    pub(super) fn run_came(&mut self, run: &SliceRun) {
+    pub(super) fn book_run(&mut self, run: &SliceRun) {
         self.account.charge(MemoryKind::Tables, run.memory_bytes());
-        self.fund.came(run.share_bytes());
+        self.fund.add(run.share_bytes());
         self.files.expect(run.names(), 0);
         self.files.add(files_of(&run.segments));
     }
@@ -281,18 +281,18 @@ impl SegmentsCore {
     /// A run has gone: gives those of its files that may be removed now.
     pub(super) fn run_went(&mut self, run: &SliceRun) -> Vec<FileBytes> {
         self.account.release(MemoryKind::Tables, run.memory_bytes());
-        self.fund.went(run.share_bytes());
+        self.fund.remove(run.share_bytes());
         self.files.expect(0, run.names());
         self.files.release(files_of(&run.segments))
     }
 
     /// The same, of what was reserved for it. The reserve is of the longest there can be, and full again before the next
     /// run is there: a table that was written goes before another is.
-    fn run_came_from_reserve(&mut self, run: &SliceRun) {
+    fn book_run_from_reserve(&mut self, run: &SliceRun) {
         let reserved = run.booked_bytes().min(self.reserve_bytes);
         self.reserve_bytes -= reserved;
         self.account.release(MemoryKind::Tables, reserved);
-        self.run_came(run);
+        self.book_run(run);
     }
 
     /// Has what was written and is of no use removed.

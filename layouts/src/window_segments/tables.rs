@@ -116,17 +116,17 @@ impl TableGroups {
     }
 }
 
-/// What a catalog tells of tables, in the order in which they are written.
+/// The tables that a catalog lists, in the order in which they are written.
 #[derive(Debug, Default)]
-pub struct ToldTables {
+pub struct CatalogTables {
     /// Each table, and whether it is the one of its slice.
     tables: Vec<(WrittenTable, bool)>,
     /// Of each group, its first table and its segments.
     groups: Vec<(usize, u64)>,
 }
 
-impl ToldTables {
-    /// Memory that telling of one takes, in all its lists, twice for those that grow.
+impl CatalogTables {
+    /// Memory of one table in all of these lists, twice for those that grow.
     pub const TABLE_BYTES: u64 = 4 * size_of::<(WrittenTable, bool)>() as u64
         + 4 * size_of::<(Time, bool, bool, u64)>() as u64;
 

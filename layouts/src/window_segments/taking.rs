@@ -15,7 +15,7 @@ use super::checkpoint::{
     END, OF_IMAGES, OF_RUN, OF_SLICE, TableCatalog, catalog_is_wrong, ends, gaps_of,
 };
 use super::packed::split;
-use super::tables::{TableRecord, ToldTables};
+use super::tables::{CatalogTables, TableRecord};
 use crate::append_log::for_each_list;
 use crate::contract::table::StateContext;
 use crate::restore::full_image::chunk_bytes;
@@ -91,10 +91,10 @@ fn read<K: Key, A: State>(
         account.release(MemoryKind::Buffers, window as u64);
         found?
     };
-    let (slices, told) = read_catalog(part, &segments[tables..], tables - runs)?;
+    let (slices, listed) = read_catalog(part, &segments[tables..], tables - runs)?;
     let tables = &segments[runs..tables];
     let mut cuts = CutsBySlice::<K>::new();
-    for_each_of_tables(part, &told, tables, &mut |of, entry, record| {
+    for_each_of_tables(part, &listed, tables, &mut |of, entry, record| {
         if !of.is_cut {
             return Ok(());
         }
@@ -129,7 +129,7 @@ fn read<K: Key, A: State>(
             })?;
         }
     }
-    for_each_of_tables(part, &told, tables, &mut |of, entry, record| {
+    for_each_of_tables(part, &listed, tables, &mut |of, entry, record| {
         if of.is_cut {
             return Ok(());
         }
@@ -143,18 +143,19 @@ fn read_catalog(
     part: &ForeignState,
     segments: &[SegmentImage],
     tables: usize,
-) -> Result<(Vec<SliceAt>, ToldTables)> {
+) -> Result<(Vec<SliceAt>, CatalogTables)> {
     let account = &part.context.account;
     let (mut slices, mut catalog) = (Vec::<SliceAt>::new(), TableCatalog::default());
     part.read(segments, &mut |entry, record| {
-        let ((kind, slice), told) = codec::decode::<(u8, Time), Vec<u64>>(record.payload(entry)?)?;
-        if catalog.take_in(account, kind, slice, &told)? {
+        let ((kind, slice), numbers) =
+            codec::decode::<(u8, Time), Vec<u64>>(record.payload(entry)?)?;
+        if catalog.take_in(account, kind, slice, &numbers)? {
             return Ok(());
         }
         // Twice, for vectors that grow.
         let bytes = 2 * (size_of::<SliceAt>() + size_of::<RunAt>()) as u64;
         account.reserve(MemoryKind::Tables, bytes, "the catalog of slices")?;
-        match (kind, &told[..]) {
+        match (kind, &numbers[..]) {
             (OF_SLICE, &[_, _, _, ref gaps @ ..]) => {
                 let bytes = GAP_BYTES * gaps.len() as u64;
                 account.reserve(MemoryKind::Tables, bytes, "the catalog of slices")?;
@@ -178,14 +179,14 @@ fn read_catalog(
 type VisitTable<'v> =
     &'v mut dyn FnMut(TableRecord, &FooterEntry, &mut PassedRecord<'_>) -> Result<()>;
 
-/// Visits what footers tell of the tables of slices: accumulators, then cuts, table by table.
+/// Visits the records of the tables of slices: accumulators, then cuts, table by table.
 fn for_each_of_tables(
     part: &ForeignState,
-    told: &ToldTables,
+    listed: &CatalogTables,
     tables: &[SegmentImage],
     visit: VisitTable<'_>,
 ) -> Result<()> {
-    let mut records = told.records();
+    let mut records = listed.records();
     part.read(tables, &mut |entry, record| {
         let of = records.next()?;
         if !of.is_live || !part.takes(entry.hash)? {
