@@ -6,8 +6,8 @@
 //! [gap](crate::support::gaps), until they are merged.
 //!
 //! A list that is longer than the fuel is left in the middle. As long as the cursors are kept it goes on
-//! there; after that it is read again from its start, and what was told is passed over. A cursor's position
-//! is the place, its version how many elements there were told; keys at one place have an order of
+//! there; after that it is read again from its start, and what was visited is passed over. A cursor's position
+//! is the place, its version how many elements were visited there; keys at one place have an order of
 //! their own, whatever of them is in memory.
 
 use std::ops::{Range, RangeInclusive};
@@ -28,7 +28,7 @@ use crate::contract::table::Cursor;
 use crate::heap::lists::reading::RECORD_ELEMENTS;
 use crate::support::gaps::GAP_BYTES;
 
-/// Takes elements of a key, before which so many were told.
+/// Takes a key, the number of its elements that were visited before, and the next ones.
 pub type VisitSlices<'v> = &'v mut dyn FnMut(KeyRef<'_>, u64, ElementSlice<'_>) -> Result<()>;
 
 impl ListsCore {
@@ -114,11 +114,11 @@ impl ListsCore {
             cursors.iter().map(|cursor| cursor.entries_read).sum()
         };
         let seen_before = seen(&cursors);
-        let mut telling = ListVisit {
+        let mut lists = ListVisit {
             visit,
             left: fuel.max(1) as u64,
             skip: if within.is_some() { 0 } else { cursor.version },
-            told: cursor.version,
+            visited: cursor.version,
             within,
             run_bytes: usize::try_from(self.context.max_value_bytes).unwrap_or(usize::MAX),
             failed: None,
@@ -129,10 +129,10 @@ impl ListsCore {
             cursor,
             &mut bounds,
             &mut cursors,
-            |walk, place, pieces, c| telling.tell_place(walk, place, pieces, c),
+            |walk, place, pieces, c| lists.visit_place(walk, place, pieces, c),
         );
-        let ListVisit { told, within, failed, .. } = telling;
-        cursor.version = told;
+        let ListVisit { visited, within, failed, .. } = lists;
+        cursor.version = visited;
         self.stats.sought += bounds.looked_at + seen(&cursors) - seen_before;
         self.count_reads(&mut cursors);
         if cursor.done
@@ -142,7 +142,7 @@ impl ListsCore {
         }
         folded?;
         if !cursor.done {
-            let position = (cursor.position, told);
+            let position = (cursor.position, visited);
             let merges = self.merges_of_levels();
             self.resume = Some(PausedFold { buckets, position, cursors, within, merges });
         }
@@ -181,10 +181,10 @@ struct ListVisit<'v> {
     visit: VisitSlices<'v>,
     /// Fuel.
     left: u64,
-    /// Elements at the place that were told before, and come again.
+    /// Elements at the place that were visited before, and come again.
     skip: u64,
-    /// Elements at the place that were told.
-    told: u64,
+    /// Elements at the place that were visited.
+    visited: u64,
     /// The list that was left in the middle, which is the only one at its place.
     within: Option<(OwnedKey, GatherStop)>,
     /// Bytes of a run's elements.
@@ -194,8 +194,8 @@ struct ListVisit<'v> {
 }
 
 impl ListVisit<'_> {
-    /// Tells what stands at a place; says what it took, and whether that was all.
-    fn tell_place<'a>(
+    /// Visits the lists at a place. Returns the fuel spent, and whether that was all of them.
+    fn visit_place<'a>(
         &mut self,
         walk: &mut BucketFold<'a>,
         place: u64,
@@ -207,21 +207,21 @@ impl ListVisit<'_> {
             // All there is of the key, most often.
             ([FrozenElements { key, source: (_, LIVE), chain: Some(chain), .. }], true) => {
                 self.within = None;
-                self.skip = self.told;
-                self.tell(*key, ListElements::Chain(chain.chunks()), 0)?.is_none()
+                self.skip = self.visited;
+                self.visit_list(*key, ListElements::Chain(chain.chunks()), 0)?.is_none()
             }
-            _ => self.tell_keys(walk, place, pieces, cursors)?,
+            _ => self.visit_keys(walk, place, pieces, cursors)?,
         };
         if is_all {
-            (self.told, self.skip) = (0, 0);
+            (self.visited, self.skip) = (0, 0);
             // A place without elements costs something too.
             self.left -= u64::from(self.left == before);
         }
         Ok((before - self.left, is_all))
     }
 
-    /// The same if some of it may be in runs.
-    fn tell_keys<'a>(
+    /// Visits the lists at a place of which runs may have elements. Returns whether that was all of them.
+    fn visit_keys<'a>(
         &mut self,
         walk: &mut BucketFold<'a>,
         place: u64,
@@ -244,7 +244,7 @@ impl ListVisit<'_> {
             for (number, mark) in there.iter().filter(|_| turn > 0) {
                 cursors[*number].rewind(*mark)?;
             }
-            let (stop, told) = (within.take().map(|(_, stop)| stop), self.told);
+            let (stop, visited) = (within.take().map(|(_, stop)| stop), self.visited);
             let left =
                 walk.gather((key.get(), place), pieces, cursors, &mut Vec::new(), |mut list| {
                     if let Some(stop) = stop {
@@ -252,8 +252,8 @@ impl ListVisit<'_> {
                     } else if list.is_empty() {
                         return list.finish().map(|_| None);
                     }
-                    let before = if stop.is_some() { told } else { 0 };
-                    match self.tell(key.get(), ListElements::Other(&mut list), before)? {
+                    let before = if stop.is_some() { visited } else { 0 };
+                    match self.visit_list(key.get(), ListElements::Other(&mut list), before)? {
                         None => list.finish().map(|_| None),
                         Some(unread) => Ok(Some(list.stop(unread))),
                     }
@@ -273,9 +273,9 @@ impl ListVisit<'_> {
         Ok(true)
     }
 
-    /// Tells what is left of a list of which so many elements do not come again; says how many elements of
-    /// the last chunk were not told, if not all were.
-    fn tell(
+    /// Visits the rest of a list, of which `before` elements do not come again. Returns how many elements of the last
+    /// chunk were not visited; `None` if all were.
+    fn visit_list(
         &mut self,
         key: KeyRef<'_>,
         mut list: ListElements<'_, '_>,
@@ -300,7 +300,8 @@ impl ListVisit<'_> {
                 }
                 rest = after;
                 let count = count as u64;
-                (from, self.told, self.left) = (from + count, self.told + count, self.left - count);
+                (from, self.visited, self.left) =
+                    (from + count, self.visited + count, self.left - count);
             }
         }
     }
