@@ -27,7 +27,7 @@ const NEVER: u32 = u32::MAX;
 /// The operator that groups arrive at.
 pub(super) trait ArrivalHost<T: EventTime, K, D> {
     /// A group is here in full, at the time of this right.
-    fn has_come(&mut self, right: &Capability<T>);
+    fn group_arrived(&mut self, right: &Capability<T>);
 
     /// Applies rows of groups that are here.
     fn apply(&mut self, right: &EmitRight<'_, T>, work: IntakeWork<'_, K, D>) -> Result<()>;
@@ -158,7 +158,7 @@ impl<T: EventTime, K: Key, D> Arrivals<T, K, D> {
                 Some((group, true)) => {
                     self.times.remove(right.time());
                     self.moves[usize::from(group.0)] = chunk.moves;
-                    host.has_come(&right);
+                    host.group_arrived(&right);
                     self.release(group.0, intake, host);
                 }
                 None => {

@@ -232,7 +232,7 @@ where
         out: &mut impl GiveRow<T, K, D, V>,
     ) {
         if !self.join.table.follow(group, self.join.stays.groups()) {
-            return self.has_come(group, moves, out);
+            return self.group_arrived(group, moves, out);
         }
         if let Some(patience) = self.patience() {
             self.join.activator.activate_after(patience);
@@ -243,7 +243,7 @@ where
     }
 
     /// The group and its part of the table are here: what has waited for that is applied.
-    fn has_come(&mut self, group: KeyGroup, moves: u32, out: &mut impl GiveRow<T, K, D, V>) {
+    fn group_arrived(&mut self, group: KeyGroup, moves: u32, out: &mut impl GiveRow<T, K, D, V>) {
         self.join.stays.set(group, moves);
         for (right, mut rows) in self.waiting.remove(&(group.0, moves)).into_iter().flatten() {
             self.apply(&right, rows.drain(..), out);
@@ -261,7 +261,7 @@ where
         self.join.table.followed(&mut followed);
         for (group, done) in followed.drain(..) {
             match (self.following.remove(&group.0), done) {
-                (Some(of), Ok(())) => self.has_come(group, of.moves, out),
+                (Some(of), Ok(())) => self.group_arrived(group, of.moves, out),
                 (Some(of), Err(error)) => self.wait_or_fail(group, of, error),
                 (None, _) => self.join.fail(not_on_its_way(group)),
             }
@@ -306,7 +306,7 @@ where
                     of.again_at = None;
                     self.following.insert(group, of);
                 }
-                false => self.has_come(KeyGroup(group), of.moves, out),
+                false => self.group_arrived(KeyGroup(group), of.moves, out),
             }
         }
     }

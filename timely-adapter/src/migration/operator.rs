@@ -36,8 +36,8 @@ struct GroupArrival<'a, 'o, T: EventTime, B, R: 'static> {
 impl<T: EventTime, K: Key, D, B: OperatorBody<T, K, D>> ArrivalHost<T, K, D>
     for GroupArrival<'_, '_, T, B, B::Row>
 {
-    fn has_come(&mut self, right: &Capability<T>) {
-        self.body.has_come(right);
+    fn group_arrived(&mut self, right: &Capability<T>) {
+        self.body.group_arrived(right);
     }
 
     fn apply(&mut self, right: &EmitRight<'_, T>, work: IntakeWork<'_, K, D>) -> Result<()> {
@@ -79,28 +79,28 @@ where
             let mut arrivals = Arrivals::<T, K, D>::new(mover, groups, progress.clone(), waker);
             body.begin(first);
             move |(rows, of_rows), (chunks, of_chunks), output| {
-                let owed = body.owed();
+                let unfinished = body.unfinished();
                 let now = || watermark(of_rows).min(watermark(of_chunks));
-                let watermark = owed.unwrap_or_else(now);
+                let watermark = unfinished.unwrap_or_else(now);
                 // Nothing sees later time than the rows that wait for their groups.
-                body.wait_for(arrivals.limit());
-                body.see(limit_of(watermark, &intake));
+                body.set_arriving(arrivals.limit());
+                body.set_watermark(limit_of(watermark, &intake));
                 intake.resume(|right, work| body.apply(right, work, output));
-                if owed.is_none() {
-                    body.see(watermark);
+                if unfinished.is_none() {
+                    body.set_watermark(watermark);
                     // Batch by batch, as grouping by time would not keep their order.
                     chunks.for_each(|capability, batch| {
                         for chunk in batch.drain(..) {
                             arrivals.take(capability.retain(0), chunk);
                         }
                     });
-                    body.wait_for(arrivals.limit());
+                    body.set_arriving(arrivals.limit());
                     let mut at = GroupArrival { body: &mut body, output: &mut *output };
                     arrivals.install(&mut intake, &mut at);
                     rows.for_each(|capability, batch| {
                         let right = || capability.retain(0);
                         arrivals.sort(batch.drain(..), &*key, right, &mut ready);
-                        body.wait_for(arrivals.limit());
+                        body.set_arriving(arrivals.limit());
                         if !ready.is_empty() {
                             let apply = |right: &EmitRight<'_, T>, work: IntakeWork<'_, K, D>| {
                                 body.apply(right, work, output)
@@ -108,12 +108,12 @@ where
                             intake.offer(&capability, &mut ready, apply);
                         }
                     });
-                    body.wait_for(arrivals.limit());
+                    body.set_arriving(arrivals.limit());
                 }
                 let limit = limit_of(watermark, &intake);
                 let has_ended = of_rows.is_empty() && of_chunks.is_empty();
                 let now = StepBounds { watermark, limit, has_ended };
-                if body.advance(now, &mut intake, output) || owed.is_some() {
+                if body.advance(now, &mut intake, output) || unfinished.is_some() {
                     activator.activate();
                 }
             }

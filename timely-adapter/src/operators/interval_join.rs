@@ -317,7 +317,7 @@ where
         self.held = Some(first);
     }
 
-    fn wait_for(&mut self, arriving: Time) {
+    fn set_arriving(&mut self, arriving: Time) {
         self.arriving = arriving;
     }
 }

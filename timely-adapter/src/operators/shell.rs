@@ -57,18 +57,18 @@ pub(crate) trait OperatorBody<T: EventTime, K: Key, D>: 'static {
     fn begin(&mut self, _first: Capability<T>) {}
 
     /// The watermark of the last step, if what was due in it has not been done in full. Input waits for that.
-    fn owed(&self) -> Option<Time> {
+    fn unfinished(&self) -> Option<Time> {
         None
     }
 
     /// From now on what is applied sees this time.
-    fn see(&mut self, _watermark: Time) {}
+    fn set_watermark(&mut self, _watermark: Time) {}
 
     /// From now on rows before `arriving` wait for their key groups.
-    fn wait_for(&mut self, _arriving: Time) {}
+    fn set_arriving(&mut self, _arriving: Time) {}
 
     /// A key group is here in full, at the time of this capability.
-    fn has_come(&mut self, _right: &Capability<T>) {}
+    fn group_arrived(&mut self, _right: &Capability<T>) {}
 }
 
 /// How far an operator may go in a step.
@@ -177,18 +177,18 @@ where
         let activator = scope.activator_for(info.address.clone());
         body.begin(first);
         move |(input, frontier), output| {
-            let owed = body.owed();
-            let watermark = owed.unwrap_or_else(|| watermark(frontier));
-            body.see(limit_of(watermark, &intake));
+            let unfinished = body.unfinished();
+            let watermark = unfinished.unwrap_or_else(|| watermark(frontier));
+            body.set_watermark(limit_of(watermark, &intake));
             intake.resume(|right, work| body.apply(right, work, output));
-            if owed.is_none() {
-                body.see(watermark);
+            if unfinished.is_none() {
+                body.set_watermark(watermark);
                 let keyed = |row| (key(&row), row);
                 intake.take_in(input, keyed, |right, work| body.apply(right, work, output));
             }
             let limit = limit_of(watermark, &intake);
             let now = StepBounds { watermark, limit, has_ended: frontier.is_empty() };
-            if body.advance(now, &mut intake, output) || owed.is_some() {
+            if body.advance(now, &mut intake, output) || unfinished.is_some() {
                 activator.activate();
             }
         }

@@ -206,7 +206,7 @@ pub(crate) fn begin<T: EventTime, K: Key + Ord, D, L: Clone, S, R, A, B>(
         fired: Vec::new(),
         waiting: Vec::new(),
         in_step: 0,
-        owed: None,
+        unfinished: None,
         seen: Time::MIN,
         arriving: Time::MAX,
         rows,
@@ -231,7 +231,7 @@ pub(crate) struct Closures<S, T: EventTime, K: Key + Ord, R, A, B> {
     /// Timers that have fired in this step.
     in_step: usize,
     /// The watermark of a step that had no more fuel for its timers.
-    owed: Option<Time>,
+    unfinished: Option<Time>,
     /// The watermark that is seen.
     seen: Time,
     /// The least time of what waits outside of the intake, as for key groups that are on their way.
@@ -320,20 +320,20 @@ where
         self.held = earliest.map(|at| first.delayed(&at_least(at, first.time())));
     }
 
-    fn owed(&self) -> Option<Time> {
-        self.owed
+    fn unfinished(&self) -> Option<Time> {
+        self.unfinished
     }
 
-    fn see(&mut self, watermark: Time) {
+    fn set_watermark(&mut self, watermark: Time) {
         self.seen = watermark;
     }
 
-    fn wait_for(&mut self, arriving: Time) {
+    fn set_arriving(&mut self, arriving: Time) {
         self.arriving = arriving;
     }
 
     /// Timers have come with it, none of them before the time of this capability.
-    fn has_come(&mut self, right: &Capability<T>) {
+    fn group_arrived(&mut self, right: &Capability<T>) {
         let Some(earliest) = self.timers.next_time() else { return };
         let at = at_least(earliest, right.time());
         if self.held.as_ref().is_none_or(|held| *held.time() > at) {
@@ -353,7 +353,7 @@ where
     fn owe(&mut self, now: StepBounds) -> bool {
         let is_cut = std::mem::take(&mut self.in_step) >= STEP_MAX;
         let is_left = is_cut && self.timers.next_time().is_some_and(|at| at < now.limit);
-        self.owed = is_left.then_some(now.watermark);
+        self.unfinished = is_left.then_some(now.watermark);
         is_left
     }
 
