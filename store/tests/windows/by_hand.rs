@@ -2,7 +2,8 @@
 
 use alluvium::{Aggregate, Aggregated, Counting, Store, Time, Window, Windows};
 
-pub type Told = Vec<(u64, i64, i64, i64, i64)>;
+/// Key, start and end of the window, count, and +1 or -1.
+pub type Results = Vec<(u64, i64, i64, i64, i64)>;
 
 pub fn in_memory() -> Store {
     Store::in_memory().open().unwrap()
@@ -27,28 +28,29 @@ pub fn add(
     counts: &mut Aggregated<u64, (), Counting>,
     sent: i64,
     at: &[i64],
-    told: &mut Told,
+    results: &mut Results,
 ) -> Vec<i64> {
     let mut late = Vec::new();
     let mut batch: Vec<_> = at.iter().map(|at| (1, Time(*at), ())).collect();
     counts
-        .add_batch(Time(sent), &mut batch, &mut |event| late.push(event.at.0), &mut note(told))
+        .add_batch(Time(sent), &mut batch, &mut |event| late.push(event.at.0), &mut note(results))
         .unwrap();
     late
 }
 
-pub fn note(told: &mut Told) -> impl FnMut(&u64, Window, i64, i64) + '_ {
-    |key, window, count, diff| told.push((*key, window.start.0, window.end.0, count, diff))
+/// Notes the results that come out.
+pub fn note(results: &mut Results) -> impl FnMut(&u64, Window, i64, i64) + '_ {
+    |key, window, count, diff| results.push((*key, window.start.0, window.end.0, count, diff))
 }
 
-pub fn advance(counts: &mut Aggregated<u64, (), Counting>, to: i64, told: &mut Told) {
-    while !counts.advance(Time(to), 1000, &mut note(told)).unwrap().done {}
+pub fn advance(counts: &mut Aggregated<u64, (), Counting>, to: i64, results: &mut Results) {
+    while !counts.advance(Time(to), 1000, &mut note(results)).unwrap().done {}
 }
 
 /// What is not taken back: windows and counts.
-pub fn left_of(told: Told) -> Vec<(i64, i64, i64)> {
+pub fn left_of(results: Results) -> Vec<(i64, i64, i64)> {
     let mut sums = std::collections::BTreeMap::new();
-    for (_, start, end, count, diff) in told {
+    for (_, start, end, count, diff) in results {
         *sums.entry((start, end, count)).or_insert(0) += diff;
     }
     sums.retain(|_, sum| *sum != 0);

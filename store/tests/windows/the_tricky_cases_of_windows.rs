@@ -13,27 +13,27 @@ use alluvium::{
     Window, Windows, process,
 };
 
-use crate::by_hand::{Joining, Told, add, advance, counting, in_memory, note, on_a_device};
+use crate::by_hand::{Joining, Results, add, advance, counting, in_memory, note, on_a_device};
 
 #[test]
 fn an_event_before_at_and_after_an_end_is_in_the_window_that_has_it() {
     let (_store, mut counts) = counting(Windows::tumbling(nanos(10)));
-    let mut told = Told::new();
-    add(&mut counts, -20, &[9, 10, 11, -1, -10, -11], &mut told);
-    advance(&mut counts, 9, &mut told);
-    assert_eq!(told, [(1, -20, -10, 1, 1), (1, -10, 0, 2, 1)], "at 9 the window to 10 is open");
-    told.clear();
-    advance(&mut counts, 10, &mut told);
-    assert_eq!(told, [(1, 0, 10, 1, 1)]);
-    told.clear();
-    advance(&mut counts, 20, &mut told);
-    assert_eq!(told, [(1, 10, 20, 2, 1)]);
+    let mut results = Results::new();
+    add(&mut counts, -20, &[9, 10, 11, -1, -10, -11], &mut results);
+    advance(&mut counts, 9, &mut results);
+    assert_eq!(results, [(1, -20, -10, 1, 1), (1, -10, 0, 2, 1)], "at 9 the window to 10 is open");
+    results.clear();
+    advance(&mut counts, 10, &mut results);
+    assert_eq!(results, [(1, 0, 10, 1, 1)]);
+    results.clear();
+    advance(&mut counts, 20, &mut results);
+    assert_eq!(results, [(1, 10, 20, 2, 1)]);
 }
 
 #[test]
 fn all_that_a_watermark_lets_fire_fires_in_one_call() {
     let (_store, mut counts) = counting(Windows::sliding(nanos(10), nanos(1)));
-    let (mut told, mut expected) = (Told::new(), Told::new());
+    let (mut results, mut expected) = (Results::new(), Results::new());
     for (at, key) in (0..3000).map(|n| (Time(n % 100), n as u64)) {
         counts
             .add_batch(Time::MIN, &mut vec![(key, at, ())], &mut |_| {}, &mut |_, _, _, _| {})
@@ -41,30 +41,30 @@ fn all_that_a_watermark_lets_fire_fires_in_one_call() {
         let ends = (at.0 + 1..=at.0 + 10).filter(|end| *end <= 90);
         expected.extend(ends.map(|end| (key, end - 10, end, 1, 1)));
     }
-    counts.advance_all(Time(90), &mut note(&mut told)).unwrap();
+    counts.advance_all(Time(90), &mut note(&mut results)).unwrap();
     assert!(counts.advance(Time(90), 1, &mut |_, _, _, _| {}).unwrap().done);
-    told.sort_unstable();
+    results.sort_unstable();
     expected.sort_unstable();
-    assert_eq!(told, expected);
+    assert_eq!(results, expected);
 }
 
 #[test]
 fn an_event_exactly_at_cleanup_time_is_late_and_one_before_is_not() {
     for (sent, is_late) in [(14, false), (15, true), (16, true)] {
         let (_store, mut counts) = counting(Windows::tumbling(nanos(10)).lateness(nanos(5)));
-        let mut told = Told::new();
-        advance(&mut counts, sent, &mut told);
-        let late = add(&mut counts, sent, &[9], &mut told);
+        let mut results = Results::new();
+        advance(&mut counts, sent, &mut results);
+        let late = add(&mut counts, sent, &[9], &mut results);
         assert_eq!(!late.is_empty(), is_late, "sent with {sent}");
-        advance(&mut counts, i64::MAX, &mut told);
-        assert_eq!(told.len(), usize::from(!is_late));
+        advance(&mut counts, i64::MAX, &mut results);
+        assert_eq!(results.len(), usize::from(!is_late));
     }
 }
 
 #[test]
 fn lateness_is_told_by_the_time_an_event_was_sent_with_whatever_the_watermark_is() {
     let (_store, mut counts) = counting(Windows::tumbling(nanos(10)));
-    let mut told = Told::new();
+    let mut results = Results::new();
     let mut late = Vec::new();
     let mut batch = vec![(1, Time(5), ()), (1, Time(15), ())];
     counts
@@ -76,48 +76,48 @@ fn lateness_is_told_by_the_time_an_event_was_sent_with_whatever_the_watermark_is
         )
         .unwrap();
     assert_eq!(late, [(5, 7)], "the window of 5 was over for it, though nothing has advanced");
-    advance(&mut counts, i64::MAX, &mut told);
-    assert_eq!(told, [(1, 10, 20, 1, 1)]);
+    advance(&mut counts, i64::MAX, &mut results);
+    assert_eq!(results, [(1, 10, 20, 1, 1)]);
 }
 
 #[test]
 fn an_event_that_is_late_for_some_windows_counts_for_the_others_only() {
     let (_store, mut counts) = counting(Windows::sliding(nanos(10), nanos(5)));
-    let mut told = Told::new();
+    let mut results = Results::new();
     // The window [-5, 5) is over at 6 and has not fired; [0, 10) is open.
-    assert!(add(&mut counts, 0, &[1], &mut told).is_empty());
-    assert!(add(&mut counts, 6, &[3], &mut told).is_empty());
-    advance(&mut counts, i64::MAX, &mut told);
-    assert_eq!(told, [(1, -5, 5, 1, 1), (1, 0, 10, 2, 1)]);
+    assert!(add(&mut counts, 0, &[1], &mut results).is_empty());
+    assert!(add(&mut counts, 6, &[3], &mut results).is_empty());
+    advance(&mut counts, i64::MAX, &mut results);
+    assert_eq!(results, [(1, -5, 5, 1, 1), (1, 0, 10, 2, 1)]);
 }
 
 #[test]
 fn a_watermark_that_regresses_counts_as_the_last_one() {
     let (_store, mut counts) = counting(Windows::tumbling(nanos(10)));
-    let mut told = Told::new();
-    advance(&mut counts, 25, &mut told);
-    advance(&mut counts, 3, &mut told);
+    let mut results = Results::new();
+    advance(&mut counts, 25, &mut results);
+    advance(&mut counts, 3, &mut results);
     assert_eq!(counts.watermark(), Time(25));
-    assert_eq!(add(&mut counts, 3, &[19], &mut told), [19]);
-    assert!(told.is_empty());
+    assert_eq!(add(&mut counts, 3, &[19], &mut results), [19]);
+    assert!(results.is_empty());
 }
 
 #[test]
 fn a_watermark_may_jump_over_a_million_windows() {
     let (_store, mut counts) = counting(Windows::sliding(nanos(10), nanos(2)));
-    let mut told = Told::new();
-    add(&mut counts, 0, &[0, 3_000_001], &mut told);
+    let mut results = Results::new();
+    add(&mut counts, 0, &[0, 3_000_001], &mut results);
     let mut calls = 0;
-    while !counts.advance(Time(2_999_000), 10, &mut note(&mut told)).unwrap().done {
+    while !counts.advance(Time(2_999_000), 10, &mut note(&mut results)).unwrap().done {
         calls += 1;
     }
     assert!(calls < 20, "empty windows cost nothing: {calls}");
-    assert_eq!(told.len(), 5);
-    advance(&mut counts, 4_000_000, &mut told);
-    assert_eq!(told.len(), 10);
-    add(&mut counts, 4_000_000, &[4_000_001], &mut told);
-    advance(&mut counts, i64::MAX, &mut told);
-    assert_eq!(told.len(), 15);
+    assert_eq!(results.len(), 5);
+    advance(&mut counts, 4_000_000, &mut results);
+    assert_eq!(results.len(), 10);
+    add(&mut counts, 4_000_000, &[4_000_001], &mut results);
+    advance(&mut counts, i64::MAX, &mut results);
+    assert_eq!(results.len(), 15);
 }
 
 #[test]
@@ -170,11 +170,11 @@ fn late_events_wait_in_a_store_of_a_few_key_groups() {
             let mut batch: Vec<_> = keys.iter().map(|key| (*key, Time(93), ())).collect();
             let late = &mut |_| panic!("it counts");
             counts.add_batch(Time(96), &mut batch, late, &mut |_, _, _, _| ()).unwrap();
-            let mut told = Vec::new();
-            let out = &mut |key: &u64, _, count, _| told.push((*key, count));
+            let mut results = Vec::new();
+            let out = &mut |key: &u64, _, count, _| results.push((*key, count));
             while !counts.advance(Time::MAX, 10, out).unwrap().done {}
-            told.sort_unstable();
-            assert!(told.into_iter().eq(keys.into_iter().map(|key| (key, 1))), "{windows:?}");
+            results.sort_unstable();
+            assert!(results.into_iter().eq(keys.into_iter().map(|key| (key, 1))), "{windows:?}");
         }
     }
 }
@@ -183,33 +183,33 @@ fn late_events_wait_in_a_store_of_a_few_key_groups() {
 fn late_events_that_are_allowed_change_a_fired_window_once_each() {
     let windows = Windows::tumbling(nanos(10)).lateness(nanos(20)).emit(Emit::OnWatermark);
     let (_store, mut counts) = counting(windows);
-    let mut told = Told::new();
-    add(&mut counts, 0, &[1], &mut told);
-    advance(&mut counts, 10, &mut told);
-    add(&mut counts, 12, &[2, 3], &mut told);
-    let late = add(&mut counts, 30, &[4], &mut told);
+    let mut results = Results::new();
+    add(&mut counts, 0, &[1], &mut results);
+    advance(&mut counts, 10, &mut results);
+    add(&mut counts, 12, &[2, 3], &mut results);
+    let late = add(&mut counts, 30, &[4], &mut results);
     assert_eq!(late, [4]);
-    advance(&mut counts, i64::MAX, &mut told);
+    advance(&mut counts, i64::MAX, &mut results);
     let expected =
         [(1, 1), (1, -1), (2, 1), (2, -1), (3, 1)].map(|(count, diff)| (1, 0, 10, count, diff));
-    assert_eq!(told, expected);
+    assert_eq!(results, expected);
 }
 
 #[test]
 fn early_results_come_when_the_watermark_passes_their_times() {
     let windows = Windows::tumbling(nanos(10)).emit(Emit::Early(nanos(3)));
     let (_store, mut counts) = counting(windows);
-    let mut told = Told::new();
-    add(&mut counts, 0, &[1], &mut told);
-    advance(&mut counts, 2, &mut told);
-    assert_eq!(told, [(1, 0, 10, 1, 1)], "0 was passed");
-    advance(&mut counts, 3, &mut told);
-    advance(&mut counts, 5, &mut told);
-    assert_eq!(told.len(), 1, "nothing has changed");
-    add(&mut counts, 5, &[7], &mut told);
-    advance(&mut counts, 6, &mut told);
-    advance(&mut counts, 10, &mut told);
-    assert_eq!(told[1..], [(1, 0, 10, 1, -1), (1, 0, 10, 2, 1)]);
+    let mut results = Results::new();
+    add(&mut counts, 0, &[1], &mut results);
+    advance(&mut counts, 2, &mut results);
+    assert_eq!(results, [(1, 0, 10, 1, 1)], "0 was passed");
+    advance(&mut counts, 3, &mut results);
+    advance(&mut counts, 5, &mut results);
+    assert_eq!(results.len(), 1, "nothing has changed");
+    add(&mut counts, 5, &[7], &mut results);
+    advance(&mut counts, 6, &mut results);
+    advance(&mut counts, 10, &mut results);
+    assert_eq!(results[1..], [(1, 0, 10, 1, -1), (1, 0, 10, 2, 1)]);
 }
 
 fn texts(texts: &[(i64, &str)]) -> Vec<(u64, Time, String)> {
@@ -221,11 +221,11 @@ fn what_need_not_commute_is_folded_in_order_of_arrival() {
     for windows in [Windows::tumbling(nanos(10)), Windows::session(nanos(10))] {
         let store = in_memory();
         let mut joined = store.aggregated("joined").open(windows, Joining).unwrap();
-        let mut told = Vec::new();
+        let mut results = Vec::new();
         let mut batch = texts(&[(5, "a"), (3, "b"), (9, "c"), (1, "d")]);
         joined.add_batch(Time(0), &mut batch, &mut |_| (), &mut |_, _, _, _| ()).unwrap();
-        joined.advance(Time::MAX, 100, &mut |_: &u64, _, text, _| told.push(text)).unwrap();
-        assert_eq!(told, ["abcd"], "{windows:?}");
+        joined.advance(Time::MAX, 100, &mut |_: &u64, _, text, _| results.push(text)).unwrap();
+        assert_eq!(results, ["abcd"], "{windows:?}");
     }
 }
 
@@ -245,9 +245,9 @@ fn a_panic_of_an_aggregate_poisons_the_state_and_loses_nothing_else() {
         assert_eq!(store.checkpoint(0).unwrap_err().kind(), ErrorKind::Poisoned);
         joined.clear_poison();
         store.checkpoint(0).unwrap();
-        let mut told = Vec::new();
-        joined.advance(Time::MAX, 100, &mut |_: &u64, _, text, _| told.push(text)).unwrap();
-        assert_eq!(told, ["ab"], "{name}");
+        let mut results = Vec::new();
+        joined.advance(Time::MAX, 100, &mut |_: &u64, _, text, _| results.push(text)).unwrap();
+        assert_eq!(results, ["ab"], "{name}");
     }
 }
 
@@ -281,21 +281,21 @@ fn in_order(windows: Windows, batches: &[(i64, &[(i64, &str)])]) -> Vec<(i64, i6
         });
     let mut kept: Holistic<u64, String, _> =
         store.holistic("kept").open(windows, concatenate).unwrap();
-    let mut told = Vec::new();
+    let mut results = Vec::new();
     for (sent, batch) in batches {
         let mut batch = texts(batch);
         kept.add_batch(Time(*sent), &mut batch, &mut |_| (), &mut |_, _, _, _| ()).unwrap();
     }
-    finish(&mut kept, &mut told);
-    told
+    finish(&mut kept, &mut results);
+    results
 }
 
 fn finish<F: Process<u64, String, Row = String>>(
     kept: &mut Holistic<u64, String, F>,
-    told: &mut Vec<(i64, i64, String)>,
+    results: &mut Vec<(i64, i64, String)>,
 ) {
     let mut note = |_: &u64, window: Window, text, _| {
-        told.push((window.start.0, window.end.0, text));
+        results.push((window.start.0, window.end.0, text));
     };
     while !kept.advance(Time::MAX, 100, &mut note).unwrap().done {}
 }
@@ -308,9 +308,9 @@ fn a_function_reads_its_events_in_the_order_that_is_promised() {
         [(0, 10, "abcd".to_string())]
     );
     // By slices of 5, each in order of arrival.
-    let told = in_order(Windows::sliding(nanos(10), nanos(5)), &[(0, events)]);
+    let results = in_order(Windows::sliding(nanos(10), nanos(5)), &[(0, events)]);
     let expected = [(-5, 5, "bd"), (0, 10, "bdac"), (5, 15, "ac")];
-    assert_eq!(told, expected.map(|(start, end, text)| (start, end, text.to_string())));
+    assert_eq!(results, expected.map(|(start, end, text)| (start, end, text.to_string())));
     // One session after the other, what joins them last.
     let events: &[(i64, &str)] = &[(0, "a"), (3, "b"), (30, "c"), (31, "d"), (15, "e")];
     assert_eq!(
@@ -334,16 +334,16 @@ fn early_results_of_windows_that_keep_their_events_are_taken_back_as_they_were_g
     let windows =
         Windows::sliding(nanos(10), nanos(5)).emit(Emit::Early(nanos(3))).lateness(nanos(100));
     let mut kept = store.holistic::<u64, u64>("w").open(windows, joined).unwrap();
-    let mut told = Vec::new();
+    let mut results = Vec::new();
     let mut step = |sent, events: &[(i64, u64)], watermark| {
-        told.clear();
+        results.clear();
         let out = &mut |_: &u64, window: Window, text: String, diff| {
-            told.push((window.start.0, text, diff));
+            results.push((window.start.0, text, diff));
         };
         let mut batch: Vec<_> = events.iter().map(|(at, n)| (1, Time(*at), *n)).collect();
         kept.add_batch(Time(sent), &mut batch, &mut |_| unreachable!(), out).unwrap();
         while !kept.advance(Time(watermark), 1, out).unwrap().done {}
-        told.iter().map(|(start, text, diff)| (*start, text.clone(), *diff)).collect::<Vec<_>>()
+        results.iter().map(|(start, text, diff)| (*start, text.clone(), *diff)).collect::<Vec<_>>()
     };
     let text = |start, text: &str, diff| (start, text.to_owned(), diff);
     assert_eq!(step(0, &[(6, 1), (1, 2)], 1), [text(-5, "2", 1), text(0, "21", 1)]);
@@ -373,19 +373,19 @@ fn running_totals_go_with_the_last_window_that_has_something() {
     let (store, mut counts) = counting(Windows::sliding(nanos(10), nanos(2)));
     let keys = || store.stats().unwrap().total().live_keys;
     for begin in [0, 100] {
-        let mut told = Told::new();
-        add(&mut counts, begin, &[begin, begin + 1, begin + 5], &mut told);
-        advance(&mut counts, begin + 8, &mut told);
+        let mut results = Results::new();
+        add(&mut counts, begin, &[begin, begin + 1, begin + 5], &mut results);
+        advance(&mut counts, begin + 8, &mut results);
         // Two slices, and the total.
         assert_eq!(keys(), 3);
-        advance(&mut counts, begin + 14, &mut told);
+        advance(&mut counts, begin + 14, &mut results);
         let expected: Vec<_> = [(2, 2), (4, 2), (6, 3), (8, 3), (10, 3), (12, 1), (14, 1)]
             .map(|(end, count)| (1, begin + end - 10, begin + end, count, 1))
             .into();
-        assert_eq!(told, expected);
+        assert_eq!(results, expected);
         assert_eq!(keys(), 0);
     }
-    advance(&mut counts, i64::MAX, &mut Told::new());
+    advance(&mut counts, i64::MAX, &mut Results::new());
     assert_eq!(keys(), 0);
 }
 
@@ -402,22 +402,22 @@ fn early_results_do_not_come_out_once_more_after_a_restart() {
         let counts = store.aggregated::<u64, (), _>("counts").open(windows, Counting).unwrap();
         (store, counts)
     };
-    let mut told = Told::new();
+    let mut results = Results::new();
     let (store, mut counts) = open();
-    advance(&mut counts, 2, &mut told);
-    add(&mut counts, 2, &[5], &mut told);
-    advance(&mut counts, 3, &mut told);
-    assert_eq!(told, [], "0 was passed before there was a window");
-    advance(&mut counts, 12, &mut told);
-    assert_eq!(std::mem::take(&mut told), [(1, 0, 100, 1, 1)]);
-    add(&mut counts, 12, &[15], &mut told);
+    advance(&mut counts, 2, &mut results);
+    add(&mut counts, 2, &[5], &mut results);
+    advance(&mut counts, 3, &mut results);
+    assert_eq!(results, [], "0 was passed before there was a window");
+    advance(&mut counts, 12, &mut results);
+    assert_eq!(std::mem::take(&mut results), [(1, 0, 100, 1, 1)]);
+    add(&mut counts, 12, &[15], &mut results);
     store.checkpoint(1).unwrap();
     drop((store, counts));
     let (_store, mut counts) = open();
-    advance(&mut counts, 19, &mut told);
-    assert_eq!(told, [], "10 was passed before the restart");
-    advance(&mut counts, 20, &mut told);
-    assert_eq!(told, [(1, 0, 100, 1, -1), (1, 0, 100, 2, 1)]);
+    advance(&mut counts, 19, &mut results);
+    assert_eq!(results, [], "10 was passed before the restart");
+    advance(&mut counts, 20, &mut results);
+    assert_eq!(results, [(1, 0, 100, 1, -1), (1, 0, 100, 2, 1)]);
 }
 
 /// Sums, of which one change panics: the one for which a countdown ends.
@@ -468,7 +468,7 @@ fn totals_that_a_panic_left_halfway_are_made_anew() {
         let windows = Windows::sliding(nanos(40), nanos(10));
         let sums = store.aggregated("sums");
         let mut sums = sums.open(windows, Brittle(countdown.clone())).unwrap();
-        let mut told = BTreeMap::new();
+        let mut results = BTreeMap::new();
         for slice in 0..slices {
             let at = Time(slice * 10);
             let mut batch: Vec<_> = (0..keys).map(|key| (key, at, key + slice)).collect();
@@ -476,14 +476,14 @@ fn totals_that_a_panic_left_halfway_are_made_anew() {
             countdown.set(if slice == 6 { panics_at } else { 0 });
             let mut advance = || {
                 sums.advance_all(at.plus(10), &mut |key: &i64, window, sum, _| {
-                    assert_eq!(told.insert((window.end.0, *key), sum), None);
+                    assert_eq!(results.insert((window.end.0, *key), sum), None);
                 })
             };
             if catch_unwind(AssertUnwindSafe(&mut advance)).is_err() {
                 assert_eq!(slice, 6);
                 sums.clear_poison();
                 sums.advance_all(at.plus(10), &mut |key: &i64, window, sum, _| {
-                    assert_eq!(told.insert((window.end.0, *key), sum), None);
+                    assert_eq!(results.insert((window.end.0, *key), sum), None);
                 })
                 .unwrap();
             } else {
@@ -494,6 +494,6 @@ fn totals_that_a_panic_left_halfway_are_made_anew() {
             let of = move |key| ((end - 4).max(0)..end).map(move |slice| key + slice).sum::<i64>();
             (0..keys).map(move |key| ((end * 10, key), of(key)))
         });
-        assert!(told.into_iter().eq(expected), "a panic at change {panics_at}");
+        assert!(results.into_iter().eq(expected), "a panic at change {panics_at}");
     }
 }

@@ -13,7 +13,7 @@ mod taken;
 #[path = "../../../store/tests/windows/model.rs"]
 mod window_model;
 
-mod told;
+mod outcomes;
 
 mod rows_close_in_time_are_paired;
 mod rows_of_a_list_that_is_left_come_out_once;

@@ -17,7 +17,7 @@ use timely::dataflow::operators::vec::{Input, Map};
 use crate::btree_layout::BTree;
 use crate::common;
 use crate::dice::Dice;
-use crate::told::{Row, Sorted, Told, expected, sorted, windows};
+use crate::outcomes::{Outcome, Row, Sorted, expected, sorted, windows};
 
 /// Batches of rows around the time that they are sent with, some late.
 fn batches() -> Vec<(i64, Vec<Row>)> {
@@ -36,9 +36,9 @@ fn batches() -> Vec<(i64, Vec<Row>)> {
     batches.collect()
 }
 
-fn told<'scope>(
+fn outcomes<'scope>(
     fired: alluvium_timely::Fired<'scope, i64, u64, Vec<i64>, Row>,
-) -> Changes<'scope, i64, Told> {
+) -> Changes<'scope, i64, Outcome> {
     let results = fired.results.map(|(row, time, diff)| (Ok(row), time, diff));
     results.concat(fired.late.map(|late| (Err((late.element, late.lateness)), 0, 1)))
 }
@@ -53,7 +53,7 @@ fn each_case(
         &WorkerState,
         Windows,
         Spec,
-    ) -> alluvium::Result<Changes<'s, i64, Told>>
+    ) -> alluvium::Result<Changes<'s, i64, Outcome>>
     + Copy
     + Send
     + Sync
@@ -89,7 +89,9 @@ fn aggregated_windows() {
         &[Emit::OnClose, Emit::OnWatermark, Emit::Early(nanos(4))],
         |rows, state, windows, spec| {
             let keyed = rows.key_by(state, |row| row.1);
-            Ok(told(keyed.window(windows, |row: &Row| Time(row.0)).aggregate(spec, Sorted(true))?))
+            Ok(outcomes(
+                keyed.window(windows, |row: &Row| Time(row.0)).aggregate(spec, Sorted(true))?,
+            ))
         },
     );
 }
@@ -104,7 +106,7 @@ fn holistic_windows() {
                 process(|_: &u64, _, rows: &mut dyn Elements<Row>, emit: &mut dyn FnMut(_)| {
                     sorted(rows, emit)
                 });
-            Ok(told(keyed.window(windows, |row: &Row| Time(row.0)).holistic(spec, sort)?))
+            Ok(outcomes(keyed.window(windows, |row: &Row| Time(row.0)).holistic(spec, sort)?))
         },
     );
 }
@@ -115,14 +117,14 @@ fn windows_in_a_layout_of_a_users() {
     let emits = [Emit::OnClose, Emit::OnWatermark, Emit::Early(nanos(4))];
     each_case(&emits, |rows, state, windows, _| {
         let keyed = rows.key_by(state, |row| row.1).window(windows, |row: &Row| Time(row.0));
-        Ok(told(keyed.aggregate(Spec::new("w").layout(BTree), Sorted(true))?))
+        Ok(outcomes(keyed.aggregate(Spec::new("w").layout(BTree), Sorted(true))?))
     });
     each_case(&emits, |rows, state, windows, _| {
         let keyed = rows.key_by(state, |row| row.1).window(windows, |row: &Row| Time(row.0));
         let sort = process(|_: &u64, _, rows: &mut dyn Elements<Row>, emit: &mut dyn FnMut(_)| {
             sorted(rows, emit)
         });
-        Ok(told(keyed.holistic(Spec::new("w").layout(BTree), sort)?))
+        Ok(outcomes(keyed.holistic(Spec::new("w").layout(BTree), sort)?))
     });
 }
 
@@ -135,7 +137,7 @@ fn late_rows_of_sessions_that_come_before_what_was_sent_before_them() {
     for round in 0..12 {
         let (lateness, workers) = ([0, 5][round % 2], 2 + round % 2);
         let all = batches.clone();
-        let sums: Arc<Mutex<BTreeMap<Told, i64>>> = Arc::default();
+        let sums: Arc<Mutex<BTreeMap<Outcome, i64>>> = Arc::default();
         let sink = sums.clone();
         let mut config = timely::Config::process(workers);
         install(&mut config, NodeConfig::default()).unwrap();
@@ -148,7 +150,7 @@ fn late_rows_of_sessions_that_come_before_what_was_sent_before_them() {
                 let keyed = rows.key_by(&state, |row: &Row| row.1);
                 let keyed = keyed.window(windows, |row: &Row| Time(row.0));
                 let fired = keyed.aggregate(Spec::new("w"), Sorted(false)).unwrap();
-                told(fired).inspect(move |(row, _, diff)| {
+                outcomes(fired).inspect(move |(row, _, diff)| {
                     *sink.lock().unwrap().entry(row.clone()).or_default() += diff;
                 });
                 input
@@ -176,7 +178,7 @@ fn late_rows_of_sessions_that_come_before_what_was_sent_before_them() {
         found.retain(|_, count| *count != 0);
         let expected = expected(batches.clone(), (6, 0), lateness);
         assert_eq!(found, expected, "lateness {lateness}, {workers} workers");
-        let late = expected.keys().filter(|told| told.is_err()).count();
+        let late = expected.keys().filter(|outcome| outcome.is_err()).count();
         assert!(late > 10, "{late} rows are late");
     }
 }
@@ -194,13 +196,13 @@ fn rows_at_the_end_of_time_are_late() {
             move |rows, state| {
                 let keyed = rows.key_by(state, |row: &Row| row.1);
                 let keyed = keyed.window(windows, |row: &Row| Time(row.0));
-                Ok(told(keyed.aggregate(Spec::new("w"), Sorted(true))?))
+                Ok(outcomes(keyed.aggregate(Spec::new("w"), Sorted(true))?))
             },
         );
         let found = found.unwrap();
         let late = Err(((i64::MAX, 2, 2), 5 - i64::MAX));
         assert_eq!(found.get(&late), Some(&1), "{found:?}");
-        assert!(found.keys().any(|told| matches!(told, Ok((1, _, rows)) if *rows == [1, 3])));
+        assert!(found.keys().any(|outcome| matches!(outcome, Ok((1, _, rows)) if *rows == [1, 3])));
     }
 }
 
@@ -344,12 +346,12 @@ fn early_results_carry_the_time_at_which_they_were_told() {
         let found = found.unwrap();
         let ends: Vec<i64> = found.keys().map(|(_, _, end)| *end).collect();
         let story = format!("{windows:?}: {found:?}");
-        let told = |count: i64| {
+        let times_of = |count: i64| {
             let of = found.iter().filter(move |((n, ..), _)| *n == count);
             of.map(|((_, time, _), diff)| (*time, *diff)).collect::<Vec<_>>()
         };
-        assert_eq!(told(1), one, "{story}");
-        assert_eq!(told(2), [(35, 1)], "{story}");
+        assert_eq!(times_of(1), one, "{story}");
+        assert_eq!(times_of(2), [(35, 1)], "{story}");
         assert!(ends.iter().all(|end| *end > 35), "{story}");
     }
 }

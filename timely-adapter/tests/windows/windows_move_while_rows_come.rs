@@ -19,7 +19,7 @@ use timely::dataflow::operators::vec::{Filter, Input};
 use timely::dataflow::operators::{Inspect, Probe};
 
 use crate::btree_layout::BTree;
-use crate::told::{Row, Sorted, Told, expected, sorted, windows};
+use crate::outcomes::{Outcome, Row, Sorted, expected, sorted, windows};
 
 const GROUPS: u16 = 8;
 const KEYS: u64 = 30;
@@ -91,7 +91,7 @@ struct Case {
 const OWN: &str = "btree";
 
 /// What comes out, added up, and how many groups were away from home in the end.
-fn run(case: &Case) -> (BTreeMap<Told, i64>, usize) {
+fn run(case: &Case) -> (BTreeMap<Outcome, i64>, usize) {
     let mut store = StoreConfig { key_groups: GROUPS, ..StoreConfig::default() };
     if case.layout != OWN {
         store.layout = AnyLayout::named(case.layout).unwrap();
@@ -109,22 +109,22 @@ fn run(case: &Case) -> (BTreeMap<Told, i64>, usize) {
     (sums, away)
 }
 
-type Fed = alluvium::Result<(BTreeMap<Told, i64>, usize)>;
+type Fed = alluvium::Result<(BTreeMap<Outcome, i64>, usize)>;
 
 fn feed(worker: &mut timely::worker::Worker, state: &WorkerState, case: &Case) -> Fed {
-    let sums: Rc<RefCell<BTreeMap<Told, i64>>> = Rc::default();
+    let sums: Rc<RefCell<BTreeMap<Outcome, i64>>> = Rc::default();
     let (results, late) = (sums.clone(), sums.clone());
     let probe = ProbeHandle::new();
     let (mut rows, mut control) = worker.dataflow::<i64, _, _>(|scope| {
         let (rows, stream) = scope.new_input::<Row>();
-        let (control, told) = scope.new_input::<MoveGroup>();
+        let (control, orders) = scope.new_input::<MoveGroup>();
         let key = |row: &Row| row.1;
         let at = |row: &Row| Time(row.0);
         if case.kind == Kind::Joined {
             let (even, odd) = (stream.clone(), stream);
             let even = even.filter(|row: &Row| row.2 % 2 == 0).key_by(state, key);
             let odd = odd.filter(|row: &Row| row.2 % 2 != 0).key_by(state, key);
-            let even = even.migratable(told).window(case.windows, at);
+            let even = even.migratable(orders).window(case.windows, at);
             let odd = odd.window(case.windows, at);
             let pair = |key: &u64, window, l: &Row, r: &Row| Ok((*key, window, vec![l.2, r.2]));
             let paired = match case.layout {
@@ -139,7 +139,7 @@ fn feed(worker: &mut timely::worker::Worker, state: &WorkerState, case: &Case) -
                 .probe_with(&probe);
             return Ok::<_, alluvium::Error>((rows, control));
         }
-        let windows = stream.key_by(state, key).migratable(told).window(case.windows, at);
+        let windows = stream.key_by(state, key).migratable(orders).window(case.windows, at);
         let sort = process(|_: &u64, _, rows: &mut dyn Elements<Row>, emit: &mut dyn FnMut(_)| {
             sorted(rows, emit)
         });
@@ -161,9 +161,9 @@ fn feed(worker: &mut timely::worker::Worker, state: &WorkerState, case: &Case) -
         });
         Ok((rows, control))
     })?;
-    let mut told = case.moves.iter().enumerate().peekable();
+    let mut orders = case.moves.iter().enumerate().peekable();
     for (sent, batch) in batches(case.seed) {
-        while let Some((n, (time, one))) = told.next_if(|(_, (at, _))| *at <= sent) {
+        while let Some((n, (time, one))) = orders.next_if(|(_, (at, _))| *at <= sent) {
             control.advance_to((*time).max(*control.time()));
             if n % worker.peers() == worker.index() {
                 control.send(*one);
@@ -192,7 +192,7 @@ fn feed(worker: &mut timely::worker::Worker, state: &WorkerState, case: &Case) -
 const SHAPES: [(i64, i64); 5] = [(10, 10), (30, 5), (10, 4), (48, 2), (6, 0)];
 
 /// Pairs of what the windows have, without rows that were too late.
-fn paired(expected: BTreeMap<Told, i64>) -> BTreeMap<Told, i64> {
+fn paired(expected: BTreeMap<Outcome, i64>) -> BTreeMap<Outcome, i64> {
     let mut pairs = BTreeMap::new();
     for (key, window, values) in expected.into_keys().flatten() {
         for even in values.iter().filter(|value| **value % 2 == 0) {

@@ -11,7 +11,7 @@ use crate::window_model::{self, Event, Results};
 /// Time, key and value of a row.
 pub type Row = (i64, u64, i64);
 /// A result, or a late row and how late it was.
-pub type Told = std::result::Result<(u64, Window, Vec<i64>), (Row, i64)>;
+pub type Outcome = std::result::Result<(u64, Window, Vec<i64>), (Row, i64)>;
 
 /// The sorted values, and whether they can be taken out again.
 #[derive(Clone, Copy)]
@@ -73,7 +73,7 @@ pub fn expected(
     batches: Vec<(i64, Vec<Row>)>,
     shape: (i64, i64),
     lateness: i64,
-) -> BTreeMap<Told, i64> {
+) -> BTreeMap<Outcome, i64> {
     let mut events = Vec::new();
     for (sent, rows) in batches {
         events.extend(rows.into_iter().map(|(at, key, value)| Event { at, sent, key, value }));
@@ -84,5 +84,5 @@ pub fn expected(
     };
     let results = results.into_iter().map(|((window, key), values)| Ok((key, window, values)));
     let late = dropped.into_iter().map(|e| Err(((e.at, e.key, e.value), e.sent - e.at)));
-    results.chain(late).map(|told| (told, 1)).collect()
+    results.chain(late).map(|outcome| (outcome, 1)).collect()
 }
