@@ -64,7 +64,56 @@ mod cells;
 mod durability;
 mod store;
 
-pub use alluvium_derive::{KeyHash, State};
+/// A key of two fields:
+///
+/// ```
+/// use alluvium::{KeyHash, State};
+///
+/// #[derive(Clone, PartialEq, Eq, rkyv::Archive, rkyv::Serialize, rkyv::Deserialize)]
+/// #[derive(State, KeyHash)]
+/// struct Seller {
+///     country: [u8; 2],
+///     id: u64,
+/// }
+/// # fn is_key<T: alluvium::Key>() {}
+/// # is_key::<Seller>();
+/// ```
+pub use alluvium_derive::KeyHash;
+/// A value that rkyv stores:
+///
+/// ```
+/// # use alluvium_pagestore::{HeapSize, description_of};
+/// use alluvium::State;
+///
+/// #[derive(Clone, rkyv::Archive, rkyv::Serialize, rkyv::Deserialize, State)]
+/// #[state(version = 2)]
+/// struct BestBid {
+///     price: u64,
+///     bidder: Option<String>,
+/// }
+/// # fn is_state<T: alluvium::State>() {}
+/// # is_state::<BestBid>();
+/// assert_eq!(description_of::<BestBid>(), "BestBid@2{price:u64,bidder:Option<String>,}");
+/// assert_eq!(BestBid { price: 7, bidder: None }.heap_bytes(), 0);
+/// ```
+///
+/// One that serde stores:
+///
+/// ```
+/// # use alluvium_pagestore::description_of;
+/// use alluvium::State;
+///
+/// #[derive(Clone, serde::Serialize, serde::Deserialize, State)]
+/// #[state(serde)]
+/// struct Upload {
+///     file: std::path::PathBuf,
+///     parts: Vec<u64>,
+/// }
+/// # fn is_state<T: alluvium::State>() {}
+/// # is_state::<Upload>();
+/// assert_eq!(description_of::<Upload>(), "postcard-1(Upload@1{file:PathBuf,parts:Vec<u64>,})");
+/// ```
+pub use alluvium_derive::State;
 pub use alluvium_layouts::{AppendLog, Elements, Heap, HybridLog, Layout, WindowSegments};
 #[doc(hidden)]
 pub use alluvium_pagestore::derived;
