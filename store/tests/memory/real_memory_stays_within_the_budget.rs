@@ -380,7 +380,7 @@ fn anonymous_bytes() -> i64 {
 #[test]
 fn pieces_of_huge_pages_are_within_the_budget() {
     let log = HybridLog::new().cold_runs(false);
-    let moved = are_within_the_budget::<7>(log, 3_500_000, 2, KEPT_BYTES);
+    let moved = are_within_the_budget::<15>(log, 2_000_000, 2, KEPT_BYTES);
     assert_eq!(moved.unwrap_or(0), 0);
 }
 

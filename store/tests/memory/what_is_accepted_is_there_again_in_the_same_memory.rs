@@ -383,7 +383,7 @@ fn least<K: Kind>() -> u64 {
 
 pub(crate) fn play<K: Kind>() {
     let (least, first) = (least::<K>(), times("ALLUVIUM_SEED", 1));
-    let seeds = times("ALLUVIUM_HISTORIES", 12);
+    let seeds = times("ALLUVIUM_HISTORIES", 8);
     let (mut short, mut failures) = (0, Vec::new());
     for seed in first..first + seeds {
         let mut dice = Dice(seed);
