@@ -144,8 +144,8 @@ fn a_rewrite_is_given_up_at_any_point() {
 
 fn given_up_at_any_point(layout: HybridLog) {
     let mut rewritten = 0;
-    for helpers in [Helpers::Inline, Helpers::Thread] {
-        for fuel in [1, 5, 20, 60] {
+    for (helpers, fuels) in [(Helpers::Inline, &[1, 5, 20, 60][..]), (Helpers::Thread, &[5, 60])] {
+        for &fuel in fuels {
             let device = Simulated::new(fuel, Faults::none());
             let store = Store::in_memory()
                 // A checkpoint every 89 steps makes small segments, of which there are many while a

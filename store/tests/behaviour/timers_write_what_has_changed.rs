@@ -232,13 +232,13 @@ fn play(seed: u64, rounds: u64) -> (u64, u64) {
 
 #[test]
 fn each_checkpoint_that_is_retained_is_of_its_barrier() {
-    let seeds = if common::long() { 400 } else { 16 };
+    let seeds = if common::long() { 400 } else { 8 };
     let played: Vec<_> = (0..seeds).map(|seed| (helpers_of(seed), play(seed, 60))).collect();
     // How much a thread comes to is its turn on the machine: those without one are enough by themselves.
     let counted = || played.iter().filter(|(helpers, _)| *helpers == Helpers::Inline);
     let confirmed: u64 = counted().map(|(_, (confirmed, _))| confirmed).sum();
     let refused: u64 = counted().map(|(_, (_, refused))| refused).sum();
-    assert!(confirmed > 175 && refused > 50, "{played:?}");
+    assert!(confirmed > 80 && refused > 20, "{played:?}");
 }
 
 /// Where little is written, all are looked at still, as many with each share as the design says.
