@@ -32,7 +32,9 @@ mod time;
 mod trial;
 mod turns;
 
-pub use account::{Account, AccountStats, MEMORY_KINDS, MemoryKind, Reclaim, ReclaimScope};
+pub use account::{
+    Account, AccountStats, LenientCall, MEMORY_KINDS, MemoryKind, Reclaim, ReclaimScope,
+};
 pub use blob::{BlobReader, BlobRef, BlobWriter, blobs_name};
 pub use entry_codec::{Encoded, EntryCodec};
 pub use error::{Error, ErrorKind, Rejected, Result};

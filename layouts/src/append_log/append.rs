@@ -149,7 +149,7 @@ impl<K: Key, E: State> TypedLists<K, E> {
 impl ListsCore {
     fn plenty(&self) -> PlentifulMemory {
         let kept = if self.source.is_some() { self.free_for_plenty() } else { 0 };
-        let want_free = self.sizes.want_free.max(kept);
+        let want_free = self.sizes.want_free.max(kept).max(self.account.left_to_others());
         PlentifulMemory { want_free, max_bytes: self.oversize.max_bytes() }
     }
 

@@ -186,6 +186,9 @@ impl ListsCore {
         if let Some((image, _)) = restored {
             lists.restore(&image)?;
         }
+        if lists.source.is_some() {
+            lists.kept_now();
+        }
         Ok(DroppedHere::new(lists))
     }
 

@@ -71,6 +71,8 @@ impl ListsCore {
         if self.source.is_none() {
             return Ok(());
         }
+        // Pages of others go first.
+        let _checked_below = self.account.ensure_left(needed, "an element");
         loop {
             let counted = self.kept_now().counted;
             if self.elastic_bytes() > counted + self.growth_bytes() {
@@ -79,7 +81,8 @@ impl ListsCore {
             }
             let elastic = self.elastic_bytes() + self.kept_now().elastic;
             let room = self.account.available() + elastic;
-            let most = needed + self.run_bytes() + self.free_for_plenty();
+            let left = self.account.left_to_others();
+            let most = needed + self.run_bytes() + self.free_for_plenty().max(left);
             if room >= most {
                 return Ok(());
             }
@@ -87,7 +90,7 @@ impl ListsCore {
             if self.is_first(time) {
                 self.begin_run(&mut kept, time);
             }
-            let wanted = needed + self.wanted(&kept);
+            let wanted = needed + self.wanted(&kept).max(left);
             let elastic = self.elastic_bytes() + kept.elastic;
             if self.account.available() + elastic >= wanted {
                 return Ok(());
@@ -122,7 +125,19 @@ impl ListsCore {
     pub(super) fn has_first(&mut self, time: Time) {
         if let Some(mut kept) = self.kept.take() {
             self.begin_run(&mut kept, time);
+            self.tell_kept(&kept);
             self.kept = Some(kept);
+        }
+    }
+
+    /// Has other states leave what is kept, also when there is as much more as there is before it is counted again.
+    fn tell_kept(&self, kept: &ListRunsMemory) {
+        if self.source.is_some() {
+            let elastic = self.elastic_bytes() + self.growth_bytes();
+            let blocks = elastic.div_ceil(self.sizes.block_bytes as u64) * BLOCK_NOTED_BYTES;
+            let (reading, held) = (kept.tables + kept.reading, kept.naming + blocks);
+            let writing = self.catalog_bytes() + NOTED_BYTES;
+            self.account.keep_free(writing.max(reading.saturating_sub(held)), held);
         }
     }
 
@@ -250,6 +265,7 @@ impl ListsCore {
             packed.has_counted();
         }
         self.kept = Some(kept);
+        self.tell_kept(&kept);
         kept
     }
 

@@ -17,7 +17,7 @@ use crate::contract::upkeep::Upkeep;
 use crate::heap::hash_range::HashRange;
 use crate::heap::lent::check_not_overdrawn;
 use crate::heap::record_position::RecordPosition;
-use crate::restore::full_image::{kept_free, sizes_of};
+use crate::restore::full_image::{kept_for_one, kept_free, sizes_of, sizes_of_values};
 use crate::restore::left_runs::LeftRuns;
 use crate::support::first_panic::FirstPanic;
 use crate::support::out_of_line_unsafe::DroppedHere;
@@ -111,13 +111,29 @@ impl HeapCore {
             let error = Error::new(ErrorKind::Unsupported, message);
             return Err(error.with("state", &self.context.name));
         }
-        Ok(self.sizes_of(self.table.len()))
+        Ok(self.sizes_of(self.table.len(), self.longest_bytes()))
     }
 
-    fn sizes_of(&self, records: u64) -> WriterSizes {
+    /// Bytes of the longest archive, as far as is known.
+    fn longest_bytes(&self) -> u64 {
+        let entry = self.table.record_type().layout().size() as u64;
+        (2 * entry + self.oversize.noted_bytes()).min(self.context.max_value_bytes)
+    }
+
+    /// Sizes for so many records, whose archives have so many bytes if they own heap.
+    fn sizes_of(&self, records: u64, archive: u64) -> WriterSizes {
         let record_type = self.table.record_type();
-        let plain = record_type.is_plain().then_some(record_type.layout().size());
-        sizes_of(&self.context, records, plain)
+        match record_type.is_plain() {
+            true => sizes_of(&self.context, records, Some(record_type.layout().size())),
+            false => sizes_of_values(&self.context, records, archive),
+        }
+    }
+
+    /// From now on it is noted how long values are.
+    pub fn note_longest(&mut self) {
+        if self.context.segments.is_some() && !self.table.record_type().is_plain() {
+            self.oversize.keep_room_in(&self.context.account, 1);
+        }
     }
 
     /// All that was there before is there: writes from now on leave room for a checkpoint.
@@ -126,10 +142,38 @@ impl HeapCore {
     /// [`ErrorKind::OverBudget`] if there is none for that of a new table.
     pub fn keep_free(&mut self) -> Result<()> {
         self.is_open = true;
-        self.kept = self.kept_for(self.table.capacity());
+        self.keep_free_for(self.table.capacity());
         match self.table.capacity() {
             0 => self.context.account.ensure(self.kept, "a checkpoint"),
             _ => Ok(()),
+        }
+    }
+
+    /// Of a table of one plain entry: the growth of other states leaves what its checkpoint takes.
+    pub fn leave_free_for_one(&self) {
+        let stored = self.durability == Durability::Stored && self.context.segments.is_some();
+        if stored {
+            let writing = kept_for_one(&self.sizes_of(1, 0)) + self.copies_for(1);
+            let growth = self.table.growth_bytes(0);
+            self.context.account.keep_free(writing + growth, 0);
+        }
+    }
+
+    /// Writes leave free what a checkpoint of so many entries takes from now on; those of other states too, with the
+    /// longest values there are.
+    fn keep_free_for(&mut self, entries: u64) {
+        self.kept = self.kept.max(self.kept_for(entries));
+        if self.kept > 0 {
+            let values = 2 * self.table.record_type().layout().size() as u64;
+            self.context.account.keep_free(self.taken_by(entries, values), 0);
+        }
+    }
+
+    /// The least that copies of so many entries take.
+    fn copies_for(&self, entries: u64) -> u64 {
+        match self.is_copied() {
+            true => CheckpointCopies::least_bytes(self.table.record_type(), entries),
+            false => 0,
         }
     }
 
@@ -138,15 +182,17 @@ impl HeapCore {
         if self.durability == Durability::Volatile || self.context.segments.is_none() {
             return 0;
         }
-        let record_type = self.table.record_type();
-        let is_plain = record_type.is_plain();
-        let sizes = self.sizes_of(if is_plain { entries } else { u64::MAX });
+        let is_plain = self.table.record_type().is_plain();
+        // A closure may make a value longer that has as much room.
         let value = if is_plain { 0 } else { self.context.max_value_bytes };
-        let copies = match self.is_copied() {
-            true => CheckpointCopies::least_bytes(record_type, entries),
-            false => 0,
-        };
-        kept_free(&self.context, &sizes) + value + copies
+        self.taken_by(entries, value) + value
+    }
+
+    /// What a checkpoint of so many entries takes, or reading it, with archives of so many bytes if they own heap.
+    fn taken_by(&self, entries: u64, archive: u64) -> u64 {
+        let is_plain = self.table.record_type().is_plain();
+        let sizes = self.sizes_of(if is_plain { entries } else { u64::MAX }, archive);
+        kept_free(&self.context, &sizes) + self.copies_for(entries)
     }
 
     /// The entries of an image are going to be put into the empty table.
@@ -219,19 +265,30 @@ impl HeapCore {
         if self.reading.is_some() { 0 } else { self.kept }
     }
 
-    /// Writes are refused while values have outgrown the memory.
+    /// Writes are refused while values have outgrown the memory, or have too little to grow beside what other states keep.
     #[inline]
     pub fn check_not_overdrawn(&mut self) -> Result<()> {
         let account = &self.context.account;
         // The usual case, which asks nobody.
-        if account.available() > self.kept { Ok(()) } else { self.check_slowly() }
+        let kept = self.kept.max(self.left_by_growth());
+        if account.available() > kept { Ok(()) } else { self.check_slowly() }
+    }
+
+    /// What is free before a closure makes a value longer, so that enough is left to others.
+    #[inline]
+    fn left_by_growth(&self) -> u64 {
+        match self.context.account.left_to_others() {
+            0 => 0,
+            left => left + self.context.max_value_bytes,
+        }
     }
 
     #[cold]
     #[inline(never)]
     fn check_slowly(&mut self) -> Result<()> {
         loop {
-            match check_not_overdrawn(&self.context.account, self.kept()) {
+            let kept = self.kept().max(self.left_by_growth());
+            match check_not_overdrawn(&self.context.account, kept) {
                 // Memory that nothing visible needs.
                 Err(_) if self.drop_all_left() || self.give_up_marks() => {}
                 checked => return checked,
@@ -293,7 +350,11 @@ impl HeapCore {
     #[inline]
     pub fn has_room(&self, hash: u64, heap_bytes: u64) -> bool {
         let account = &self.context.account;
-        self.table.has_room(hash) && account.available() > self.kept + heap_bytes
+        self.table.has_room(hash)
+            && account.available() > self.kept + heap_bytes
+            && (heap_bytes == 0
+                || heap_bytes <= self.oversize.noted_bytes()
+                    && account.available() > account.left_to_others() + heap_bytes)
     }
 
     /// Makes room for one more entry that owns so much; changes nothing visible.
@@ -313,13 +374,20 @@ impl HeapCore {
             while !core.table.has_room(hash) {
                 if core.is_open {
                     let grown = core.table.capacity() + BLOCK_ENTRIES_MAX;
-                    core.kept = core.kept.max(core.kept_for(grown));
+                    core.keep_free_for(grown);
                 }
-                let needed = heap_bytes + core.kept() + core.table.growth_bytes(hash);
+                let more = heap_bytes + core.table.growth_bytes(hash);
+                core.context.account.ensure_left(more, "a new entry")?;
+                let needed = more + core.kept();
                 core.context.account.ensure(needed, "a new entry")?;
                 core.table.grow_step(hash)?;
             }
-            core.context.account.ensure(heap_bytes + core.kept(), "a new entry")
+            if heap_bytes > 0 {
+                core.context.account.ensure_left(heap_bytes, "a new entry")?;
+            }
+            core.context.account.ensure(heap_bytes + core.kept(), "a new entry")?;
+            core.oversize.note(heap_bytes);
+            Ok(())
         })
     }
 
@@ -328,7 +396,10 @@ impl HeapCore {
     #[inline(never)]
     pub fn make_room_for_value(&mut self, more: u64) -> Result<()> {
         let needed = more + self.kept();
-        let ensure = |core: &mut Self| core.context.account.ensure(needed, "a larger value");
+        let ensure = |core: &mut Self| {
+            core.context.account.ensure_left(more, "a larger value")?;
+            core.context.account.ensure(needed, "a larger value")
+        };
         self.with_room(&mut { ensure })
     }
 

@@ -260,24 +260,26 @@ impl<K: Key, V: 'static, M: HeapKind<K, V>> HeapTable<K, V, M> {
         let before = M::heap_bytes(&entry.key, &entry.value);
         let after = M::heap_bytes(&entry.key, &value);
         if after > before {
-            return self.put_larger(hash, after - before, (key, value)).map(|()| true);
+            return self.put_larger(hash, (before, after), (key, value)).map(|()| true);
         }
         account.adjust(MemoryKind::Values, before, after);
         drop(std::mem::replace(&mut entry.value, value));
         Ok(true)
     }
 
-    /// Replaces a value by one that owns so much more.
+    /// Replaces a value by one that owns more than before.
     #[inline(never)]
     fn put_larger(
         &mut self,
         hash: u64,
-        more: u64,
+        (before, after): (u64, u64),
         (key, value): (K, V),
     ) -> std::result::Result<(), Rejected<(K, V)>> {
+        let more = after - before;
         if let Err(error) = self.core.make_room_for_value(more) {
             return Err(Rejected::new(error, (key, value)));
         }
+        self.core.oversize.note(after);
         let found = self.core.change(hash, |known| *known == key);
         let (entry, account, _) = found.expect("it was found before");
         account.charge(MemoryKind::Values, more);

@@ -25,12 +25,15 @@ impl HeapCore {
     ) -> Result<DroppedHere<Self>> {
         let restored = context.restored.take();
         let mut core = Self::new(context, record_type, Durability::Stored);
+        core.note_longest();
         if let Some((image, blobs)) = restored {
             core.expected = image.entries;
             core.restore(&image, &blobs)?;
         }
         if keeps_free {
             core.keep_free()?;
+        } else {
+            core.leave_free_for_one();
         }
         Ok(core)
     }

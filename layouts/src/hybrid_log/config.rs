@@ -285,6 +285,28 @@ impl HybridLog {
         max_value_bytes: u64,
         stored: bool,
     ) -> Result<LogSizes> {
+        self.sizes_or_less((record_type, max_value_bytes), memory_bytes, stored, 0)
+    }
+
+    /// [`sizes`](HybridLog::sizes) for a table that was there before, from which other states may have taken what a new one
+    /// has to begin with.
+    pub(super) fn sizes_again(
+        &self,
+        record_type: &RecordType,
+        memory_bytes: u64,
+        max_value_bytes: u64,
+    ) -> Result<LogSizes> {
+        self.sizes_or_less((record_type, max_value_bytes), memory_bytes, true, WORKING_BYTES)
+    }
+
+    /// [`sizes`](HybridLog::sizes), also in so much less memory.
+    fn sizes_or_less(
+        &self,
+        (record_type, max_value_bytes): (&RecordType, u64),
+        memory_bytes: u64,
+        stored: bool,
+        less: u64,
+    ) -> Result<LogSizes> {
         let generations = self.generations.unwrap_or(GENERATIONS);
         if !(1..=GENERATIONS_MAX).contains(&generations) {
             let message = format!("generations is {generations}; 1 and 2 are possible");
@@ -320,7 +342,7 @@ impl HybridLog {
         // A value's archive may be a little larger than its heap.
         let archive_bytes = if is_plain { slot } else { max_value_bytes };
         // One value that grows, and the bytes of one that is read.
-        let headroom_bytes = if is_plain { 0 } else { 2 * max_value_bytes };
+        let headroom_bytes = if is_plain { 0 } else { HEADROOM_VALUES * max_value_bytes };
         let frames_max = memory_bytes / frame_bytes + 1;
         // Where memory has no room for a table of a few, frames are written where they are.
         let table_max = memory_bytes as usize / 1024 / size_of::<CopyFrame>();
@@ -406,7 +428,7 @@ impl HybridLog {
                 .hash_bits
                 .map_or(u64::MAX, |bits| low_bits(bits).reverse_bits() | low_bits(bits.min(8))),
         };
-        let needed = sizes.memory_bytes_min(stored);
+        let needed = sizes.memory_bytes_min(stored) - less;
         if memory_bytes < needed {
             let message =
                 format!("the hybrid log needs {needed} bytes to open, {memory_bytes} are free");
@@ -416,6 +438,10 @@ impl HybridLog {
     }
 }
 
+/// What a new log has to begin with, beside all that it needs.
+const WORKING_BYTES: u64 = 16 << 10;
+/// Longest values that the log keeps room for: one that grows, and one that is read.
+pub const HEADROOM_VALUES: u64 = 2;
 /// Segments up to so many bytes are many, and in less memory than that pages are few: then memory
 /// is left for reading them back.
 const RESTORED_SEGMENT_MAX: u64 = 32 << 10;
@@ -550,6 +576,6 @@ impl LogSizes {
         let index = 2 * Index::memory_bytes_min(self.buckets);
         let tables = self.tables_bytes + if stored { SEGMENT_TABLE_BYTES_MIN } else { 4096 };
         let frames = FRAMES_MIN * self.frame_bytes;
-        index + tables + frames + self.buffer_bytes(stored) + self.headroom_bytes + 16384
+        index + tables + frames + self.buffer_bytes(stored) + self.headroom_bytes + WORKING_BYTES
     }
 }

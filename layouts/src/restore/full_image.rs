@@ -72,6 +72,15 @@ pub(crate) fn sizes_of(
     plain_bytes: Option<usize>,
 ) -> WriterSizes {
     let value_bytes = plain_bytes.map_or(context.max_value_bytes, |bytes| 2 * bytes as u64);
+    sizes_of_values(context, records, value_bytes)
+}
+
+/// [`sizes_of`] records whose archives take so many bytes.
+pub(crate) fn sizes_of_values(
+    context: &StateContext,
+    records: u64,
+    value_bytes: u64,
+) -> WriterSizes {
     let whole = chunk_bytes(context);
     let all = records.saturating_mul(value_bytes + RECORD_BYTES_MIN as u64);
     let all = usize::try_from(all).unwrap_or(usize::MAX);
@@ -316,6 +325,14 @@ pub(crate) fn writing_bytes(sizes: &WriterSizes) -> u64 {
 /// these sizes, and be read again.
 pub(crate) fn kept_free(context: &StateContext, sizes: &WriterSizes) -> u64 {
     writing_bytes(&sizes.least()).max(kept_to_read(context, sizes.value_bytes))
+}
+
+/// [`kept_free`] of a state of one plain entry.
+pub(crate) fn kept_for_one(sizes: &WriterSizes) -> u64 {
+    let segment = LiveSet::memory_bytes(2 * CHUNK_BYTES_MIN);
+    let footer = size_of::<FooterEntry>() as u64;
+    let reading = CHUNK_BYTES_MIN + footer + 2 * segment + BLOCK_BYTES as u64 + BESIDE_BYTES;
+    writing_bytes(sizes).max(reading)
 }
 
 /// What has to stay free of it, so that it can be read again, with records of so many bytes.

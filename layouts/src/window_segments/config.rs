@@ -26,6 +26,8 @@ pub struct WindowSegments {
     packs_slices: Option<bool>,
     #[serde(skip)]
     packs_all: bool,
+    #[serde(skip)]
+    made_again: bool,
 }
 
 /// Smallest size of an image, the unit of reading, chosen by default, in bytes.
@@ -123,6 +125,14 @@ impl WindowSegments {
         self
     }
 
+    /// Opens with as little memory for slices as others may have left to it: for what was there before.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn made_again(mut self) -> Self {
+        self.made_again = true;
+        self
+    }
+
     pub(super) fn limit(&self) -> Option<u64> {
         self.memory.map(|size| size.0)
     }
@@ -193,7 +203,7 @@ impl WindowSegments {
             + sizes.reserve_bytes
             + sizes.headroom_bytes
             + if stored { sizes.checkpoint_bytes() + sizes.slack_bytes() } else { 0 }
-            + WORKING_BYTES_MIN;
+            + if self.made_again { RESTORE_WORKING_BYTES } else { WORKING_BYTES_MIN };
         if memory_bytes < needed {
             let message =
                 format!("window segments need {needed} bytes to open, {memory_bytes} are free");

@@ -120,6 +120,10 @@ impl SegmentsCore {
         context.restored = restored;
         // What is there already may be larger than what may come.
         let most = Oversize::most_of(context.max_value_bytes, context.longest_record());
+        let layout = match context.restored.is_some() {
+            true => layout.clone().made_again(),
+            false => layout.clone(),
+        };
         let sizes = layout.sizes(types, account.available_to_open(), most, stored)?;
         let image = if stored { sizes.image_bytes } else { 0 };
         account.reserve(
@@ -213,6 +217,13 @@ impl SegmentsCore {
 
     fn make_room_in_table(&mut self, slice: Time, slot: usize, hash: u64) -> Result<()> {
         let mut wanted = 4 << 10;
+        if !self.slice_at(slot).active.has_room(hash) && self.account.left_to_others() > 0 {
+            let growth = self.slice_at(slot).active.growth_bytes(hash);
+            if let Err(error) = self.make_room_to_stay(growth, "a hash table") {
+                self.end_if_empty(slice);
+                return Err(error);
+            }
+        }
         loop {
             let made = self.slice_at_mut(slot).active.make_room(hash);
             let made = match made {
@@ -223,7 +234,9 @@ impl SegmentsCore {
                 }
                 Err(error) => return Err(error),
                 Ok(()) if self.types.is_plain() => return Ok(()),
-                Ok(()) => self.make_room(self.sizes.headroom_bytes, "a value").map(|()| true),
+                Ok(()) => {
+                    self.make_room_to_stay(self.sizes.headroom_bytes, "a value").map(|()| true)
+                }
             };
             match made {
                 // To make room, the table may have been taken to be written.

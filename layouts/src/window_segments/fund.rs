@@ -47,7 +47,8 @@ impl CheckpointFund {
 
     /// Books what is missing, as far as memory allows.
     pub fn fill_slack(&mut self) {
-        let more = self.missing.min(self.account.available());
+        let free = self.account.available().saturating_sub(self.account.left_to_others());
+        let more = self.missing.min(free);
         self.account.charge(MemoryKind::Tables, more);
         self.missing -= more;
     }

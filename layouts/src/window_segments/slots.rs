@@ -69,7 +69,7 @@ impl SegmentsCore {
         let bytes = Self::SLICE_BYTES;
         let growth = growth * size_of::<Option<Slice>>() as u64;
         let share = self.slice_share_bytes();
-        self.make_room(bytes + growth + share, "a slice")?;
+        self.make_room_to_stay(bytes + growth + share, "a slice")?;
         self.account.charge(MemoryKind::Tables, bytes);
         self.fund.add(share);
         let mut new = Slice::new(self.types, &self.account, self.range);

@@ -42,6 +42,15 @@ impl SegmentsCore {
         self.make_room_by_writing(bytes, what)
     }
 
+    /// [`make_room`](SegmentsCore::make_room) for what stays, which leaves other states what they keep free.
+    pub(super) fn make_room_to_stay(&mut self, bytes: u64, what: &str) -> Result<()> {
+        let account = self.account.clone();
+        if account.ensure_left(bytes, what).is_ok() {
+            return self.make_room(bytes, what);
+        }
+        self.make_room(bytes + account.left_to_others(), what)
+    }
+
     #[cold]
     fn make_room_by_writing(&mut self, bytes: u64, what: &str) -> Result<()> {
         let mut since: Option<Instant> = None;
@@ -265,7 +274,8 @@ impl SegmentsCore {
     /// Reserves again what the tables of runs have taken of the reserve, as far as memory allows.
     fn fill_reserve(&mut self) {
         let missing = self.sizes.reserve_bytes.saturating_sub(self.reserve_bytes);
-        let more = missing.min(self.account.available());
+        let free = self.account.available().saturating_sub(self.account.left_to_others());
+        let more = missing.min(free);
         self.account.charge(MemoryKind::Tables, more);
         self.reserve_bytes += more;
     }

@@ -5,7 +5,7 @@ use std::rc::Rc;
 
 use alluvium_compaction::SpacePolicy;
 use alluvium_layouts::{OutOfLine, StateContext};
-use alluvium_pagestore::{Error, ErrorKind, Result, StateManifest};
+use alluvium_pagestore::{Error, ErrorKind, LenientCall, Result, StateManifest};
 
 use super::StoreCore;
 use crate::api::expiring::{Lifetime, Sweeping};
@@ -117,7 +117,8 @@ impl StoreCore {
         let mut context = self.context(&manifest.name, *limit)?;
         context.movable = mover.is_some();
         let (manifest, mover, groups) = (manifest.clone(), None, None);
-        let opening = Opening { inner: self, mover, manifest, context, groups };
+        let _lenient = context.account.lend_left_free();
+        let opening = Opening { inner: self, mover, manifest, context, groups, _lenient };
         let mut frame = opening.frame(*kind)?;
         frame.core.derive();
         let OpenedCell { hooks, typed, .. } = opening.opened(make(frame))?;
@@ -133,6 +134,8 @@ pub(super) struct Opening<'a> {
     manifest: StateManifest,
     context: StateContext,
     groups: Option<Rc<Groups>>,
+    /// It may have what growth leaves free.
+    _lenient: LenientCall,
 }
 
 impl StoreCore {
@@ -150,7 +153,8 @@ impl StoreCore {
         context.movable = mover.is_some();
         let context = self.with_restored(context, &manifest)?;
         let groups = self.groups_in(mover, &manifest.name)?;
-        Ok(Opening { inner: self, mover, manifest, context, groups })
+        let _lenient = context.account.lend_left_free();
+        Ok(Opening { inner: self, mover, manifest, context, groups, _lenient })
     }
 }
 

@@ -18,7 +18,7 @@ use super::{Reservation, StoreCore};
 use crate::api::windows::Advanced;
 use crate::cells::state_cell::Hooks;
 
-/// With more memory than this, what is free anyway is far more than what is kept.
+/// With more memory than this nothing is booked: the growth of states leaves it free.
 const LITTLE: u64 = 1 << 20;
 /// What opening takes beside what states had, and a checkpoint beside what each keeps: with sums by slice, each of whose
 /// states opens only if so much is free for slices, and with sessions.
@@ -35,6 +35,8 @@ pub(crate) struct KeptBack {
     account: Rc<Account>,
     wanted: Cell<u64>,
     missing: Cell<u64>,
+    /// Not booked, but left free by the growth of all states: of more than little memory.
+    left_free: Cell<u64>,
     /// A checkpoint is being taken, and has a part of it in use.
     is_sealing: Cell<bool>,
     /// Whose memory it is, if it is not the store's: nobody else asks it for some.
@@ -44,8 +46,15 @@ pub(crate) struct KeptBack {
 impl KeptBack {
     fn new(above: &Rc<Account>, state: Option<Weak<dyn Hooks>>) -> Rc<Self> {
         let account = Account::below(above, "what windows keep back", u64::MAX);
-        let (wanted, missing, is_sealing) = Default::default();
-        Rc::new(Self { above: above.clone(), account, wanted, missing, is_sealing, state })
+        let (wanted, missing, left_free, is_sealing) = Default::default();
+        let above = above.clone();
+        Rc::new(Self { above, account, wanted, missing, left_free, is_sealing, state })
+    }
+
+    /// Has all states leave so much free from now on, beside what one of them keeps; it is not booked.
+    fn leave_free(&self, bytes: u64) {
+        self.left_free.set(self.left_free.get().max(bytes));
+        self.account.keep_free(0, self.left_free.get());
     }
 
     /// Wants so much from now on.
@@ -64,7 +73,15 @@ impl KeptBack {
         if is_there {
             self.account.release(MemoryKind::Buffers, booked);
         }
+        self.tell();
         is_there && booked > 0
+    }
+
+    /// Other states need not leave what is booked of the store's memory: checkpoints have it first.
+    fn tell(&self) {
+        if self.state.is_none() {
+            self.above.has_to_lend(self.wanted.get() - self.missing.get());
+        }
     }
 
     fn has_all(&self) -> bool {
@@ -89,11 +106,20 @@ impl KeptBack {
         self.account.ensure(bytes, "what windows leave for checkpoints and for firing")
     }
 
-    /// Books what is missing, unless a checkpoint has it. Events are refused where that fails.
+    /// Books what is missing, unless a checkpoint has it, but for pages that others are to have. Events are refused where
+    /// that fails.
     fn try_fill(&self) {
-        if !self.has_all() && !self.is_sealing.get() {
-            let _ = self.fill();
+        let missing = self.missing.get();
+        if missing > 0 && !self.is_sealing.get() {
+            let _asked = self.make_room(missing);
+            self.book(missing.min(self.account.available_to_open()));
         }
+    }
+
+    fn book(&self, more: u64) {
+        self.account.charge(MemoryKind::Buffers, more);
+        self.missing.set(self.missing.get() - more);
+        self.tell();
     }
 
     /// Books what is missing, as far as there is room.
@@ -103,9 +129,7 @@ impl KeptBack {
     fn fill(&self) -> Result<()> {
         let missing = self.missing.get();
         let filled = self.make_room(missing);
-        let more = missing.min(self.account.available());
-        self.account.charge(MemoryKind::Buffers, more);
-        self.missing.set(missing - more);
+        self.book(missing.min(self.account.available()));
         filled
     }
 }
@@ -166,6 +190,7 @@ pub(crate) struct WindowsToOpen {
 /// What a handle of windows knows of what they keep back.
 pub(crate) struct KeptByWindows {
     name: String,
+    root: Rc<Account>,
     all: Vec<Rc<KeptBack>>,
 }
 
@@ -187,10 +212,11 @@ impl KeptByWindows {
         checked.map_err(|error| error.with("windows", &self.name))
     }
 
-    /// Fires windows, with what is kept back if memory is short.
+    /// Fires windows, with what is kept back if memory is short, and with what is left free.
     pub(crate) fn fire(&self, fire: &mut dyn FnMut() -> Result<Advanced>) -> Result<Advanced> {
         match fire() {
             Err(error) if error.kind() == ErrorKind::OverBudget && self.lend() => {
+                let _lenient = self.root.lend_left_free();
                 let fired = fire();
                 self.all.iter().for_each(|kept| kept.try_fill());
                 fired
@@ -202,14 +228,19 @@ impl KeptByWindows {
     fn lend(&self) -> bool {
         let mut has_lent = false;
         self.all.iter().for_each(|kept| has_lent |= kept.lend());
-        has_lent
+        has_lent || self.root.left_free() > 0
     }
 }
 
 impl StoreCore {
+    /// Whether there is one that states are restored from.
+    pub(crate) fn has_checkpoint(&self) -> bool {
+        self.checkpoints.borrow().base().is_some()
+    }
+
     /// Before a state is opened, or tried: it may have what is kept back if there is a checkpoint.
     pub(super) fn lend_to_open(&self) {
-        if self.checkpoints.borrow().base().is_some() {
+        if self.has_checkpoint() {
             let _ = self.kept_back.of_store.lend();
         }
     }
@@ -247,15 +278,18 @@ impl StoreCore {
     ) -> Result<KeptByWindows> {
         drop(meanwhile);
         let before = self.kept_back.of_store.wanted.get();
-        let mut kept = KeptByWindows { name: name.to_owned(), all: Vec::new() };
+        let (root, all) = (self.root.clone(), Vec::new());
+        let mut kept = KeptByWindows { name: name.to_owned(), root, all };
         if self.segments.is_none() {
             return Ok(kept);
         }
+        let more = if sets.is_some() { TO_OPEN_SESSIONS } else { TO_OPEN };
+        let of_store = &self.kept_back.of_store;
         if self.root.limit() <= LITTLE {
-            let more = if sets.is_some() { TO_OPEN_SESSIONS } else { TO_OPEN };
-            let of_store = &self.kept_back.of_store;
             of_store.want((self.kept_by_parts(name) + more).max(before));
             kept.all.push(of_store.clone());
+        } else {
+            of_store.leave_free(more);
         }
         kept.all.extend(sets.and_then(|sets| self.keep_back_of(sets)));
         if !is_new {

@@ -88,7 +88,7 @@ pub struct Store(pub(crate) Rc<StoreCore>);
 
 pub(crate) struct StoreCore {
     pub(crate) config: StoreConfig,
-    root: Rc<Account>,
+    pub(crate) root: Rc<Account>,
     pub(crate) segments: Option<SegmentStore>,
     pub(crate) helper: Helper,
     pub(crate) owned: Range<u16>,
@@ -469,7 +469,16 @@ impl Store {
             .collect();
         let (memory, fixed_bytes) = (self.0.root.stats(), self.watch());
         let traces = self.0.tracer.as_ref().map_or_else(Vec::new, Tracer::stats);
-        Ok(StoreStats { memory, io, states, compaction_errors, fixed_bytes, traces })
+        let left_free_bytes = self.0.root.left_free();
+        Ok(StoreStats {
+            memory,
+            io,
+            states,
+            compaction_errors,
+            fixed_bytes,
+            left_free_bytes,
+            traces,
+        })
     }
 
     /// Returns the I/O engine in use, and why it is not the requested one.

@@ -41,6 +41,9 @@ pub struct StoreStats {
     /// Memory that no eviction frees, including the minimum of each state.
     #[serde(default)]
     pub fixed_bytes: u64,
+    /// Memory that the growth of states leaves free for the next checkpoint and for opening again. Not reserved.
+    #[serde(default)]
+    pub left_free_bytes: u64,
     /// Traces that are recorded, or were since the store was opened.
     #[serde(default)]
     pub traces: Vec<TraceStats>,
@@ -257,6 +260,7 @@ mod tests {
             states: vec![state("a", table), state("people", TableStats::default())],
             compaction_errors: vec![("a".into(), "no room".into())],
             fixed_bytes: 3 * KIB,
+            left_free_bytes: 0,
             traces: Vec::new(),
         };
         let text = stats.to_string();

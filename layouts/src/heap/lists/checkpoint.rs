@@ -24,9 +24,9 @@ use crate::support::by_time_unsafe::ByTime;
 use crate::support::out_of_line_unsafe::OutOfLine;
 
 /// Bytes booked for a bucket at the barrier: what is to be read of it, and its time.
-const BUCKET_BYTES: u64 = 336;
+pub(super) const CAPTURED_BYTES: u64 = 336;
 const _: () = assert!(
-    (rounded(size_of::<UnreadBucket<(), ()>>()) + 2 * size_of::<Time>()) as u64 <= BUCKET_BYTES
+    (rounded(size_of::<UnreadBucket<(), ()>>()) + 2 * size_of::<Time>()) as u64 <= CAPTURED_BYTES
 );
 
 impl<K: Key, E: State> InSteps for HeapLists<K, E> {
@@ -48,7 +48,7 @@ impl<K: Key, E: State> HeapLists<K, E> {
         let is_empty = self.is_empty();
         // A record is copied before it is encoded.
         let copied = if is_empty { 0 } else { sizes.value_bytes };
-        let bytes = self.buckets.len() as u64 * BUCKET_BYTES + copied;
+        let bytes = self.buckets.len() as u64 * CAPTURED_BYTES + copied;
         let (kind, what) = (MemoryKind::Buffers, "a checkpoint's buckets");
         let booked = Booked::reserve(account.clone(), kind, bytes, what)?;
         let range = self.range;
@@ -103,32 +103,32 @@ impl<K: Key, E: State> HeapLists<K, E> {
 
     /// How lists are written with the memory that is free now.
     fn sizes_now(&self) -> WriterSizes {
-        let sizes = self.with_records(self.sizes());
+        let longest = self.oversize.noted_bytes();
+        let sizes = Self::with_records(self.sizes(), longest);
         let wanted = writing_bytes(&sizes) + sizes.value_bytes;
-        if self.context.account.available() >= wanted { sizes } else { self.least_sizes() }
+        let is_there = self.context.account.available() >= wanted;
+        if is_there { sizes } else { Self::with_records(self.sizes().least(), longest) }
     }
 
     fn sizes(&self) -> WriterSizes {
         sizes::<(Time, K), Vec<E>>(&self.context, u64::MAX)
     }
 
-    fn least_sizes(&self) -> WriterSizes {
-        self.with_records(self.sizes().least())
-    }
-
-    fn with_records(&self, sizes: WriterSizes) -> WriterSizes {
-        let element = if E::NO_HEAP { 0 } else { self.context.max_value_bytes };
+    /// With room for records of lists, and for an element that owns so much.
+    fn with_records(sizes: WriterSizes, element: u64) -> WriterSizes {
+        let element = if E::NO_HEAP { 0 } else { element };
         WriterSizes { value_bytes: record_bytes(&sizes) as u64 + element + 256, ..sizes }
     }
 
-    /// What has to stay free, so that the lists can be checkpointed and be read again; not for buckets.
-    pub(crate) fn kept_free(&self) -> u64 {
+    /// What has to stay free, so that the lists can be checkpointed and be read again, with elements that own so much; not
+    /// for buckets.
+    pub(super) fn kept_free(&self, element: u64) -> u64 {
         if self.context.segments.is_none() {
             return 0;
         }
-        let sizes = self.least_sizes();
+        let sizes = Self::with_records(self.sizes().least(), element);
         // A record is copied before it is encoded. One of before may have been written with more memory.
-        let longest = self.with_records(self.sizes()).value_bytes;
+        let longest = Self::with_records(self.sizes(), element).value_bytes;
         (kept_free(&self.context, &sizes) + sizes.value_bytes)
             .max(kept_to_read(&self.context, longest))
     }

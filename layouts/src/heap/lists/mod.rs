@@ -29,6 +29,7 @@ use crate::heap::entry_table_unsafe::EntryTable;
 use crate::heap::hash_range::HashRange;
 use crate::heap::lists::bucket::{BUCKET_BYTES, list_bytes};
 pub(crate) use crate::heap::lists::bucket::{HeapList, ListBucket, add_record, drop_part};
+use crate::heap::lists::checkpoint::CAPTURED_BYTES;
 use crate::heap::lists::elements::JoinedElements;
 use crate::heap::lists::groups::LastVisit;
 use crate::heap::lists::reading::{ListsReading, UnreadBucket};
@@ -62,6 +63,8 @@ pub struct HeapLists<K, E> {
     oversize: Oversize,
     /// What appends leave free for the next checkpoint, and for opening it, beside that of buckets.
     kept: u64,
+    /// What other states leave of it, beside the longest elements there are.
+    told: u64,
 }
 
 impl<K: Key, E: State> ListsLayout<K, E> for Heap {
@@ -84,6 +87,7 @@ impl<K: Key, E: State> ListsLayout<K, E> for Heap {
             // What a checkpoint has is there, whatever the limit is now.
             oversize: Oversize::new(&context.name, u64::MAX),
             kept: 0,
+            told: 0,
             context,
             buckets: ByTime::new(),
             purged: Vec::new(),
@@ -92,11 +96,19 @@ impl<K: Key, E: State> ListsLayout<K, E> for Heap {
             visited: None,
             reading: None,
         });
+        if !E::NO_HEAP && lists.context.segments.is_some() {
+            // A record is copied before it is encoded.
+            let account = lists.context.account.clone();
+            lists.oversize.keep_room_in(&account, 2);
+        }
         if let Some((image, blobs)) = restored {
             lists.restore(&image, &blobs)?;
         }
-        lists.oversize = Oversize::new(&lists.context.name, lists.context.max_value_bytes);
-        lists.kept = lists.kept_free();
+        let most = lists.context.max_value_bytes;
+        lists.oversize.limit_to(most);
+        lists.kept = lists.kept_free(most);
+        lists.told = lists.kept_free(0);
+        lists.tell_kept();
         if is_new {
             lists.context.account.ensure(lists.kept, "a checkpoint")?;
         }
@@ -138,6 +150,21 @@ impl<K: Key, E: State> HeapLists<K, E> {
 }
 
 impl<K: Key, E: State> HeapLists<K, E> {
+    /// What the next checkpoint takes, or reading it.
+    fn kept_now(&self) -> u64 {
+        self.kept + self.buckets.len() as u64 * CAPTURED_BYTES
+    }
+
+    /// Has other states leave what is kept; of lists without elements next to nothing is written.
+    fn tell_kept(&self) {
+        let captured = self.buckets.len() as u64 * CAPTURED_BYTES;
+        if self.is_empty() || self.kept == 0 {
+            self.context.account.keep_free(0, 0);
+        } else {
+            self.context.account.keep_free(self.told, captured);
+        }
+    }
+
     /// Makes room for one more element of a key, and books it: the count of its bucket's elements,
     /// and its list.
     fn make_room<Q: Lookup<K> + ?Sized>(
@@ -147,13 +174,16 @@ impl<K: Key, E: State> HeapLists<K, E> {
         heap: u64,
     ) -> Result<(&mut u64, &mut HeapList<K, E>)> {
         // A checkpoint that is being taken has its part of what is kept.
-        let kept = match self.reading.is_some() {
-            true => 0,
-            false => self.kept + self.buckets.len() as u64 * BUCKET_BYTES,
-        };
+        let kept = if self.reading.is_some() { 0 } else { self.kept_now() };
         let account = &self.context.account;
+        let kept = kept.max(account.left_to_others());
+        let (told, buckets) = (self.told, self.buckets.len() as u64 + 1);
         let bucket = self.buckets.get_or_insert(time, || {
-            account.reserve(MemoryKind::Tables, BUCKET_BYTES, "a bucket")?;
+            account.ensure(kept + BUCKET_BYTES, "a bucket")?;
+            account.charge(MemoryKind::Tables, BUCKET_BYTES);
+            if told > 0 {
+                account.keep_free(told, buckets * CAPTURED_BYTES);
+            }
             let few_of = self.context.movable.then_some(self.context.key_groups);
             let lists = EntryTable::maybe_few_of(account.clone(), self.range, few_of);
             Ok(ListBucket { lists, elements: 0, values: 0, captured: None })
@@ -162,7 +192,8 @@ impl<K: Key, E: State> HeapLists<K, E> {
         if lists.find(hash, |list| key.is(&list.key)).is_none() {
             let key = key.to_owned();
             let key_bytes = key.heap_bytes() as u64;
-            account.reserve(MemoryKind::Values, key_bytes, "a key")?;
+            account.ensure(kept + key_bytes + lists.growth_bytes(hash), "a key")?;
+            account.charge(MemoryKind::Values, key_bytes);
             let make = || HeapList { key, elements: Vec::new(), records: ListRecords::None };
             if let Err(error) = lists.insert(hash, make).map(drop) {
                 account.release(MemoryKind::Values, key_bytes);
@@ -172,7 +203,9 @@ impl<K: Key, E: State> HeapLists<K, E> {
         }
         let found = lists.find_mut(hash, |list| key.is(&list.key)).expect("inserted above");
         if !(K::NO_HEAP && E::NO_HEAP) {
-            self.oversize.check(&found.key, found.key.heap_bytes() as u64 + heap)?;
+            let owned = found.key.heap_bytes() as u64 + heap;
+            self.oversize.check(&found.key, owned)?;
+            self.oversize.note(owned);
         }
         let list = &mut found.elements;
         if list.len() == list.capacity() {
@@ -262,6 +295,7 @@ impl<K: Key, E: State> HeapLists<K, E> {
             if let Some(bucket) = self.leave(time, bucket) {
                 self.release(bucket);
             }
+            self.tell_kept();
         }
     }
 }
@@ -441,6 +475,7 @@ impl<K: Key, E: State> Lists<K, E> for HeapLists<K, E> {
             let Some(dropped) = self.drop_some_purged() else { break };
             spent += dropped.max(1);
         }
+        self.tell_kept();
         Ok(self.purged.is_empty())
     }
 
@@ -468,7 +503,7 @@ impl<K: Key, E: State> Upkeep for HeapLists<K, E> {
     }
 
     fn kept_bytes(&self) -> u64 {
-        self.kept
+        self.kept_now()
     }
 
     fn checkpoint(&mut self, blobs: &mut BlobWriter) -> Result<StateImage> {

@@ -169,9 +169,11 @@ impl Index {
             );
             return Err(Error::new(ErrorKind::OverBudget, message).with("state", account.name()));
         }
-        if self.asks_for_pages && !account.ensure_of(ReclaimScope::Pages, bytes) {
+        let left = account.left_to_others();
+        if self.asks_for_pages && !account.ensure_of(ReclaimScope::Pages, bytes + left) {
             return Err(account.over_budget(bytes, "index"));
         }
+        account.ensure_left(bytes, "index")?;
         account.reserve(MemoryKind::Index, bytes, "index")
     }
 

@@ -22,7 +22,7 @@ use crate::contract::upkeep::Upkeep;
 use crate::hybrid_log::address::{Address, StoredAt};
 use crate::hybrid_log::batches::GROUP;
 use crate::hybrid_log::cold::{ColdTier, RECORDS_TICK};
-use crate::hybrid_log::config::{FRAMES_MIN, HybridLog};
+use crate::hybrid_log::config::{FRAMES_MIN, HEADROOM_VALUES, HybridLog};
 use crate::hybrid_log::expiring::LogExpiry;
 use crate::hybrid_log::frame_unsafe::Frame;
 use crate::hybrid_log::index::{Index, IndexHash, Position};
@@ -114,7 +114,11 @@ impl LogCore {
         let account = context.account.clone();
         // Pages of logs that are open are not there for this one, also while they have none.
         let (free, stored) = (account.available_to_open(), context.segments.is_some());
-        let sizes = layout.sizes(record_type, free, context.max_value_bytes, stored);
+        let most = context.max_value_bytes;
+        let sizes = match context.restored.is_some() {
+            true => layout.sizes_again(record_type, free, most),
+            false => layout.sizes(record_type, free, most, stored),
+        };
         let is_plain = record_type.is_plain();
         let sizes = sizes.map_err(|error| beside_others(error, &account, is_plain))?;
         if sizes.cold_runs {
@@ -129,7 +133,11 @@ impl LogCore {
         if stored {
             account.keep_for_pages(sizes.pages_bytes_min());
         }
-        let log = Log::open(&context, record_type, sizes, index);
+        let mut log = Log::open(&context, record_type, sizes, index);
+        if stored && !is_plain {
+            log.oversize.keep_room_in(&account, HEADROOM_VALUES);
+            log.oversize.note(context.longest_record());
+        }
         let restored = context.restored.take();
         let mut table = Self {
             left_pass: None,

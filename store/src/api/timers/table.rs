@@ -45,6 +45,10 @@ impl<K: Key + Ord, N: State + Ord> TimerTable<K, N> {
 
     pub(super) fn insert(&mut self, timer: Timer<K, N>) -> Result<bool> {
         self.oversize.check(&timer.0.1, heap_of(&timer))?;
+        let more = heap_of(&timer) + self.timers.growth_bytes(&timer);
+        if more > 0 {
+            self.context.account.ensure_left(more, "a timer")?;
+        }
         self.insert_at(timer, RecordPosition::NONE)
     }
 

@@ -186,7 +186,9 @@ fn running<K: Key, E: 'static, A: Aggregate<E>>(
     });
     let open = |what| {
         let name = format!("{name}/{what}");
-        store.open_derived_panes(&name, &WindowSegments::new(), merge, mover)
+        let layout = WindowSegments::new();
+        let layout = if store.0.has_checkpoint() { layout.made_again() } else { layout };
+        store.open_derived_panes(&name, &layout, merge, mover)
     };
     match aggregate.subtract(&mut aggregate.init(), &aggregate.init()) {
         true if slices >= TOTALS_SLICES_MIN => {

@@ -85,6 +85,7 @@ impl Seal {
             return Err(Error::new(ErrorKind::InUse, message));
         }
         inner.kept_back.lend();
+        let _lenient = inner.root.lend_to_checkpoint();
         checkpoints.last += 1;
         let number = checkpoints.last;
         trace_span!(INFO, "seal", number = number, position = position);
@@ -161,6 +162,7 @@ impl Seal {
     pub fn advance(&mut self) -> Result<bool> {
         let inner = &*self.store.0;
         let segments = inner.segments.as_ref().expect("it was begun with a directory");
+        let _lenient = inner.root.lend_to_checkpoint();
         let mut checkpoints = inner.checkpoints.borrow_mut();
         let Checkpoints { sealing, base, .. } = &mut *checkpoints;
         let sealing = sealing.as_mut().expect("one that was begun is there");
@@ -389,6 +391,7 @@ impl Seal {
         for state in &*self.store.0.states.borrow() {
             state.hooks.checkpointed(outcome);
         }
+        self.store.0.root.end_checkpoint();
         self.store.0.kept_back.end_seal();
     }
 }

@@ -75,6 +75,7 @@ impl Mover {
         }
         states.iter().try_for_each(|state| state.may_move())?;
         let memory = chunk.len() as u64;
+        let _lenient = root.lend_left_free();
         root.reserve(MemoryKind::Buffers, memory, "a piece of a key group that arrives")?;
         groups.set(group, GroupState::Arriving(head.by, head.number));
         self.wake(group, false);
