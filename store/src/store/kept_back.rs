@@ -225,6 +225,16 @@ impl KeptByWindows {
         }
     }
 
+    /// Does what was to be done, and was refused memory, with what is kept back and left free; says whether it is done.
+    pub(crate) fn try_lent(&self, again: &mut dyn FnMut() -> Result<()>) -> bool {
+        self.lend() && {
+            let _lenient = self.root.lend_left_free();
+            let done = again().is_ok();
+            self.all.iter().for_each(|kept| kept.try_fill());
+            done
+        }
+    }
+
     fn lend(&self) -> bool {
         let mut has_lent = false;
         self.all.iter().for_each(|kept| has_lent |= kept.lend());

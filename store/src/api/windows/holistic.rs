@@ -280,10 +280,15 @@ where
     ) -> Result<()> {
         self.kept_back.check()?;
         let (sent, in_time) = self.shape.look_at(&self.name, sent, batch, late)?;
-        match &mut self.shape {
+        let was_busy = self.shape.progress().busy.get();
+        let added = match &mut self.shape {
             Shaped::Aligned(windows) if in_time => windows.contents.add_batch(&windows.grid, batch),
-            shape => shape.add_others((sent, in_time), batch, late, out),
+            shape => shape.add_others((sent, in_time), batch, late, &mut *out),
+        };
+        if !was_busy && self.shape.progress().busy.get() {
+            self.shape.catch_up(&self.kept_back, out);
         }
+        added
     }
 
     /// Advances the watermark as [`Aggregated::advance`](super::Aggregated::advance) does, and

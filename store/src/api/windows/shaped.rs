@@ -8,6 +8,7 @@ use super::session_contents::SessionContents;
 use super::sessions::Sessions;
 use super::{Advanced, Late, ProgressCell, clipped};
 use crate::cells::cell_handle::CellHandle;
+use crate::store::kept_back::KeptByWindows;
 
 /// Windows whose contents are `C` if they are aligned, and `S` if they are sessions.
 pub(crate) enum Shaped<K, C, S>
@@ -51,6 +52,16 @@ where
             drop_timeless(sent, batch, late);
         }
         Ok((sent, in_time))
+    }
+
+    /// Does what was left of an event that is kept, with memory that is kept back: then a checkpoint can be taken. If that
+    /// fails, the next call goes on with it, and says why.
+    #[cold]
+    pub(crate) fn catch_up(&mut self, kept_back: &KeptByWindows, out: Out<'_, K, C::Row>) {
+        let Shaped::Sessions(windows) = self else { return };
+        if kept_back.try_lent(&mut || windows.catch_up(out)) {
+            windows.progress.busy.set(false);
+        }
     }
 
     /// Adds events to sessions, or events of which some are not in time.

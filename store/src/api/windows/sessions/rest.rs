@@ -67,7 +67,7 @@ where
     /// Does what the calls before had to leave: lets an event in that is kept already, sets timers, tells
     /// what is to be told.
     #[inline]
-    pub(super) fn catch_up(&mut self, out: Out<'_, K, C::Row>) -> Result<()> {
+    pub(crate) fn catch_up(&mut self, out: Out<'_, K, C::Row>) -> Result<()> {
         if self.entering.is_none() && self.rest.is_empty() {
             return Ok(());
         }
