@@ -10,16 +10,16 @@ use crate::counting::alone;
 use crate::dice::Dice;
 use crate::what_is_accepted_is_there_again_in_the_same_memory::{Kind, log, play};
 
-struct Expiring(ExpiringMap<u64, u64>);
+pub(crate) struct Expiring(ExpiringMap<u64, u64>);
 
 impl Kind for Expiring {
     const NAME: &'static str = "entries that expire";
     const OF_STORE: bool = true;
     type Model = BTreeMap<u64, u64>;
 
-    fn open(store: &Store, memory: u64) -> Result<Self> {
+    fn open(store: &Store, name: &str, memory: u64) -> Result<Self> {
         let layout = log(memory.saturating_sub(64 * KIB).max(64 * KIB));
-        let builder = store.expiring_map("s").layout(layout.into());
+        let builder = store.expiring_map(name).layout(layout.into());
         Ok(Self(builder.open(Ttl::event_time(nanos(1 << 30)))?))
     }
 
@@ -45,16 +45,16 @@ impl Kind for Expiring {
 }
 
 /// Keys that own heap.
-struct Words<const ON_HEAP: bool>(Map<String, u64>);
+pub(crate) struct Words<const ON_HEAP: bool>(Map<String, u64>);
 
 impl<const ON_HEAP: bool> Kind for Words<ON_HEAP> {
     const NAME: &'static str = if ON_HEAP { "words on the heap" } else { "words in a log" };
     const OF_STORE: bool = ON_HEAP;
     type Model = BTreeMap<String, u64>;
 
-    fn open(store: &Store, memory: u64) -> Result<Self> {
+    fn open(store: &Store, name: &str, memory: u64) -> Result<Self> {
         let layout = if ON_HEAP { Heap::new().into() } else { HybridLog::into(log(memory)) };
-        Ok(Self(store.map("s").layout(layout).open()?))
+        Ok(Self(store.map(name).layout(layout).open()?))
     }
 
     fn change(&mut self, model: &mut Self::Model, dice: &mut Dice) -> Result<()> {

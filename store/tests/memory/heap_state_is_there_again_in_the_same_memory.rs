@@ -12,7 +12,7 @@ use crate::dice::Dice;
 use crate::what_is_accepted_is_there_again_in_the_same_memory::{Kind, play};
 
 /// A value by a number.
-trait Numbered: State + Clone + PartialEq {
+pub(crate) trait Numbered: State + Clone + PartialEq {
     const NAME: &'static str;
 
     fn of(n: u64) -> Self;
@@ -42,15 +42,15 @@ impl Numbered for Vec<u64> {
     }
 }
 
-struct OnHeap<V: State>(Map<u64, V, Heap>);
+pub(crate) struct OnHeap<V: State>(Map<u64, V, Heap>);
 
 impl<V: Numbered> Kind for OnHeap<V> {
     const NAME: &'static str = V::NAME;
     const OF_STORE: bool = true;
     type Model = BTreeMap<u64, V>;
 
-    fn open(store: &Store, _: u64) -> Result<Self> {
-        Ok(Self(store.map("s").layout(Heap::new()).open()?))
+    fn open(store: &Store, name: &str, _: u64) -> Result<Self> {
+        Ok(Self(store.map(name).layout(Heap::new()).open()?))
     }
 
     fn change(&mut self, model: &mut Self::Model, dice: &mut Dice) -> Result<()> {
@@ -83,15 +83,15 @@ impl<V: Numbered> Kind for OnHeap<V> {
     }
 }
 
-struct ListsOnHeap(List<u64, u64>);
+pub(crate) struct ListsOnHeap(List<u64, u64>);
 
 impl Kind for ListsOnHeap {
     const NAME: &'static str = "lists on the heap";
     const OF_STORE: bool = true;
     type Model = BTreeMap<u64, Vec<u64>>;
 
-    fn open(store: &Store, _: u64) -> Result<Self> {
-        Ok(Self(store.list("s").layout(AnyLayout::from(Heap::new())).open()?))
+    fn open(store: &Store, name: &str, _: u64) -> Result<Self> {
+        Ok(Self(store.list(name).layout(AnyLayout::from(Heap::new())).open()?))
     }
 
     fn change(&mut self, model: &mut Self::Model, dice: &mut Dice) -> Result<()> {

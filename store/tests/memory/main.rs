@@ -10,6 +10,7 @@ mod hybrid_logs_share_one_budget;
 mod late_events_are_booked_before_they_come_in;
 mod real_memory_stays_within_the_budget;
 mod sealing_a_heap_state_costs_the_same_whatever_its_size;
+mod several_states_are_there_again_in_the_same_memory;
 mod the_least_memory_is_a_number;
 mod the_record_path_allocates_nothing_and_works_in_bounds;
 mod values_above_max_value_are_visited_rewritten_and_moved;

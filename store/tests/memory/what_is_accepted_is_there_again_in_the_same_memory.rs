@@ -14,6 +14,7 @@ use alluvium::{
 
 use crate::counting::alone;
 use crate::dice::{Dice, times};
+use crate::windows_are_there_again_in_the_same_memory::NOT_FIRED;
 
 /// A state of one kind, in `memory` bytes, and what is to be found in it.
 pub(crate) trait Kind: Sized {
@@ -22,7 +23,7 @@ pub(crate) trait Kind: Sized {
     const OF_STORE: bool = false;
     type Model: Default;
 
-    fn open(store: &Store, memory: u64) -> Result<Self>;
+    fn open(store: &Store, name: &str, memory: u64) -> Result<Self>;
     fn change(&mut self, model: &mut Self::Model, dice: &mut Dice) -> Result<()>;
     fn compare(&mut self, model: &Self::Model, what: &str) -> Result<()>;
 }
@@ -31,15 +32,15 @@ pub(crate) fn log(memory: u64) -> HybridLog {
     HybridLog::new().page_records(8).queue_depth(4).segment(16 * KIB).memory(memory)
 }
 
-struct Plain<const GENERATIONS: u32>(Map<u64, u64, HybridLog>);
+pub(crate) struct Plain<const GENERATIONS: u32>(Map<u64, u64, HybridLog>);
 
 impl<const GENERATIONS: u32> Kind for Plain<GENERATIONS> {
     const NAME: &'static str = if GENERATIONS == 1 { "log" } else { "log of two generations" };
     type Model = BTreeMap<u64, u64>;
 
-    fn open(store: &Store, memory: u64) -> Result<Self> {
+    fn open(store: &Store, name: &str, memory: u64) -> Result<Self> {
         let layout = log(memory).generations(GENERATIONS);
-        Ok(Self(store.map("s").layout(layout).open()?))
+        Ok(Self(store.map(name).layout(layout).open()?))
     }
 
     fn change(&mut self, model: &mut Self::Model, dice: &mut Dice) -> Result<()> {
@@ -68,14 +69,14 @@ impl<const GENERATIONS: u32> Kind for Plain<GENERATIONS> {
     }
 }
 
-struct Owning(Map<u64, Vec<u64>, HybridLog>);
+pub(crate) struct Owning(Map<u64, Vec<u64>, HybridLog>);
 
 impl Kind for Owning {
     const NAME: &'static str = "log of values that own heap";
     type Model = BTreeMap<u64, Vec<u64>>;
 
-    fn open(store: &Store, memory: u64) -> Result<Self> {
-        Ok(Self(store.map("s").layout(log(memory)).open()?))
+    fn open(store: &Store, name: &str, memory: u64) -> Result<Self> {
+        Ok(Self(store.map(name).layout(log(memory)).open()?))
     }
 
     fn change(&mut self, model: &mut Self::Model, dice: &mut Dice) -> Result<()> {
@@ -105,15 +106,15 @@ impl Kind for Owning {
     }
 }
 
-struct Lists(List<u64, u64>);
+pub(crate) struct Lists(List<u64, u64>);
 
 impl Kind for Lists {
     const NAME: &'static str = "lists in an append log";
     type Model = BTreeMap<u64, Vec<u64>>;
 
-    fn open(store: &Store, memory: u64) -> Result<Self> {
+    fn open(store: &Store, name: &str, memory: u64) -> Result<Self> {
         let layout = AnyLayout::from(AppendLog::new().memory(memory));
-        Ok(Self(store.list("s").layout(layout).open()?))
+        Ok(Self(store.list(name).layout(layout).open()?))
     }
 
     fn change(&mut self, model: &mut Self::Model, dice: &mut Dice) -> Result<()> {
@@ -140,7 +141,7 @@ impl Kind for Lists {
 }
 
 type Rows = BTreeMap<(i64, u64), Vec<u64>>;
-type Kept =
+pub(crate) type Kept =
     alluvium::Holistic<u64, u64, alluvium::windows::Processing<Collect, Vec<u64>>, AnyLayout>;
 type Collect =
     fn(&u64, alluvium::Window, &mut dyn Elements<u64>, &mut dyn FnMut(Vec<u64>)) -> Result<()>;
@@ -162,7 +163,7 @@ fn collect(
 
 /// Events of windows that have not fired.
 #[derive(Default)]
-struct Waiting {
+pub(crate) struct Waiting {
     watermark: i64,
     events: Vec<(i64, u64, u64)>,
 }
@@ -184,7 +185,7 @@ impl Waiting {
 const LENGTH: i64 = 50;
 const SLIDE: i64 = 10;
 
-struct Sliding(Kept);
+pub(crate) struct Sliding(Kept);
 
 impl Sliding {
     fn fire(&mut self, model: &Waiting, to: i64, what: &str) -> Result<()> {
@@ -203,10 +204,10 @@ impl Kind for Sliding {
     const NAME: &'static str = "sliding windows in an append log";
     type Model = Waiting;
 
-    fn open(store: &Store, memory: u64) -> Result<Self> {
+    fn open(store: &Store, name: &str, memory: u64) -> Result<Self> {
         let layout = AnyLayout::from(AppendLog::new().memory(memory));
         let windows = Windows::sliding(nanos(LENGTH), nanos(SLIDE));
-        let open = store.holistic::<u64, u64>("s").layout(layout);
+        let open = store.holistic::<u64, u64>(name).layout(layout);
         Ok(Self(open.open(windows, process(collect as Collect))?))
     }
 
@@ -225,15 +226,15 @@ impl Kind for Sliding {
     }
 }
 
-struct Times(TimeMap<u64, u64>);
+pub(crate) struct Times(TimeMap<u64, u64>);
 
 impl Kind for Times {
     const NAME: &'static str = "a map by time";
     const OF_STORE: bool = true;
     type Model = BTreeMap<(u64, i64), Vec<u64>>;
 
-    fn open(store: &Store, _: u64) -> Result<Self> {
-        Ok(Self(store.time_map("s").open(nanos(10))?))
+    fn open(store: &Store, name: &str, _: u64) -> Result<Self> {
+        Ok(Self(store.time_map(name).open(nanos(10))?))
     }
 
     fn change(&mut self, model: &mut Self::Model, dice: &mut Dice) -> Result<()> {
@@ -257,7 +258,7 @@ impl Kind for Times {
 }
 
 /// Adds up.
-struct Sum;
+pub(crate) struct Sum;
 
 impl Aggregate<u64> for Sum {
     type Acc = u64;
@@ -281,15 +282,15 @@ impl Aggregate<u64> for Sum {
 }
 
 /// Sums in windows of 50 that have not fired.
-struct Segments(Aggregated<u64, u64, Sum, AnyLayout>);
+pub(crate) struct Segments(Aggregated<u64, u64, Sum, AnyLayout>);
 
 impl Kind for Segments {
     const NAME: &'static str = "windows in window segments";
     type Model = BTreeMap<(i64, u64), i64>;
 
-    fn open(store: &Store, memory: u64) -> Result<Self> {
+    fn open(store: &Store, name: &str, memory: u64) -> Result<Self> {
         let layout = AnyLayout::from(WindowSegments::new().memory(memory));
-        let open = store.aggregated::<u64, u64, Sum>("s").layout(layout);
+        let open = store.aggregated::<u64, u64, Sum>(name).layout(layout);
         Ok(Self(open.open(Windows::tumbling(nanos(LENGTH)), Sum)?))
     }
 
@@ -326,15 +327,15 @@ impl Kind for Segments {
     }
 }
 
-struct Pending(Timers<u64>);
+pub(crate) struct Pending(Timers<u64>);
 
 impl Kind for Pending {
     const NAME: &'static str = "timers";
     const OF_STORE: bool = true;
     type Model = BTreeSet<(i64, u64)>;
 
-    fn open(store: &Store, _: u64) -> Result<Self> {
-        Ok(Self(store.timers("s")?))
+    fn open(store: &Store, name: &str, _: u64) -> Result<Self> {
+        Ok(Self(store.timers(name)?))
     }
 
     fn change(&mut self, model: &mut Self::Model, dice: &mut Dice) -> Result<()> {
@@ -364,7 +365,7 @@ fn store<K: Kind>(device: &Simulated, memory: u64) -> Result<Store> {
     builder.device(Arc::new(device.clone())).helpers(Helpers::Inline).open()
 }
 
-fn is_lack(error: &Error) -> bool {
+pub(crate) fn is_lack(error: &Error) -> bool {
     matches!(error.kind(), ErrorKind::OverBudget | ErrorKind::Overtaken)
 }
 
@@ -373,7 +374,7 @@ fn least<K: Kind>() -> u64 {
     while low + 512 < high {
         let middle = (low + high) / 2;
         let device = Simulated::new(1, Faults::none());
-        match store::<K>(&device, middle).and_then(|store| K::open(&store, middle).map(drop)) {
+        match store::<K>(&device, middle).and_then(|store| K::open(&store, "s", middle).map(drop)) {
             Ok(()) => high = middle,
             Err(_) => low = middle,
         }
@@ -394,7 +395,7 @@ pub(crate) fn play<K: Kind>() {
             let what =
                 format!("{}, seed {seed}, {memory} of {least} bytes, round {round}", K::NAME);
             let opened = store::<K>(&device, memory).and_then(|kept| {
-                let state = K::open(&kept, memory)?;
+                let state = K::open(&kept, "s", memory)?;
                 Ok((state, kept))
             });
             let (mut state, kept) = match opened {
@@ -407,6 +408,7 @@ pub(crate) fn play<K: Kind>() {
             for nth in 0..700 {
                 if let Err(error) = state.change(&mut model, &mut dice) {
                     assert!(is_lack(&error), "{what}: {error}");
+                    assert!(error.context(NOT_FIRED).is_none(), "{what}: {error}");
                     short += 1;
                 }
                 if nth % 200 == 150
@@ -422,7 +424,7 @@ pub(crate) fn play<K: Kind>() {
             }
             drop((state, kept));
             let opened = store::<K>(&device, memory).and_then(|kept| {
-                let state = K::open(&kept, memory)?;
+                let state = K::open(&kept, "s", memory)?;
                 Ok((state, kept))
             });
             match opened {
@@ -466,7 +468,7 @@ fn timers_are_checkpointed_while_a_log_has_all_other_memory() {
     let open = || -> Result<_> {
         let kept = store::<Pending>(&device, 500 * KIB)?;
         let map = kept.map::<u64, u64>("map").layout(log(200 * KIB)).open()?;
-        Ok((Pending::open(&kept, 0)?, map, kept))
+        Ok((Pending::open(&kept, "s", 0)?, map, kept))
     };
     let (mut timers, mut map, kept) = open().unwrap();
     let mut model = BTreeSet::new();
