@@ -15,6 +15,7 @@ use alluvium_pagestore::io::{
 };
 use alluvium_pagestore::{Account, MemoryKind, RunId, SegmentStore};
 
+use super::AT_ONCE;
 use crate::support::booked::Booked;
 
 /// What is to be read: whole blocks at an offset of a run.
@@ -32,6 +33,11 @@ pub(super) struct ReadAhead {
     wanted: Vec<WantedBlocks>,
     /// What was read of each of these, if it was.
     read: Vec<Option<IoBuffer>>,
+    /// Hashes whose reads these are, each with the number of the first level that may have it.
+    firsts: [(u64, u64); AT_ONCE],
+    known: usize,
+    /// The number of the last level that had come then.
+    last_level: u64,
     under_way: usize,
     memory: Booked,
     reply: Sender<Completion>,
@@ -43,7 +49,17 @@ impl ReadAhead {
     pub fn new(account: Rc<Account>) -> Self {
         let (reply, completions) = crossbeam_channel::unbounded();
         let memory = Booked::none(account, MemoryKind::Buffers);
-        Self { wanted: Vec::new(), read: Vec::new(), under_way: 0, memory, reply, completions }
+        Self {
+            wanted: Vec::new(),
+            read: Vec::new(),
+            firsts: [(0, 0); AT_ONCE],
+            known: 0,
+            last_level: 0,
+            under_way: 0,
+            memory,
+            reply,
+            completions,
+        }
     }
 
     /// Bytes that are booked.
@@ -67,9 +83,9 @@ impl ReadAhead {
         self.under_way > 0
     }
 
-    /// Reads all of it, as far as memory has room when so many bytes stay free. A single read is not worth it.
+    /// Reads all of it, as far as memory has room when so many bytes stay free. A single read is not worth it. What was
+    /// read before has to be [forgotten](ReadAhead::forget).
     pub fn read(&mut self, store: &SegmentStore, mut wanted: Vec<WantedBlocks>, keep_free: u64) {
-        self.forget();
         wanted.sort_unstable_by_key(|one| (one.run.0, one.offset));
         wanted.dedup_by_key(|one| (one.run.0, one.offset));
         let mut room = self.memory.account().available().saturating_sub(keep_free) as usize;
@@ -117,6 +133,23 @@ impl ReadAhead {
         }
     }
 
+    /// Notes the number of the first level that may have a hash, where `last_level` is the last that has come.
+    pub fn first_level_is(&mut self, hash: u64, level: u64, last_level: u64) {
+        if self.last_level != last_level {
+            (self.known, self.last_level) = (0, last_level);
+        }
+        if let Some(first) = self.firsts.get_mut(self.known) {
+            *first = (hash, level);
+            self.known += 1;
+        }
+    }
+
+    /// The number of the first level that may have a hash, if it was noted and no level has come since.
+    pub fn first_level(&self, hash: u64, last_level: u64) -> Option<u64> {
+        let known = &self.firsts[..if self.last_level == last_level { self.known } else { 0 }];
+        known.iter().find(|first| first.0 == hash).map(|first| first.1)
+    }
+
     /// What was read of a run at an offset, if it is at least so long.
     pub fn find(&self, run: RunId, offset: u64, bytes: usize) -> Option<&[u8]> {
         let place = (run.0, offset);
@@ -126,6 +159,7 @@ impl ReadAhead {
 
     /// Forgets what was read, and says how many bytes are free by that. Those of reads under way are not.
     pub fn forget(&mut self) -> u64 {
+        self.known = 0;
         if self.wanted.is_empty() || self.is_behind() {
             return 0;
         }

@@ -93,6 +93,12 @@ impl Level {
 pub const AT_ONCE: usize = u64::BITS as usize;
 
 impl Level {
+    /// What a look-up of a hash reads first of it, and its number. None: it has not the hash.
+    fn wanted(&self, hash: u64) -> Option<(u64, WantedBlocks)> {
+        let wanted = self.runs[self.runs_of(hash)].iter().find_map(|run| run.wanted(hash))?;
+        Some((self.number, wanted))
+    }
+
     /// Which of up to 64 hashes it may have, but for those that are `known` to be somewhere.
     fn may_have_each(&self, hashes: &[u64], known: u64) -> u64 {
         debug_assert!(hashes.len() <= AT_ONCE, "{} hashes at once", hashes.len());
@@ -345,7 +351,9 @@ impl Levels {
         hash: u64,
         visit: &mut dyn FnMut(RecordView<'_>) -> Result<bool>,
     ) -> Result<bool> {
-        for level in 0..self.levels.len() {
+        let first = self.buffer.ahead.first_level(hash, self.next);
+        let first = first.and_then(|number| self.position(number)).unwrap_or(0);
+        for level in first..self.levels.len() {
             for run in self.levels[level].runs_of(hash) {
                 if self.find_in(level, run, hash, visit)? {
                     return Ok(true);
@@ -396,13 +404,19 @@ impl Levels {
         if self.buffer.ahead.is_behind_on(&self.store) {
             return;
         }
-        let first = |hash: &u64| {
-            self.runs_of(*hash).find_map(|runs| runs.iter().find_map(|run| run.wanted(*hash)))
-        };
-        let fetches = &self.buffer.fetches;
-        let is_new = |one: &WantedBlocks| fetches.find(one.run, one.offset, one.bytes).is_none();
-        let wanted = hashes.iter().filter_map(first).filter(is_new).collect();
-        self.buffer.ahead.read(&self.store, wanted, keep_free);
+        self.buffer.ahead.forget();
+        let Self { levels, buffer, next, .. } = self;
+        let mut wanted = Vec::with_capacity(hashes.len());
+        for hash in hashes {
+            let Some((level, first)) = levels.iter().find_map(|level| level.wanted(*hash)) else {
+                continue;
+            };
+            buffer.ahead.first_level_is(*hash, level, *next);
+            if buffer.fetches.find(first.run, first.offset, first.bytes).is_none() {
+                wanted.push(first);
+            }
+        }
+        buffer.ahead.read(&self.store, wanted, keep_free);
     }
 
     /// Gives the memory of what was read ahead back. Returns how many bytes that was.

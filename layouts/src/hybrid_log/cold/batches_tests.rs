@@ -107,3 +107,69 @@ fn a_batch_without_memory_for_its_reads_answers_the_same() {
         other.release(MemoryKind::Values, free);
     }
 }
+
+/// How often filters were asked for a key of a batch, and a level for what it has of one.
+fn asked(log: &Log) -> (u64, u64) {
+    let cold = log.core.log.cold.as_ref().unwrap();
+    (cold.asked.get(), cold.levels.reads().asked)
+}
+
+/// Keys with no entry in the index that are there, or are not.
+fn keys_without_entry(log: &Log, from: u64, count: usize) -> Vec<u64> {
+    let located = |key: &u64| log.core.locate_again(log.core.log.index_hash(key.key_hash()), key);
+    (from..).filter(|key| matches!(located(key), RecordLocation::Absent)).take(count).collect()
+}
+
+#[test]
+fn a_batch_asks_the_filters_of_each_level_once_for_a_key() {
+    let (device, store) = (Simulated::new(10, Faults::none()), Account::root(8 * MIB));
+    let mut log = filled(&device, &store);
+    let levels = |log: &Log| log.core.log.cold.as_ref().unwrap().levels.len() as u64;
+    assert!(levels(&log) > 1, "{}", levels(&log));
+    for (keys, may_be_there) in [
+        (keys_without_entry(&log, 100_000, 24), 24..=30),
+        // A filter is wrong about one in 256 of these.
+        (keys_without_entry(&log, 1 << 40, 24), 0..=3 * levels(&log)),
+    ] {
+        let before = asked(&log);
+        let read = log.read_batch(
+            &keys,
+            |key| key,
+            |key, found| assert_eq!(found.is_some(), *key < KEYS, "{key}"),
+        );
+        read.unwrap();
+        let after = asked(&log);
+        assert_eq!(after.0 - before.0, keys.len() as u64);
+        // A look-up begins with the first level that may have the key.
+        assert!(may_be_there.contains(&(after.1 - before.1)), "{before:?} {after:?}");
+    }
+}
+
+#[test]
+fn a_batch_finds_what_has_moved_since_filters_were_asked() {
+    let (device, store) = (Simulated::new(11, Faults::none()), Account::root(8 * MIB));
+    let mut log = filled(&device, &store);
+    let keys = keys_without_entry(&log, 100_000, 24);
+    let ahead = |log: &mut Log| log.core.log.cold.as_mut().unwrap().read_ahead(&hashes_of(&keys));
+    ahead(&mut log);
+    // These keys change, and move down again: the level that may have one first is a newer one.
+    let last_level = |log: &Log| log.core.log.cold.as_ref().unwrap().last_level();
+    for key in &keys {
+        assert_eq!(log.modify(key, |value| *value += 1).unwrap(), Some(()));
+    }
+    let before = last_level(&log);
+    let is_cold = |log: &Log| keys_without_entry(log, keys[0], 1) == [keys[0]];
+    for key in 1 << 40.. {
+        log.put(key, 1).unwrap();
+        if last_level(&log) > before + 1 && is_cold(&log) {
+            break;
+        }
+    }
+    for key in &keys {
+        assert_eq!(log.get(key).unwrap(), Some(&(key + 1)));
+    }
+}
+
+fn hashes_of(keys: &[u64]) -> Vec<u64> {
+    keys.iter().map(KeyHash::key_hash).collect()
+}

@@ -419,14 +419,7 @@ impl ColdTier {
         written || self.levels.may_have(hash)
     }
 
-    /// The same of levels that are there.
-    pub fn levels_may_have(&self, hash: u64) -> bool {
-        #[cfg(test)]
-        self.asked.set(self.asked.get() + 1);
-        self.levels.may_have(hash)
-    }
-
-    /// The same of up to 64 hashes at once: a bit for each.
+    /// The same of levels that are there, for up to 64 hashes at once: a bit for each.
     pub fn levels_may_have_each(&self, hashes: &[u64]) -> u64 {
         #[cfg(test)]
         self.asked.set(self.asked.get() + hashes.len() as u64);

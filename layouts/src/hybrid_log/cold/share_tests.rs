@@ -102,27 +102,37 @@ fn the_index_gives_memory_to_filters_that_are_read() {
     assert!(judged.written_bytes < 1.5 * fixed.written_bytes);
 }
 
-fn print_table<const WORDS: usize>() {
-    for (is_zipf, times) in [false, true].into_iter().flat_map(|zipf| [2, 5, 10].map(|n| (zipf, n)))
-    {
-        let layout = HybridLog::new().cold_runs(true);
-        for told in [Some(20), Some(35), Some(50), None] {
-            let layout =
-                told.map_or(layout.clone(), |percent| layout.clone().index_percent(percent));
-            let counted = count::<WORDS>(2 * MIB, (times, is_zipf), &layout);
+fn print_table<const WORDS: usize>(memory: u64, rows: &[(bool, u64)], shares: &[u64]) {
+    let layout = HybridLog::new().cold_runs(true);
+    let fixed =
+        shares.iter().map(|percent| (Some(percent), layout.clone().index_percent(*percent)));
+    let layouts: Vec<_> = fixed.chain([(None, layout.clone())]).collect();
+    for &(is_zipf, times) in rows {
+        for (told, layout) in &layouts {
+            let counted = count::<WORDS>(memory, (times, is_zipf), layout);
             println!("{} bytes, Zipf {is_zipf}, {times}x, {told:?}: {counted}", 8 * WORDS + 8);
         }
     }
 }
 
+/// By Zipf's law or not, and how many times the keys that memory has room for.
+const ROWS: [(bool, u64); 6] =
+    [(false, 2), (false, 5), (false, 10), (true, 2), (true, 5), (true, 10)];
+
 #[test]
 #[ignore = "prints a table, for minutes"]
 fn what_records_of_16_bytes_read_by_the_share_of_the_index() {
-    print_table::<1>();
+    print_table::<1>(2 * MIB, &ROWS, &[20, 35, 50]);
 }
 
 #[test]
 #[ignore = "prints a table, for minutes"]
 fn what_records_of_64_bytes_read_by_the_share_of_the_index() {
-    print_table::<7>();
+    print_table::<7>(2 * MIB, &ROWS, &[20, 35, 50]);
+}
+
+#[test]
+#[ignore = "prints a table, for minutes"]
+fn what_records_of_64_bytes_read_in_more_memory() {
+    print_table::<7>(32 * MIB, &[(true, 4), (true, 10)], &[12, 20, 35, 50]);
 }

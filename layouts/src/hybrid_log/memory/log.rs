@@ -208,12 +208,7 @@ impl Log {
         self.cold.as_ref().is_some_and(|cold| cold.live() > 0 && cold.may_have(hash))
     }
 
-    /// The same without what is being written, whose keys have an entry.
-    pub fn may_be_in_levels(&self, hash: u64) -> bool {
-        self.cold.as_ref().is_some_and(|cold| cold.live() > 0 && cold.levels_may_have(hash))
-    }
-
-    /// [`may_be_in_levels`](Log::may_be_in_levels) of up to 64 hashes at once: a bit for each.
+    /// The same for up to 64 hashes at once, without what is being written, whose keys have an entry: a bit for each.
     pub fn may_each_be_in_levels(&self, hashes: &[u64]) -> u64 {
         let cold = self.cold.as_ref().filter(|cold| cold.live() > 0);
         cold.map_or(0, |cold| cold.levels_may_have_each(hashes))

@@ -44,59 +44,68 @@ impl LookedUp {
     }
 }
 
+/// What was read ahead of a group of keys, and what filters have said of these.
+struct GroupAhead {
+    /// How far it comes.
+    end: usize,
+    /// A bit for each key: no level has it.
+    absent: u64,
+    /// The number of the last level that had come then.
+    last_level: u64,
+}
+
 impl<K: Key, V: State> HybridLogTable<K, V> {
     /// Reads the cold records of a group's keys from the `from`th on, as many at once as there are
-    /// buffers. Returns how far it came.
+    /// buffers.
     fn read_ahead<T, Q: Lookup<K> + ?Sized>(
         &mut self,
         items: &[T],
         hashes: (&[IndexHash; GROUP], &[u64; GROUP]),
         from: usize,
         key: &impl Fn(&T) -> &Q,
-    ) -> usize {
+    ) -> GroupAhead {
+        let mut ahead = GroupAhead { end: items.len(), absent: 0, last_level: 0 };
         let stored = self.core.log.stored.as_ref();
         if !self.has_cold() && stored.is_none_or(|stored| stored.live_records() == 0) {
-            return items.len();
+            return ahead;
         }
         // First which, then the reads: keys are user code, which may panic, and no panic may come
         // between the start of a read and its end.
-        let (mut places, mut end) = self.places_stored(items, hashes, from, key);
+        let (mut places, end) = self.places_stored(items, hashes, from, key);
+        ahead.end = end;
         let (mut wanted, mut count) = ([0; GROUP], 0);
         if self.has_cold() {
-            (count, end) = self.hashes_of_runs(&items[..end], hashes, from, (key, &mut wanted));
+            count =
+                self.hashes_of_runs(&items[..end], hashes, from, (key, &mut wanted, &mut ahead));
         }
-        places[end..].fill(None);
+        places[ahead.end..].fill(None);
         self.core.read_group(&places, &wanted[..count]);
-        end
+        ahead
     }
 
-    /// The hashes of the keys that may be in runs, as many as there are buffers. Returns how many they are, and how far
-    /// they come.
+    /// The hashes of the keys that may be in runs, as many as there are buffers, and how far they come. Returns how many
+    /// they are.
     #[cold]
     #[inline(never)]
     fn hashes_of_runs<T, Q: Lookup<K> + ?Sized>(
-        &mut self,
+        &self,
         items: &[T],
         (hashes, likely): (&[IndexHash; GROUP], &[u64; GROUP]),
         from: usize,
-        (key, wanted): (&impl Fn(&T) -> &Q, &mut [u64; GROUP]),
-    ) -> (usize, usize) {
-        let at_once = self.core.log.cold.as_ref().map_or(0, |cold| cold.at_once()).clamp(1, GROUP);
-        let (mut count, mut end) = (0, items.len());
-        for (i, item) in items.iter().enumerate().skip(from) {
-            if likely[i] == NOWHERE
-                && self.core.log.may_be_in_levels(key(item).key_hash())
-                && matches!(self.core.locate_again(hashes[i], key(item)), RecordLocation::Absent)
-            {
-                if count == at_once {
-                    end = i;
-                    break;
-                }
-                wanted[count] = key(item).key_hash();
-                count += 1;
-            }
-        }
-        (count, end)
+        (key, wanted, ahead): (&impl Fn(&T) -> &Q, &mut [u64; GROUP], &mut GroupAhead),
+    ) -> usize {
+        let without_entry = &mut |nth: usize| {
+            let key = key(&items[nth]);
+            let is_absent = likely[nth] == NOWHERE
+                && matches!(self.core.locate_again(hashes[nth], key), RecordLocation::Absent);
+            is_absent.then(|| key.key_hash())
+        };
+        let absent = &mut ahead.absent;
+        let is_absent = &mut |nth: usize| *absent |= 1 << nth;
+        let (count, end) =
+            self.core.ask_filters(from..items.len(), without_entry, is_absent, wanted);
+        (ahead.end, ahead.last_level) = (end, self.core.last_level());
+        count
     }
 
     /// Puts all entries, in order. After an error those are left that were not put.
@@ -121,10 +130,8 @@ impl<K: Key, V: State> HybridLogTable<K, V> {
                 };
             }
             let Some((key, value)) = rest.next() else { break };
-            if let Some(cold) = &mut self.core.log.cold
-                && looked_up.is_absent(nth - looked_from)
-            {
-                cold.has_not(key.key_hash(), looked_up.last_level);
+            if looked_up.is_absent(nth - looked_from) {
+                self.core.has_not(key.key_hash(), looked_up.last_level);
             }
             if let Err(rejected) = self.put_hashed(hashes[nth % GROUP], key, value) {
                 let left = std::iter::once(rejected.value).chain(rest).collect();
@@ -147,55 +154,23 @@ impl<K: Key, V: State> HybridLogTable<K, V> {
         next: &[(K, V)],
         looked_up: &mut LookedUp,
     ) -> usize {
-        let cold = self.core.log.cold.as_ref();
-        let at_once = cold.map_or(0, |cold| cold.at_once()).clamp(1, GROUP);
-        let last_level = cold.map_or(0, |cold| cold.last_level());
-        looked_up.last_level = last_level;
-        let (mut wanted, mut count) = ([0; GROUP], 0);
-        let (mut from, end) = (0, next.len().min(PUTS_AHEAD));
-        while from < end {
-            // No more are asked at once than a few times those that can be read.
-            let group = from..end.min(from + (at_once - count + 1).clamp(GROUP_MIN, GROUP));
-            let (hashes, places, asked) = self.hashes_without_entry(next, group.clone());
-            let may_have = self.core.log.may_each_be_in_levels(&hashes[..asked]);
-            for nth in 0..asked {
-                let place = usize::from(places[nth]);
-                if may_have >> nth & 1 == 0 {
-                    looked_up.absent[place / GROUP] |= 1 << (place % GROUP);
-                    continue;
-                }
-                if count == at_once {
-                    self.core.read_runs_of(&wanted[..count]);
-                    return place;
-                }
-                wanted[count] = hashes[nth];
-                count += 1;
-            }
-            from = group.end;
-        }
-        self.core.read_runs_of(&wanted[..count]);
-        PUTS_AHEAD
-    }
-
-    /// The hashes of keys of a group that have no entry in the index, where these keys stand, and how many there are.
-    fn hashes_without_entry(
-        &self,
-        next: &[(K, V)],
-        group: Range<usize>,
-    ) -> ([u64; GROUP], [u16; GROUP], usize) {
-        let (mut hashes, mut places, mut count) = ([0; GROUP], [0; GROUP], 0);
-        for place in group {
-            let key = &next[place].0;
-            if let Some((later, _)) = next.get(place + PREFETCHED) {
+        let end = next.len().min(PUTS_AHEAD);
+        let without_entry = &mut |nth: usize| {
+            if let Some((later, _)) = next.get(nth + PREFETCHED) {
                 self.core.log.index.prefetch(self.hash(later));
             }
             // Of a key that has an entry no filter is asked.
-            if matches!(self.core.locate_again(self.hash(key), key), RecordLocation::Absent) {
-                (hashes[count], places[count]) = (key.key_hash(), place as u16);
-                count += 1;
-            }
-        }
-        (hashes, places, count)
+            let key = &next[nth].0;
+            let located = self.core.locate_again(self.hash(key), key);
+            matches!(located, RecordLocation::Absent).then(|| key.key_hash())
+        };
+        looked_up.last_level = self.core.last_level();
+        let absent = &mut looked_up.absent;
+        let is_absent = &mut |nth: usize| absent[nth / GROUP] |= 1 << (nth % GROUP);
+        let mut wanted = [0; GROUP];
+        let (count, reached) = self.core.ask_filters(0..end, without_entry, is_absent, &mut wanted);
+        self.core.read_runs_of(&wanted[..count]);
+        if reached < end { reached } else { PUTS_AHEAD }
     }
 
     /// Where the records of keys are that are in segments, as many as there are buffers. Returns how far they come, too.
@@ -259,10 +234,14 @@ impl<K: Key, V: State> HybridLogTable<K, V> {
                 }
             }
             self.core.clear_group();
-            let (mut failed, mut read_to, mut ahead) = (None, 0, None);
+            let mut group = GroupAhead { end: 0, absent: 0, last_level: 0 };
+            let (mut failed, mut ahead) = (None, None);
             for (i, item) in items.iter().enumerate() {
-                if i == read_to {
-                    read_to = self.read_ahead(items, (&hashes, &likely), i, &key);
+                if i == group.end {
+                    group = self.read_ahead(items, (&hashes, &likely), i, &key);
+                }
+                if group.absent >> i & 1 == 1 {
+                    self.core.has_not(key(item).key_hash(), group.last_level);
                 }
                 // A read is handed on only if it is used up before a closure runs: one that
                 // panics would take it along.
@@ -295,6 +274,57 @@ impl<K: Key, V: State> HybridLogTable<K, V> {
 }
 
 impl LogCore {
+    /// Which of some keys runs may have, as many as can be read at once: their hashes. `without_entry` gives a key's hash
+    /// if it has no entry in the index, and filters are asked for several at a time, so that their memory accesses
+    /// overlap; `is_absent` is told of those that no level has. Returns how many may be there, and how far they come.
+    fn ask_filters(
+        &self,
+        keys: Range<usize>,
+        without_entry: &mut dyn FnMut(usize) -> Option<u64>,
+        is_absent: &mut dyn FnMut(usize),
+        wanted: &mut [u64; GROUP],
+    ) -> (usize, usize) {
+        let cold = self.log.cold.as_ref();
+        let at_once = cold.map_or(0, |cold| cold.at_once()).clamp(1, GROUP);
+        let (mut count, mut from) = (0, keys.start);
+        while from < keys.end {
+            // No more are asked at once than a few times those that can be read.
+            let end = keys.end.min(from + (at_once - count + 1).clamp(GROUP_MIN, GROUP));
+            let (mut hashes, mut asked_of, mut asked) = ([0; GROUP], [0; GROUP], 0);
+            for nth in from..end {
+                if let Some(hash) = without_entry(nth) {
+                    (hashes[asked], asked_of[asked]) = (hash, nth);
+                    asked += 1;
+                }
+            }
+            let may_have = self.log.may_each_be_in_levels(&hashes[..asked]);
+            for (bit, (hash, nth)) in hashes[..asked].iter().zip(asked_of).enumerate() {
+                if may_have >> bit & 1 == 0 {
+                    is_absent(nth);
+                    continue;
+                }
+                if count == at_once {
+                    return (count, nth);
+                }
+                wanted[count] = *hash;
+                count += 1;
+            }
+            from = end;
+        }
+        (count, keys.end)
+    }
+
+    /// The number of the last level that has come.
+    fn last_level(&self) -> u64 {
+        self.log.cold.as_ref().map_or(0, |cold| cold.last_level())
+    }
+
+    /// No level had a hash when the last one that had come was `last_level`.
+    #[cold]
+    fn has_not(&mut self, hash: u64, last_level: u64) {
+        self.log.cold.iter_mut().for_each(|cold| cold.has_not(hash, last_level));
+    }
+
     /// Reads what look-ups of these hashes read first of runs, all at once.
     fn read_runs_of(&mut self, hashes: &[u64]) {
         // A single read gains nothing by being started first.

@@ -101,6 +101,10 @@ impl<K: Key, V: State> HybridLogTable<K, V> {
         key: &Q,
         again: bool,
     ) -> Result<ValueLocation> {
+        let cold = self.core.log.cold.as_ref();
+        if cold.is_none_or(|cold| cold.is_known_absent(key.key_hash())) {
+            return Ok(ValueLocation::Absent);
+        }
         if again && self.core.log.slot_at_hand().is_some() {
             match self.own_slowly(hash, key, &mut None) {
                 Ok(Some((number, slot))) => return Ok(ValueLocation::Slot(number, slot)),

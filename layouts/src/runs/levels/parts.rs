@@ -153,7 +153,7 @@ impl Levels {
         Some(begun.map_or(DueLevels { range, from: parted.next }, newest))
     }
 
-    fn position(&self, number: u64) -> Option<usize> {
+    pub(super) fn position(&self, number: u64) -> Option<usize> {
         self.levels.iter().position(|level| level.number == number)
     }
 
