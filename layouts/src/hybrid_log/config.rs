@@ -342,7 +342,7 @@ impl HybridLog {
         // A value's archive may be a little larger than its heap.
         let archive_bytes = if is_plain { slot } else { max_value_bytes };
         // One value that grows, and the bytes of one that is read.
-        let headroom_bytes = if is_plain { 0 } else { HEADROOM_VALUES * max_value_bytes };
+        let headroom_bytes = if is_plain { 0 } else { 2 * max_value_bytes };
         let frames_max = memory_bytes / frame_bytes + 1;
         // Where memory has no room for a table of a few, frames are written where they are.
         let table_max = memory_bytes as usize / 1024 / size_of::<CopyFrame>();
@@ -440,8 +440,6 @@ impl HybridLog {
 
 /// What a new log has to begin with, beside all that it needs.
 const WORKING_BYTES: u64 = 16 << 10;
-/// Longest values that the log keeps room for: one that grows, and one that is read.
-pub const HEADROOM_VALUES: u64 = 2;
 /// Segments up to so many bytes are many, and in less memory than that pages are few: then memory
 /// is left for reading them back.
 const RESTORED_SEGMENT_MAX: u64 = 32 << 10;

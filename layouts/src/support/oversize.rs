@@ -51,12 +51,6 @@ impl Oversize {
         self.note_longest(0);
     }
 
-    /// Notes as much as the one of the same state before it was cleared, of whose values there is none.
-    pub(crate) fn go_on_from(&mut self, before: &Self) {
-        self.keeps.clone_from(&before.keeps);
-        self.note_longest(0);
-    }
-
     /// Has another limit from now on, which it was to have before.
     pub(crate) fn limit_to(&mut self, max_bytes: u64) {
         self.max_bytes = max_bytes;

@@ -22,7 +22,7 @@ use crate::contract::upkeep::Upkeep;
 use crate::hybrid_log::address::{Address, StoredAt};
 use crate::hybrid_log::batches::GROUP;
 use crate::hybrid_log::cold::{ColdTier, RECORDS_TICK};
-use crate::hybrid_log::config::{FRAMES_MIN, HEADROOM_VALUES, HybridLog};
+use crate::hybrid_log::config::{FRAMES_MIN, HybridLog};
 use crate::hybrid_log::expiring::LogExpiry;
 use crate::hybrid_log::frame_unsafe::Frame;
 use crate::hybrid_log::index::{Index, IndexHash, Position};
@@ -133,11 +133,7 @@ impl LogCore {
         if stored {
             account.keep_for_pages(sizes.pages_bytes_min());
         }
-        let mut log = Log::open(&context, record_type, sizes, index);
-        if stored && !is_plain {
-            log.oversize.keep_room_in(&account, HEADROOM_VALUES);
-            log.oversize.note(context.longest_record());
-        }
+        let log = Log::open(&context, record_type, sizes, index);
         let restored = context.restored.take();
         let mut table = Self {
             left_pass: None,

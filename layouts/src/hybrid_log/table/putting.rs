@@ -78,13 +78,11 @@ impl<K: Key, V: State> HybridLogTable<K, V> {
         (key, value, heap): (&K, &V, u64),
     ) -> Result<PutKind<K, V>> {
         self.core.log.oversize.check(key, heap)?;
-        let put = match self.put_into_room(hash, key, value) {
-            Err(error) if !self.core.make_lacking()? => return Err(error),
-            Err(_) => self.put_into_room(hash, key, value)?,
-            Ok(put) => put,
-        };
-        self.core.log.oversize.note(heap);
-        Ok(put)
+        match self.put_into_room(hash, key, value) {
+            Err(error) if !self.core.make_lacking()? => Err(error),
+            Err(_) => self.put_into_room(hash, key, value),
+            put => put,
+        }
     }
 
     pub(super) fn put_into_room(

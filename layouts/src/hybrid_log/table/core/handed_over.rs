@@ -115,7 +115,6 @@ impl LogCore {
         let lean = LogSizes { cold_runs: false, ..lean };
         let mut log = Log::open(&self.context, self.log.record_type, lean, index);
         log.pool.go_on_from(&self.log.pool);
-        log.oversize.go_on_from(&self.log.oversize);
         log.sizes = sizes;
         Some((log, booked))
     }
