@@ -220,7 +220,7 @@ impl ListVisit<'_> {
         Ok((before - self.left, is_all))
     }
 
-    /// Visits the lists at a place of which runs may have elements. Returns whether that was all of them.
+    /// Visits the lists of a bucket that may have elements in runs. Returns whether all of them were visited.
     fn visit_keys<'a>(
         &mut self,
         walk: &mut BucketFold<'a>,
@@ -273,8 +273,8 @@ impl ListVisit<'_> {
         Ok(true)
     }
 
-    /// Visits the rest of a list, of which `before` elements do not come again. Returns how many elements of the last
-    /// chunk were not visited; `None` if all were.
+    /// Goes on with a list, `before` elements of which were visited. Returns how many elements of the last chunk were not
+    /// visited; `None` if all were.
     fn visit_list(
         &mut self,
         key: KeyRef<'_>,

@@ -159,8 +159,8 @@ impl HeapCore {
         }
     }
 
-    /// Writes leave free what a checkpoint of so many entries takes from now on; those of other states too, with the
-    /// longest values there are.
+    /// From now on writes leave free what a checkpoint of so many entries takes. Writes of other states leave that too,
+    /// with the longest values seen so far.
     fn keep_free_for(&mut self, entries: u64) {
         self.kept = self.kept.max(self.kept_for(entries));
         if self.kept > 0 {
