@@ -71,6 +71,8 @@ pub struct ListCheckpoint {
     /// Whether the catalog has its first record.
     is_headed: bool,
     catalog: Option<BatchWriter>,
+    /// There was no memory for it when it was needed first.
+    was_refused: bool,
     /// Booked for the catalog's writer, and for the runs.
     catalog_bytes: u64,
     booked: u64,
@@ -216,6 +218,7 @@ impl ListsCore {
             sync_failed: None,
             is_headed: false,
             catalog: None,
+            was_refused: false,
             catalog_bytes: 0,
             booked,
         }));
@@ -363,13 +366,13 @@ impl ListsCore {
     /// Puts more into the catalog.
     fn write_catalog(&mut self, checkpoint: &mut ListCheckpoint) -> Result<()> {
         if checkpoint.catalog.is_none() {
-            let mut sizes = self.catalog_sizes();
+            let what = "the catalog of a checkpoint";
             // What is left free for reads stays so, if it can be.
-            let (bytes, what) = (sizes.memory_bytes(), "the catalog of a checkpoint");
-            if self.make_room(bytes + self.sizes.read_slack, what).is_err() {
-                sizes = sizes.least();
-                self.make_room(sizes.memory_bytes(), what)?;
-            }
+            let mut slack = self.sizes.read_slack;
+            let may_be_scant = std::mem::replace(&mut checkpoint.was_refused, true);
+            let sizes = self.catalog_sizes().first_with_room(may_be_scant, |sizes| {
+                self.make_room(sizes.memory_bytes() + std::mem::take(&mut slack), what)
+            })?;
             self.account.charge(MemoryKind::Buffers, sizes.memory_bytes());
             checkpoint.catalog_bytes = sizes.memory_bytes();
             let source = self.source.clone().expect("there is storage");

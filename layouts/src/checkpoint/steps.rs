@@ -36,6 +36,8 @@ pub(crate) struct CheckpointSteps {
     /// Booked for it, beside what the state has booked: so many bytes.
     booked: Booked,
     kept: u64,
+    /// There was no memory for it when it was needed first. Others may have had that until they were written.
+    was_refused: bool,
     /// All was given to the helper.
     is_ending: bool,
     is_lost: bool,
@@ -51,8 +53,8 @@ impl CheckpointSteps {
     pub fn with_room(context: &StateContext, kept: u64) -> Result<Self> {
         context.segment_store()?;
         let booked = Booked::none(context.account.clone(), MemoryKind::Buffers);
-        let (is_ending, is_lost, is_empty) = (false, false, false);
-        Ok(Self { own: None, booked, kept, is_ending, is_lost, is_empty })
+        let (was_refused, is_ending, is_lost, is_empty) = (false, false, false, false);
+        Ok(Self { own: None, booked, kept, was_refused, is_ending, is_lost, is_empty })
     }
 
     /// There is nothing to read, nor to write.
@@ -116,6 +118,7 @@ impl CheckpointSteps {
             return;
         }
         let was_lost = std::mem::replace(&mut self.is_lost, true);
+        self.was_refused = true;
         let mut all = || -> Result<()> {
             self.make_writer(context, sizes)?;
             let own = self.own.as_mut().expect("made above");
@@ -159,11 +162,8 @@ impl CheckpointSteps {
             return Ok(());
         }
         let store = context.segment_store()?.clone();
-        let mut sizes = sizes;
-        if self.book(&sizes).is_err() {
-            sizes = sizes.least();
-            self.book(&sizes)?;
-        }
+        let may_be_scant = std::mem::replace(&mut self.was_refused, true);
+        let sizes = sizes.first_with_room(may_be_scant, |sizes| self.book(sizes))?;
         let state = fingerprint(&context.name);
         let who = (context.helper.clone(), context.account.clone());
         self.own = Some(BatchWriter::new(who, store, state, sizes));

@@ -25,6 +25,10 @@ pub const BATCH_BYTES_MAX: usize = 32 << 10;
 /// Bytes of buffer and batch, and records of a page, where memory is short.
 pub(crate) const LEAST_CHUNK_BYTES: usize = 8 << 10;
 pub(crate) const LEAST_PAGE_RECORDS: u32 = 1 << 9;
+/// The same where memory lacks even for these. Segments are short then: what is noted of their pages is in memory.
+const SCANT_BATCH_BYTES: usize = 1 << 10;
+const SCANT_PAGE_RECORDS: u32 = 1 << 5;
+const SCANT_SEGMENT_BYTES: u64 = 256 << 10;
 /// The longest wait for a batch that the helper writes.
 const WAIT_MAX: Duration = Duration::from_secs(20);
 /// Records after which a batch is full, between these: as many as a page has.
@@ -55,6 +59,35 @@ impl WriterSizes {
             page_records: self.page_records.min(LEAST_PAGE_RECORDS),
             ..*self
         }
+    }
+
+    /// Returns buffers that take 11 KiB beside the longest record, for where memory lacks what others were to leave free: pages
+    /// and segments are short.
+    #[must_use]
+    pub fn scant(&self) -> Self {
+        let least = self.least();
+        Self {
+            batch_bytes: least.batch_bytes.min(SCANT_BATCH_BYTES),
+            page_records: least.page_records.min(SCANT_PAGE_RECORDS),
+            segment_bytes: least.segment_bytes.min(SCANT_SEGMENT_BYTES),
+            ..least
+        }
+    }
+
+    /// The first of these that `has_room`: what is wanted, the [least](Self::least) and, as the last resort, what is
+    /// [scant](Self::scant).
+    ///
+    /// # Errors
+    /// That of the last.
+    pub fn first_with_room(
+        &self,
+        may_be_scant: bool,
+        mut has_room: impl FnMut(&Self) -> Result<()>,
+    ) -> Result<Self> {
+        let least = self.least();
+        let last = if may_be_scant { self.scant() } else { least };
+        let first = [*self, least].into_iter().find(|sizes| has_room(sizes).is_ok());
+        first.map_or_else(|| has_room(&last).map(|()| last), Ok)
     }
 
     /// What writing takes.
@@ -476,5 +509,36 @@ impl Drop for WriterState {
             // One that cannot be removed now is removed at the next open.
             let _ = self.store.remove(segment.id);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_last_resort_is_small_and_taken_only_by_those_that_may() {
+        let wanted = WriterSizes {
+            chunk_bytes: 64 << 10,
+            segment_bytes: 8 << 20,
+            page_records: 1364,
+            page_bytes: 256 << 10,
+            batch_bytes: BATCH_BYTES_MAX,
+            value_bytes: 100,
+        };
+        let (least, scant) = (wanted.least().memory_bytes(), wanted.scant().memory_bytes());
+        assert!(scant < least / 2 && scant <= (11 << 10) + wanted.value_bytes, "{scant}, {least}");
+        assert!(least < wanted.memory_bytes());
+        let found = |free: u64, may_be_scant: bool| {
+            let lacks = || Error::new(ErrorKind::OverBudget, "memory is short");
+            let has_room = |sizes: &WriterSizes| {
+                if sizes.memory_bytes() <= free { Ok(()) } else { Err(lacks()) }
+            };
+            wanted.first_with_room(may_be_scant, has_room).map(|sizes| sizes.memory_bytes()).ok()
+        };
+        assert_eq!(found(u64::MAX, true), Some(wanted.memory_bytes()));
+        assert_eq!((found(least, true), found(least, false)), (Some(least), Some(least)));
+        assert_eq!((found(least - 1, true), found(least - 1, false)), (Some(scant), None));
+        assert_eq!(found(scant - 1, true), None);
     }
 }

@@ -124,6 +124,10 @@ struct SealedState {
     taking: Option<Rc<dyn Hooks>>,
     /// It waits for memory that another one has until it is done.
     waits: bool,
+    /// It was refused memory: the next time it takes the last resort.
+    was_refused: bool,
+    /// Why, until it has gone on.
+    refusal: Option<Error>,
 }
 
 impl SealingCheckpoint {
@@ -136,7 +140,9 @@ impl SealingCheckpoint {
         if hooks.is_none() {
             pin(segments, &manifest, &mut self.pinned);
         }
-        self.parts.push(SealedState { manifest, taking: hooks, waits: false });
+        let (waits, was_refused) = (false, false);
+        let refusal = None;
+        self.parts.push(SealedState { manifest, taking: hooks, waits, was_refused, refusal });
     }
 
     /// The state whose turn it is: those that are not whole in turn, and those that wait for memory once no other is

@@ -203,12 +203,15 @@ impl Seal {
             // Who waits until this one is whole has records changed before they are copied.
             let by_clock = if is_short && others { Pace::WHOLE } else { by_clock };
             let SealingCheckpoint { blobs, parts, pinned, .. } = sealing;
-            let SealedState { manifest, taking, waits } = &mut parts[at];
+            let SealedState { manifest, taking, waits, was_refused, refusal } = &mut parts[at];
             let working = taking.as_ref().expect("it has the turn");
             let share = working.pace_checkpoint(Stream { by_clock, moves });
             let image = share.and_then(|()| working.continue_checkpoint(blobs));
             match image.map_err(|e| e.with("state", &manifest.name)) {
-                Ok(None) => return Ok(false),
+                Ok(None) => {
+                    *refusal = None;
+                    return Ok(false);
+                }
                 Ok(Some(image)) => {
                     manifest.image = image;
                     *taking = None;
@@ -219,9 +222,18 @@ impl Seal {
                         return Ok(false);
                     }
                 }
-                Err(error) if error.kind() == ErrorKind::OverBudget && others => {
-                    *waits = true;
+                Err(error)
+                    if error.kind() == ErrorKind::OverBudget && (others || !*was_refused) =>
+                {
+                    (*waits, *was_refused, *refusal) = (true, true, Some(error));
                     return Ok(false);
+                }
+                // One that could not be tried again says why.
+                Err(error) if error.kind() != ErrorKind::OverBudget => {
+                    return Err(match refusal.take() {
+                        Some(refusal) => refusal.caused_by(error),
+                        None => error,
+                    });
                 }
                 Err(error) => return Err(error),
             }
