@@ -33,6 +33,15 @@ const AHEAD: usize = 16;
 /// Steps of a list that are fetched ahead: what leads to its first chunk, and the first chunks.
 const STEPS: usize = 4;
 
+/// How cursors on several runs take memory for what they read through.
+#[derive(Clone, Copy, Debug)]
+enum CursorWindows {
+    /// Each has a window as long as it is there.
+    OfEach,
+    /// There is no room for that: each has one while it reads a block.
+    InTurns,
+}
+
 /// A fold between two calls.
 #[derive(Debug)]
 pub struct PausedFold {
@@ -132,7 +141,13 @@ impl ListsCore {
         };
         let packed = |log: &Self| log.packed_within(buckets);
         let runs = |log: &Self| log.runs_to_fold(buckets);
-        let mut cursors = self.open_runs((packed, runs), drives, None)?;
+        let mut cursors = match self.open_runs((packed, runs), drives, None, CursorWindows::OfEach)
+        {
+            Err(error) if error.kind() == ErrorKind::OverBudget => {
+                self.open_runs((packed, runs), drives, None, CursorWindows::InTurns)?
+            }
+            cursors => cursors?,
+        };
         for cursor in &mut cursors {
             cursor.drives = drives(self, &(cursor.bucket, cursor.number));
             if place > 0 && cursor.drives {
@@ -167,6 +182,7 @@ impl ListsCore {
         (packed, named): (impl Fn(&Self) -> Vec<Time>, impl Fn(&Self) -> Vec<(Time, u64)>),
         driven: impl Fn(&Self, &(Time, u64)) -> bool,
         of_key: Option<u64>,
+        windows: CursorWindows,
     ) -> Result<Vec<RunCursor>> {
         if self.source.is_none() {
             return Ok(Vec::new());
@@ -182,9 +198,16 @@ impl ListsCore {
             self.wait_for_left(&names)?;
             let paged =
                 self.packed.as_ref().map_or((0, 0), |p| (p.paged_bytes(), p.paging_bytes()));
+            let in_turns = |run: &ListRun| {
+                stored(run).reading_bytes_in_turns(self.list_type, self.sizes.block_bytes)
+            };
             let least = |(time, number): &(Time, u64)| {
                 let run = self.run(*time, *number).expect("a named run");
-                if is_paged(run) { paged.0 } else { self.least_to_read(&stored(run)) }
+                match windows {
+                    _ if is_paged(run) => paged.0,
+                    CursorWindows::OfEach => self.least_to_read(&stored(run)),
+                    CursorWindows::InTurns => in_turns(run).0,
+                }
             };
             // Few runs of buckets that are not folded are read at a time.
             let (own, others): (Vec<_>, Vec<_>) = names.iter().partition(|name| driven(self, name));
@@ -192,7 +215,11 @@ impl ListsCore {
             let others = others.into_iter().map(least).max().unwrap_or(0);
             let once = |(time, number): &(Time, u64)| {
                 let run = self.run(*time, *number).expect("a named run");
-                if is_paged(run) { paged.1 } else { stored(run).reading_bytes_once() }
+                match windows {
+                    _ if is_paged(run) => paged.1,
+                    CursorWindows::OfEach => stored(run).reading_bytes_once(),
+                    CursorWindows::InTurns => in_turns(run).1,
+                }
             };
             let once = names.iter().map(once).max().unwrap_or(0);
             let needed = own + OTHERS_AT_ONCE * others + once;
@@ -229,7 +256,12 @@ impl ListsCore {
             // Of one key, the blocks of its list and no more; the cursor takes a window of one block at least.
             let window = (window_bytes_min(&stored) + share).min(WINDOW_BYTES_MAX);
             let wanted = of_key.map_or(window, |hash| stored.window_of(source.range, hash));
-            RunCursor::new(source.clone(), account, name, stored, cached, wanted.min(window))
+            let cursor =
+                RunCursor::new(source.clone(), account, name, stored, cached, wanted.min(window));
+            match windows {
+                CursorWindows::OfEach => cursor,
+                CursorWindows::InTurns => cursor.in_turns(),
+            }
         };
         Ok(names.iter().map(open).collect())
     }
@@ -322,12 +354,13 @@ impl ListsCore {
         let mut seen = Vec::new();
         views(found, 0, hash, key, &mut seen);
         let runs = |log: &Self| log.runs_to_read(&seen);
-        let mut cursors = match self.open_runs((packed, runs), |_, _| true, Some(hash)) {
-            Err(error) if error.kind() == ErrorKind::OverBudget => {
-                self.open_few(packed, &seen, (hash, place))?
-            }
-            cursors => cursors?,
-        };
+        let mut cursors =
+            match self.open_runs((packed, runs), |_, _| true, Some(hash), CursorWindows::OfEach) {
+                Err(error) if error.kind() == ErrorKind::OverBudget => {
+                    self.open_few(packed, &seen, (hash, place))?
+                }
+                cursors => cursors?,
+            };
         let read = self.read_from(bucket, key, (hash, place), &seen, &mut cursors, visit);
         self.count_reads(&mut cursors);
         read
@@ -349,8 +382,12 @@ impl ListsCore {
                 run.and_then(|run| run.stored.clone())
             };
             let named = |log: &Self| vec![(time, number); usize::from(stored(log).is_some())];
-            let mut one =
-                self.open_runs((|_: &Self| Vec::new(), named), |_, _| true, Some(hash))?;
+            let mut one = self.open_runs(
+                (|_: &Self| Vec::new(), named),
+                |_, _| true,
+                Some(hash),
+                CursorWindows::OfEach,
+            )?;
             for cursor in &mut one {
                 cursor.seek(place)?;
                 if cursor.peek()? != Some(place) {
@@ -367,7 +404,7 @@ impl ListsCore {
             let all = log.runs_to_read(seen);
             all.into_iter().filter(|name| !is_without(log, name)).collect()
         };
-        self.open_runs((packed, runs), |_, _| true, Some(hash))
+        self.open_runs((packed, runs), |_, _| true, Some(hash), CursorWindows::InTurns)
     }
 
     /// Waits for reads that were left, unless all of the `named` runs were read ahead: so many windows and

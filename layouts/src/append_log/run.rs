@@ -81,6 +81,14 @@ impl StoredRun {
         }
     }
 
+    /// [`reading_bytes_min`](StoredRun::reading_bytes_min) and [`reading_bytes_once`](StoredRun::reading_bytes_once), where
+    /// several cursors have their windows one after the other.
+    pub fn reading_bytes_in_turns(&self, list_type: &ListType, cut_bytes: usize) -> (u64, u64) {
+        let (all, once) = (self.reading_bytes_min(list_type, cut_bytes), self.reading_bytes_once());
+        let window = if is_long(self) { 0 } else { window_bytes_min(self) };
+        (all - window, once + window)
+    }
+
     /// Bytes that this description takes.
     pub fn memory_bytes(&self) -> u64 {
         let blocks = self.blocks.capacity() * size_of::<BlockAt>();

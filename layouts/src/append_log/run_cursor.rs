@@ -90,6 +90,8 @@ pub struct RunCursor<B: CursorBooking = Rc<Account>> {
     place: Option<u64>,
     window_bytes: u64,
     is_long: bool,
+    /// Whether it has a window only while it reads, as others have theirs then.
+    reads_in_turns: bool,
     /// What a block takes at most once it is decoded, but for an element of it that expands.
     decoded_most: u64,
     /// What is booked for decoded blocks: from the first one on, for the longest.
@@ -160,6 +162,7 @@ impl<B: CursorBooking> RunCursor<B> {
             place: None,
             window_bytes,
             is_long,
+            reads_in_turns: is_long,
             decoded_most,
             decoded_room: 0,
             beside_bytes: 0,
@@ -167,6 +170,14 @@ impl<B: CursorBooking> RunCursor<B> {
             bytes_read: 0,
             entries_read: 0,
         }
+    }
+
+    /// Has a window only while it reads a block: several cursors read one after the other.
+    #[must_use]
+    pub fn in_turns(mut self) -> Self {
+        self.reads_in_turns = true;
+        self.window_bytes = self.window_bytes.min(window_bytes_min(&self.run));
+        self
     }
 
     /// A cursor at the start of a packed slice, which is read part by part. Each record is a block.
@@ -456,8 +467,7 @@ impl<B: CursorBooking> RunCursor<B> {
             None => e,
         })?;
         drop(more);
-        if self.is_long && self.reader.take().is_some() {
-            // Others have long blocks too, and read one after the other.
+        if self.reads_in_turns && self.reader.take().is_some() {
             self.booking.adjust(self.window_bytes, 0);
         }
         self.has_decoded(block, entries);
