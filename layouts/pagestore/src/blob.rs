@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::io::{Appended, BLOCK_BYTES, Device, IoBuffer, Operation, move_chunk, run_blocking};
-use crate::{Error, ErrorKind, Result};
+use crate::{Error, ErrorKind, FileKind, FileName, Result};
 
 /// Position of a blob.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -25,7 +25,7 @@ pub struct BlobRef {
 
 /// Returns the name of the file with the blobs of a checkpoint.
 pub fn blobs_name(checkpoint: u64) -> String {
-    format!("live-{checkpoint:016x}")
+    FileName::numbered(FileKind::LiveRecords, checkpoint).to_string()
 }
 
 /// Writes the blobs of one checkpoint. Clones write to the same file, from helper threads too.

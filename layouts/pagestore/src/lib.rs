@@ -9,6 +9,7 @@ pub mod block;
 pub mod codec;
 mod entry_codec;
 mod error;
+mod file_name;
 mod framed;
 mod hash;
 mod heap_size;
@@ -38,6 +39,7 @@ pub use account::{
 pub use blob::{BlobReader, BlobRef, BlobWriter, blobs_name};
 pub use entry_codec::{Encoded, EntryCodec};
 pub use error::{Error, ErrorKind, Rejected, Result};
+pub use file_name::{FileKind, FileName};
 pub use framed::Framed;
 pub use hash::{HASH_VERSION, KeyGroup, KeyHash, combine, hash_bytes, hash_word};
 pub use heap_size::{HeapSize, rounded};

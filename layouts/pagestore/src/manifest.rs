@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use crate::framed::Framed;
 use crate::io::Device;
 use crate::segment::{FORMAT_VERSION, StateImage};
-use crate::{Error, ErrorKind, HASH_VERSION, KeyGroups, Result, Time};
+use crate::{Error, ErrorKind, FileKind, FileName, HASH_VERSION, KeyGroups, Result, Time};
 
 /// Name of the committed manifest.
 pub const MANIFEST: &str = "MANIFEST";
@@ -149,13 +149,12 @@ pub struct StateManifest {
 
 /// Returns the name of a checkpoint's file.
 pub fn checkpoint_name(number: u64) -> String {
-    format!("checkpoint-{number:016x}")
+    FileName::numbered(FileKind::Checkpoint, number).to_string()
 }
 
 /// Returns the number of the checkpoint with this file name.
 pub fn checkpoint_of_file(name: &str) -> Option<u64> {
-    let number = u64::from_str_radix(name.strip_prefix("checkpoint-")?, 16).ok()?;
-    (checkpoint_name(number) == name).then_some(number)
+    FileKind::Checkpoint.number_in(name)
 }
 
 impl Manifest {
@@ -238,9 +237,15 @@ impl CheckpointImage {
 impl StateManifest {
     /// Returns the names of all files that the state needs; some twice.
     pub fn files(&self) -> impl Iterator<Item = String> + '_ {
-        let segments = self.image.segments().map(|segment| segment.id.file_name());
-        let runs = self.image.runs().map(|run| run.id.file_name());
-        segments.chain(runs).chain(self.image.blob_files().map(crate::blob::blobs_name))
+        self.file_names().map(|name| name.to_string())
+    }
+
+    /// Returns the same names, as they are kept.
+    pub fn file_names(&self) -> impl Iterator<Item = FileName> + '_ {
+        let segments = self.image.segments().map(|segment| segment.id.name());
+        let runs = self.image.runs().map(|run| run.id.name());
+        let live = |number| FileName::numbered(FileKind::LiveRecords, number);
+        segments.chain(runs).chain(self.image.blob_files().map(live))
     }
 }
 

@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use alluvium_pagestore::{
-    Account, ImagePart, MemoryKind, SegmentId, SegmentInfo, SegmentStore, StateImage,
+    Account, ImagePart, MemoryKind, RunId, SegmentId, SegmentInfo, SegmentStore, StateImage,
 };
 
 use crate::contract::table::CheckpointOutcome;
@@ -189,7 +189,7 @@ pub(crate) fn files_of_image(image: &StateImage) -> impl Iterator<Item = FileByt
 
 /// Files of runs that checkpoints name. Each is pinned: it stays when its owner removes it, until no checkpoint names it.
 #[derive(Debug, Default)]
-pub(crate) struct PinnedRuns(FilesByName<String>);
+pub(crate) struct PinnedRuns(FilesByName<RunId>);
 
 impl PinnedRuns {
     /// Whether no checkpoint names any.
@@ -200,36 +200,35 @@ impl PinnedRuns {
     /// The state was restored from a checkpoint that names the runs of a part.
     pub fn restored(&mut self, store: &SegmentStore, part: &ImagePart) {
         let runs = part.levels.iter().flatten();
-        self.restored_from(store, runs.map(|run| run.id.file_name()));
+        self.restored_from(store, runs.map(|run| run.id));
     }
 
-    fn restored_from(&mut self, store: &SegmentStore, names: impl Iterator<Item = String>) {
-        for name in names {
-            let name = self.pinned(store, name);
-            self.0.restored([(name, 0)].into_iter());
+    fn restored_from(&mut self, store: &SegmentStore, runs: impl Iterator<Item = RunId>) {
+        for run in runs {
+            self.pin(store, run);
+            self.0.restored([(run, 0)].into_iter());
         }
     }
 
     /// The checkpoint being taken names these too.
-    pub fn name(&mut self, store: &SegmentStore, names: Vec<String>) {
-        for name in names {
-            let name = self.pinned(store, name);
-            self.0.name([(name, 0)].into_iter());
+    pub fn name(&mut self, store: &SegmentStore, runs: impl IntoIterator<Item = RunId>) {
+        for run in runs {
+            self.pin(store, run);
+            self.0.name([(run, 0)].into_iter());
         }
     }
 
-    /// A name that is pinned once.
-    fn pinned(&self, store: &SegmentStore, name: String) -> String {
-        if !self.0.all.contains_key(&name) {
-            store.pin([&*name].into_iter());
+    /// Pins a run, once.
+    fn pin(&self, store: &SegmentStore, run: RunId) {
+        if !self.0.all.contains_key(&run) {
+            store.pin([run.name()].into_iter());
         }
-        name
     }
 
     /// What became of the checkpoint. Those that are named no more go, if their owner has removed them.
     pub fn decide(&mut self, store: &SegmentStore, outcome: CheckpointOutcome) {
         let free = self.0.decide(outcome);
-        store.unpin(free.iter().map(|(name, _)| name.as_str()));
+        store.unpin(free.iter().map(|(run, _)| run.name()));
     }
 }
 
@@ -351,27 +350,28 @@ mod tests {
     fn pinned_files_stay_as_long_as_a_checkpoint_may_name_them() {
         let device = Simulated::new(1, Faults::none());
         let store = SegmentStore::new(Arc::new(device.clone()), 1);
-        let place = |names: &[&str]| names.iter().for_each(|name| device.place(name, b"x"));
-        let owned = |names: &[&str]| -> Vec<String> {
-            names.iter().map(|name| (*name).to_owned()).collect()
-        };
-        place(&["a", "b", "c", "d"]);
+        let name = |run: &u64| RunId(*run).file_name();
+        let place = |runs: &[u64]| runs.iter().for_each(|run| device.place(&name(run), b"x"));
+        let runs = |runs: &[u64]| runs.iter().copied().map(RunId).collect::<Vec<_>>().into_iter();
+        let there = || device.list().unwrap();
+        let names = |runs: &[u64]| runs.iter().map(name).collect::<Vec<_>>();
+        place(&[1, 2, 3, 4]);
         let mut named = PinnedRuns::default();
-        named.restored_from(&store, owned(&["a", "b"]).into_iter());
-        named.name(&store, owned(&["b", "c"]));
-        for name in ["a", "b", "c", "d"] {
-            store.remove_file(name).unwrap();
+        named.restored_from(&store, runs(&[1, 2]));
+        named.name(&store, runs(&[2, 3]));
+        for run in 1..=4 {
+            store.remove_file(&name(&run)).unwrap();
         }
-        assert_eq!(device.list().unwrap(), ["a", "b", "c"]);
+        assert_eq!(there(), names(&[1, 2, 3]));
         named.decide(&store, CheckpointOutcome::Unknown);
-        assert_eq!(device.list().unwrap(), ["a", "b", "c"]);
-        place(&["e"]);
-        named.name(&store, owned(&["c", "e"]));
-        store.remove_file("e").unwrap();
+        assert_eq!(there(), names(&[1, 2, 3]));
+        place(&[5]);
+        named.name(&store, runs(&[3, 5]));
+        store.remove_file(&name(&5)).unwrap();
         named.decide(&store, CheckpointOutcome::Abandoned);
-        assert_eq!(device.list().unwrap(), ["a", "b", "c"]);
-        named.name(&store, owned(&["c"]));
+        assert_eq!(there(), names(&[1, 2, 3]));
+        named.name(&store, runs(&[3]));
         named.decide(&store, CheckpointOutcome::Committed);
-        assert_eq!(device.list().unwrap(), ["c"]);
+        assert_eq!(there(), names(&[3]));
     }
 }

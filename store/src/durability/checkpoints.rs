@@ -17,8 +17,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use alluvium_pagestore::{
-    BlobWriter, CheckpointFile, CheckpointImage, Error, ErrorKind, Manifest, Result, SegmentStore,
-    StateImage, StateManifest, Time, checkpoint_name,
+    BlobWriter, CheckpointFile, CheckpointImage, Error, ErrorKind, FileName, Manifest, Result,
+    SegmentStore, StateImage, StateManifest, Time, checkpoint_name,
 };
 
 use alluvium_pagestore::mailbox::{Mailbox, RecvTimeoutError};
@@ -100,13 +100,11 @@ struct SealingCheckpoint {
     began: Time,
     interval: u64,
     blobs: BlobWriter,
-    /// The states of the checkpoint.
+    /// The states of the checkpoint, until the image has them.
     parts: Vec<SealedState>,
     /// Which of them has the next share.
     turn: usize,
     shares: Shares,
-    /// Files pinned so far.
-    pinned: Vec<String>,
     /// States that it does not carry over, as they were dropped.
     without: Dropped,
     /// What it says, from when all states have given their part.
@@ -138,7 +136,7 @@ impl SealingCheckpoint {
         segments: &SegmentStore,
     ) {
         if hooks.is_none() {
-            pin(segments, &manifest, &mut self.pinned);
+            pin(segments, &manifest);
         }
         let (waits, was_refused) = (false, false);
         let refusal = None;
@@ -168,7 +166,11 @@ impl SealingCheckpoint {
 
     /// Removes what was made, or has the helper do that when it is done with it.
     fn give_up(self, segments: &SegmentStore, inner: &StoreCore) {
-        segments.unpin(self.pinned.iter().map(String::as_str));
+        let whole = self.parts.iter().filter(|part| part.taking.is_none());
+        let told = self.image.iter().flat_map(|image| &image.states);
+        for state in whole.map(|part| &part.manifest).chain(told) {
+            segments.unpin(pinned_by(state).into_iter());
+        }
         // Jobs that states have under way end with their next block.
         self.blobs.close();
         let (blobs, number, store) = (self.blobs, self.number, segments.clone());
@@ -189,16 +191,14 @@ impl SealingCheckpoint {
     }
 }
 
-/// Pins the files of a state, and notes that it has.
-fn pin(segments: &SegmentStore, state: &StateManifest, pinned: &mut Vec<String>) {
-    let files: BTreeSet<_> = state.files().collect();
-    segments.pin(files.iter().map(String::as_str));
-    pinned.extend(files);
+/// Pins the files of a state.
+fn pin(segments: &SegmentStore, state: &StateManifest) {
+    segments.pin(pinned_by(state).into_iter());
 }
 
-/// The same files as often as [`pin`] pins them.
-fn pinned_by(image: &CheckpointImage) -> Vec<String> {
-    image.states.iter().flat_map(|state| state.files().collect::<BTreeSet<_>>()).collect()
+/// The files of a state, each once.
+fn pinned_by(state: &StateManifest) -> BTreeSet<FileName> {
+    state.file_names().collect()
 }
 
 pub(crate) fn entries_of(image: &CheckpointImage) -> u64 {
@@ -254,7 +254,9 @@ impl Checkpoints {
         self.retained.retain(|Retained { file, image }| {
             let listed = manifest.checkpoints.contains(file);
             if !listed {
-                segments.unpin(pinned_by(image).iter().map(String::as_str));
+                for state in &image.states {
+                    segments.unpin(pinned_by(state).into_iter());
+                }
                 // One that cannot be removed now is removed at the next open.
                 let _ = segments.remove_file(&checkpoint_name(file.number));
             }

@@ -106,7 +106,7 @@ impl Failing {
         } else if operation == Operation::Sync && failure == Failure::After {
             let _ = run_blocking(&*self.device, file, operation, IoBuffer::empty());
         }
-        let result = Err(self.error(call, file.name()));
+        let result = Err(self.error(call, &file.name()));
         let Request { buffer, token, reply, .. } = request;
         reply.send(Completion { token, buffer, result });
     }

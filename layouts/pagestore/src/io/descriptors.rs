@@ -12,17 +12,18 @@
 //!   it cannot be reopened.
 //! - More than [`limit`] files are open only because of these rules or of requests in progress.
 
-use std::collections::HashMap;
 use std::fs::File;
+use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError, Weak};
 
 use rustix::fs::OFlags;
 use rustix::io::Errno;
 
+use super::OpenFile;
 use super::directory::{FileId, id_of, open_direct_or_buffered};
 use super::stats::Counters;
-use crate::{Error, ErrorKind, Result};
+use crate::{Error, ErrorKind, FileName, Result, rounded};
 
 /// Of the process's limit of open files, stores use one in so many unless an option says otherwise.
 const PART_OF_LIMIT: u64 = 4;
@@ -78,7 +79,7 @@ pub(crate) struct Descriptor {
 #[derive(Debug)]
 struct DescriptorState {
     /// Its name, which may have changed since it was opened.
-    name: String,
+    name: FileName,
     /// The open file, and its place in the ring of those that are open.
     file: Option<(Arc<File>, usize)>,
     /// It has no name any more.
@@ -93,18 +94,18 @@ impl Descriptor {
         (file, direct): (File, bool),
         flags: OFlags,
     ) -> std::result::Result<Arc<Self>, Errno> {
-        let id = id_of(&rustix::fs::fstat(&file)?);
+        let (id, name) = (id_of(&rustix::fs::fstat(&file)?), FileName::from(name));
         let descriptor = Arc::new(Self {
             names: names.clone(),
             id,
             flags: flags.difference(OFlags::CREATE | OFlags::EXCL),
             direct,
-            now: Mutex::new(DescriptorState { name: name.into(), file: None, stays: false }),
+            now: Mutex::new(DescriptorState { name: name.clone(), file: None, stays: false }),
             used: AtomicBool::new(true),
             written: AtomicU64::new(0),
             synced: AtomicU64::new(0),
         });
-        names.files().entry(name.into()).or_default().push(Arc::downgrade(&descriptor));
+        names.files().add(name, Arc::downgrade(&descriptor));
         let place = enter(&descriptor);
         descriptor.now().file = Some((Arc::new(file), place));
         Ok(descriptor)
@@ -130,8 +131,9 @@ impl Descriptor {
             return Ok(file.clone());
         }
         self.names.counters.count_directory_operation();
+        let name = now.name.to_string();
         let open =
-            || open_direct_or_buffered(&self.names.directory, &now.name, self.flags, self.direct);
+            || open_direct_or_buffered(&self.names.directory, &name, self.flags, self.direct);
         let (file, _) = with_descriptors(open)?;
         if id_of(&rustix::fs::fstat(&file)?) != self.id {
             return Err(std::io::Error::other("another file has its name now"));
@@ -182,13 +184,7 @@ impl Drop for Descriptor {
         if let Some((_, place)) = now.file.take() {
             clock().leave(place);
         }
-        let mut files = self.names.files();
-        if let Some(of_name) = files.get_mut(&now.name) {
-            of_name.retain(|file| file.strong_count() > 0);
-            if of_name.is_empty() {
-                files.remove(&now.name);
-            }
-        }
+        self.names.files().forget_dropped(&now.name);
     }
 }
 
@@ -197,15 +193,69 @@ impl Drop for Descriptor {
 pub(super) struct OpenNames {
     directory: Arc<File>,
     counters: Arc<Counters>,
-    files: Mutex<HashMap<String, Vec<Weak<Descriptor>>>>,
+    files: Mutex<NamedDescriptors>,
 }
+
+/// Files in the order of their names, of which some have several.
+#[derive(Debug, Default)]
+struct NamedDescriptors(Vec<(FileName, Weak<Descriptor>)>);
+
+/// Names that memory is taken for at a time.
+const MORE_NAMES: usize = 16;
+/// Names that it is kept for beyond those that there are.
+const SPARE_NAMES_MAX: usize = 4 * MORE_NAMES;
+
+impl NamedDescriptors {
+    fn range_of(&self, name: &FileName) -> Range<usize> {
+        let from = self.0.partition_point(|(of, _)| of < name);
+        let count = self.0[from..].iter().take_while(|(of, _)| of == name).count();
+        from..from + count
+    }
+
+    /// Cost: O(files), if it is not the newest.
+    fn add(&mut self, name: FileName, file: Weak<Descriptor>) {
+        if self.0.len() == self.0.capacity() {
+            self.0.reserve_exact(MORE_NAMES);
+        }
+        let at = self.range_of(&name).end;
+        self.0.insert(at, (name, file));
+    }
+
+    fn held(&self, name: &FileName) -> Vec<Arc<Descriptor>> {
+        self.0[self.range_of(name)].iter().filter_map(|(_, file)| file.upgrade()).collect()
+    }
+
+    fn remove(&mut self, name: &FileName) -> Vec<Weak<Descriptor>> {
+        let range = self.range_of(name);
+        let removed = self.0.drain(range).map(|(_, file)| file).collect();
+        if self.0.capacity() - self.0.len() > SPARE_NAMES_MAX {
+            self.0.shrink_to(self.0.len() + MORE_NAMES);
+        }
+        removed
+    }
+
+    fn forget_dropped(&mut self, name: &FileName) {
+        for file in self.remove(name).into_iter().filter(|file| file.strong_count() > 0) {
+            self.add(name.clone(), file);
+        }
+    }
+}
+
+/// Bytes that an open file takes, with its handle.
+pub(super) const OPEN_FILE_BYTES: u64 = (rounded(2 * COUNT + size_of::<OpenFile>())
+    + rounded(2 * COUNT + size_of::<Descriptor>())
+    + rounded(2 * COUNT + size_of::<File>())
+    + size_of::<(FileName, Weak<Descriptor>)>()
+    + 2 * size_of::<Option<Weak<Descriptor>>>()) as u64;
+/// An [`Arc`] has two counts before what it shares.
+const COUNT: usize = size_of::<usize>();
 
 impl OpenNames {
     pub(super) fn new(directory: Arc<File>, counters: Arc<Counters>) -> Arc<Self> {
         Arc::new(Self { directory, counters, files: Mutex::default() })
     }
 
-    fn files(&self) -> MutexGuard<'_, HashMap<String, Vec<Weak<Descriptor>>>> {
+    fn files(&self) -> MutexGuard<'_, NamedDescriptors> {
         self.files.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -218,14 +268,13 @@ impl OpenNames {
         change: impl FnOnce() -> std::result::Result<T, Errno>,
     ) -> std::io::Result<T> {
         let (mut leaving, mut moving) = (Vec::new(), Vec::new());
+        let (lost, source) = (&FileName::from(lost), source.map(FileName::from));
+        let source = source.as_ref();
         // What is dropped here looks for its name: after the lock on names is given back.
         let mut files = self.files();
-        let held = |files: &HashMap<String, Vec<Weak<Descriptor>>>, name: &str| {
-            files.get(name).into_iter().flatten().filter_map(Weak::upgrade).collect::<Vec<_>>()
-        };
         if source != Some(lost) {
-            leaving = held(&files, lost);
-            moving = source.map_or_else(Vec::new, |source| held(&files, source));
+            leaving = files.held(lost);
+            moving = source.map_or_else(Vec::new, |source| files.held(source));
         }
         // Nobody opens one of them by its old name meanwhile.
         let mut left: Vec<_> = leaving.iter().map(|file| (file, file.now())).collect();
@@ -238,13 +287,13 @@ impl OpenNames {
             now.stays = true;
         }
         for now in &mut moved {
-            lost.clone_into(&mut now.name);
+            now.name.clone_from(lost);
         }
         drop((left, moved));
         if source != Some(lost) {
             files.remove(lost);
-            if let Some(moved) = source.and_then(|source| files.remove(source)) {
-                files.insert(lost.into(), moved);
+            for moved in source.map_or_else(Vec::new, |source| files.remove(source)) {
+                files.add(lost.clone(), moved);
             }
         }
         drop(files);

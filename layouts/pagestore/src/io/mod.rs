@@ -59,7 +59,7 @@ use std::time::Duration;
 
 use crossbeam_channel::Receiver;
 
-use crate::{Error, Result};
+use crate::{Error, FileName, Result};
 
 /// Default number of requests in the kernel at a time.
 pub const DEFAULT_QUEUE_DEPTH: usize = 128;
@@ -74,7 +74,7 @@ pub struct FileHandle(pub(crate) Arc<OpenFile>);
 #[derive(Debug)]
 pub(crate) struct OpenFile {
     /// Name inside the device's directory.
-    pub(crate) name: String,
+    pub(crate) name: FileName,
     /// The operating system's file; `None` on the simulated device.
     pub(crate) descriptor: Option<Arc<descriptors::Descriptor>>,
     /// Number of the file on the simulated device, else 0.
@@ -85,9 +85,12 @@ pub(crate) struct OpenFile {
 }
 
 impl FileHandle {
+    /// Bytes that an open file takes beside what its owner has of it.
+    pub const FILE_BYTES: u64 = descriptors::OPEN_FILE_BYTES;
+
     /// Returns the file's name inside its directory.
-    pub fn name(&self) -> &str {
-        &self.0.name
+    pub fn name(&self) -> String {
+        self.0.name.to_string()
     }
 
     /// Returns whether reads and writes bypass the operating system's page cache.

@@ -73,7 +73,7 @@ impl Device for ReadOnly {
             Operation::Read { .. } => self.0.submit(request),
             Operation::Write { .. } | Operation::Sync => {
                 let Request { file, buffer, token, reply, .. } = request;
-                let result = self.refuse("write", file.name());
+                let result = self.refuse("write", &file.name());
                 reply.send(Completion { token, buffer, result });
             }
         }

@@ -188,7 +188,7 @@ impl Ring {
                 // Nothing went to the kernel.
                 self.free.push(slot);
                 if let Some(Transfer { accepted, .. }) = self.slots[slot].take() {
-                    let name = accepted.file().name().to_owned();
+                    let name = accepted.file().name();
                     accepted.finish(Err(Error::io("use", name, e)));
                 }
             }

@@ -14,7 +14,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::Duration;
 
 use super::{Device, FileHandle, IoStats, Request};
-use crate::{ErrorKind, Result};
+use crate::{ErrorKind, FileName, Result};
 
 /// The temporary name of a file that is renamed aside. Opening a store removes a file that a crash
 /// left under it.
@@ -34,12 +34,12 @@ pub struct SureNames {
 #[derive(Debug, Default)]
 struct UnsyncedNames {
     /// Files created that no good sync covers yet, and how many syncs had begun before.
-    created: BTreeMap<String, u64>,
+    created: BTreeMap<FileName, u64>,
     begun: u64,
     /// Names that were there when this sync began are doubtful.
     failed: u64,
     /// The file that has the name [`ASIDE`].
-    aside: Option<String>,
+    aside: Option<FileName>,
 }
 
 impl SureNames {
@@ -62,7 +62,7 @@ impl SureNames {
     /// told the name that the file has.
     fn change<T>(&self, name: &str, change: impl FnOnce(&str) -> Result<T>) -> Result<T> {
         let _no_sync_begins = self.changing.read().unwrap_or_else(PoisonError::into_inner);
-        let is_aside = self.names().aside.as_deref() == Some(name);
+        let is_aside = self.names().aside.as_ref() == Some(&name.into());
         change(if is_aside { ASIDE } else { name })
     }
 
@@ -78,7 +78,7 @@ impl SureNames {
             let names = self.names();
             doubtful(&names)
         } {
-            match self.device.rename(&name, ASIDE) {
+            match self.device.rename(&name.to_string(), ASIDE) {
                 Ok(()) => self.names().aside = Some(name),
                 Err(error) if error.kind() == ErrorKind::Missing => {
                     self.names().created.remove(&name);
@@ -93,7 +93,7 @@ impl SureNames {
     /// Gives the file that is aside, if there is one, its name again.
     fn come_back(&self) -> Result<()> {
         let Some(name) = self.names().aside.clone() else { return Ok(()) };
-        self.device.rename(ASIDE, &name)?;
+        self.device.rename(ASIDE, &name.to_string())?;
         let names = &mut *self.names();
         names.aside = None;
         names.created.insert(name, names.begun);
@@ -122,9 +122,10 @@ impl Device for SureNames {
         self.change(name, |_| {
             let file = self.device.create(name)?;
             let names = &mut *self.names();
-            names.created.insert(name.into(), names.begun);
+            let name = FileName::from(name);
             // The one that was aside is not wanted any more.
-            names.aside.take_if(|aside| *aside == *name);
+            names.aside.take_if(|aside| *aside == name);
+            names.created.insert(name, names.begun);
             Ok(file)
         })
     }
@@ -165,10 +166,11 @@ impl Device for SureNames {
     fn rename(&self, source: &str, target: &str) -> Result<()> {
         self.change(source, |from| {
             self.device.rename(from, target)?;
-            let names = &mut *self.names();
-            names.created.remove(source);
-            names.created.remove(target);
-            names.aside.take_if(|aside| *aside == *source || *aside == *target);
+            let (names, changed) = (&mut *self.names(), [source, target].map(FileName::from));
+            for name in &changed {
+                names.created.remove(name);
+                names.aside.take_if(|aside| *aside == *name);
+            }
             Ok(())
         })
     }
@@ -176,9 +178,9 @@ impl Device for SureNames {
     fn remove(&self, name: &str) -> Result<()> {
         self.change(name, |found| {
             self.device.remove(found)?;
-            let names = &mut *self.names();
-            names.created.remove(name);
-            names.aside.take_if(|aside| *aside == *name);
+            let (names, name) = (&mut *self.names(), FileName::from(name));
+            names.created.remove(&name);
+            names.aside.take_if(|aside| *aside == name);
             Ok(())
         })
     }
@@ -217,7 +219,7 @@ impl Device for SureNames {
 impl SureNames {
     /// Whether no good sync covers the file's name yet.
     fn is_new(&self, name: &str) -> bool {
-        self.names().created.contains_key(name)
+        self.names().created.contains_key(&name.into())
     }
 }
 

@@ -9,7 +9,7 @@
 use std::ops::Range;
 
 use crate::io::{BLOCK_BYTES, FileHandle};
-use crate::{Error, ErrorKind, Result};
+use crate::{Error, ErrorKind, FileKind, FileName, Result};
 
 /// Version of a store's files: the oldest that this build reads.
 pub const FORMAT_VERSION: u32 = 2;
@@ -65,14 +65,17 @@ pub struct SegmentId(pub u64);
 impl SegmentId {
     /// Returns the name of the segment's file.
     pub fn file_name(self) -> String {
-        format!("seg-{:016x}", self.0)
+        self.name().to_string()
     }
 
     /// Returns the segment with this file name.
     pub fn of_file(name: &str) -> Option<SegmentId> {
-        let id = u64::from_str_radix(name.strip_prefix("seg-")?, 16).ok().map(SegmentId)?;
-        // No other spelling of the number is ours.
-        (id.file_name() == name).then_some(id)
+        FileKind::Segment.number_in(name).map(SegmentId)
+    }
+
+    /// Returns the name of the segment's file, as it is kept.
+    pub fn name(self) -> FileName {
+        FileName::numbered(FileKind::Segment, self.0)
     }
 }
 

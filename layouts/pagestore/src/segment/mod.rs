@@ -37,7 +37,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use crate::io::{BLOCK_BYTES, Device, FileHandle, IoBuffer, Operation, Patient, run_blocking};
-use crate::{ErrorKind, Helper, Result, Time};
+use crate::{ErrorKind, FileName, Helper, Result, Time};
 use format::{SegmentTail, TRAILER_BYTES};
 use pins::Pins;
 use removals::Removals;
@@ -117,31 +117,35 @@ impl SegmentStore {
     /// files, this call does not wait, and a file that cannot be removed is tried again with the
     /// next.
     pub fn remove(&self, id: SegmentId) -> Result<()> {
-        self.remove_file(&id.file_name())
+        self.remove_named(&id.name())
     }
 
     /// Removes any file, as [`remove`](SegmentStore::remove) does.
     pub fn remove_file(&self, name: &str) -> Result<()> {
+        self.remove_named(&name.into())
+    }
+
+    fn remove_named(&self, name: &FileName) -> Result<()> {
         if self.pins.doom(name) { Ok(()) } else { self.remove_now(name) }
     }
 
-    fn remove_now(&self, name: &str) -> Result<()> {
+    fn remove_now(&self, name: &FileName) -> Result<()> {
         match &self.removals {
             Some(removals) => removals.remove(&self.device, name),
-            None => remove_file(&*self.device, name),
+            None => remove_file(&*self.device, &name.to_string()),
         }
     }
 
     /// Pins these files for a checkpoint that names them. They stay until it is
     /// [unpinned](SegmentStore::unpin).
-    pub fn pin<'a>(&self, names: impl Iterator<Item = &'a str>) {
-        self.pins.pin(names);
+    pub fn pin<N: Into<FileName>>(&self, names: impl Iterator<Item = N>) {
+        self.pins.pin(names.map(Into::into));
     }
 
     /// Unpins the files of a dropped checkpoint, and removes those that nothing else needs. The
     /// next open removes files that cannot be removed now.
-    pub fn unpin<'a>(&self, names: impl Iterator<Item = &'a str>) {
-        for name in self.pins.unpin(names) {
+    pub fn unpin<N: Into<FileName>>(&self, names: impl Iterator<Item = N>) {
+        for name in self.pins.unpin(names.map(Into::into)) {
             let _ = self.remove_now(&name);
         }
     }
@@ -223,6 +227,12 @@ pub struct SegmentImage {
 }
 
 impl SegmentInfo {
+    /// Bytes that the open file of a segment takes.
+    pub const FILE_BYTES: u64 = FileHandle::FILE_BYTES;
+    /// Bytes that the store keeps for a segment whose file is open and that one checkpoint names.
+    pub const NAMED_BYTES: u64 =
+        Self::FILE_BYTES + Pins::BYTES_EACH + size_of::<SegmentImage>() as u64;
+
     /// Returns the entry of a sealed segment whose records all belong to the checkpoint.
     pub fn all_live(&self) -> SegmentImage {
         SegmentImage {

@@ -7,17 +7,17 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::remove_file;
 use crate::io::Device;
-use crate::{Result, WeakHelper};
+use crate::{FileName, Result, WeakHelper};
 
 /// What was given to a helper to be removed.
 #[derive(Debug)]
 pub(super) struct Removals {
     helper: WeakHelper,
     /// Those that could not be removed.
-    left: Arc<Mutex<Vec<String>>>,
+    left: Arc<Mutex<Vec<FileName>>>,
 }
 
-fn lock(left: &Mutex<Vec<String>>) -> MutexGuard<'_, Vec<String>> {
+fn lock(left: &Mutex<Vec<FileName>>) -> MutexGuard<'_, Vec<FileName>> {
     left.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -28,15 +28,15 @@ impl Removals {
     }
 
     /// Has a file removed. The helper itself does it at once, and is told how that went.
-    pub(super) fn remove(&self, device: &Arc<dyn Device>, name: &str) -> Result<()> {
+    pub(super) fn remove(&self, device: &Arc<dyn Device>, name: &FileName) -> Result<()> {
         if self.helper.is_here() {
-            return remove_file(&**device, name);
+            return remove_file(&**device, &name.to_string());
         }
-        let (left, device, name) = (self.left.clone(), device.clone(), name.to_owned());
+        let (left, device, name) = (self.left.clone(), device.clone(), name.clone());
         let again = self.helper.submit(move || {
             let mut names = std::mem::take(&mut *lock(&left));
             names.push(name);
-            names.retain(|name| remove_file(&*device, name).is_err());
+            names.retain(|name| remove_file(&*device, &name.to_string()).is_err());
             lock(&left).append(&mut names);
         });
         // The helper is gone: the store is being closed.

@@ -6,6 +6,8 @@ use std::ops::RangeInclusive;
 
 use serde::{Deserialize, Serialize};
 
+use crate::{FileKind, FileName};
+
 /// The id of a run, of the same numbers as those of segments.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct RunId(pub u64);
@@ -13,13 +15,17 @@ pub struct RunId(pub u64);
 impl RunId {
     /// Returns the name of its file.
     pub fn file_name(self) -> String {
-        format!("run-{:016x}", self.0)
+        self.name().to_string()
     }
 
     /// Returns the run whose file has this name.
     pub fn of_file(name: &str) -> Option<RunId> {
-        let id = u64::from_str_radix(name.strip_prefix("run-")?, 16).ok().map(RunId)?;
-        (id.file_name() == name).then_some(id)
+        FileKind::Run.number_in(name).map(RunId)
+    }
+
+    /// Returns the name of its file, as it is kept.
+    pub fn name(self) -> FileName {
+        FileName::numbered(FileKind::Run, self.0)
     }
 }
 

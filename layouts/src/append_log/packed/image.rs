@@ -37,7 +37,7 @@ impl PackedAtBarrier {
         unsynced: Vec<UnsyncedRun>,
     ) {
         if !level.is_empty() {
-            packed.named.name(&packed.store, names_of(std::slice::from_ref(&level)));
+            packed.named.name(&packed.store, runs_of(std::slice::from_ref(&level)));
             self.unsynced.extend(unsynced);
             self.levels.insert(0, level);
         }
@@ -131,15 +131,15 @@ pub fn sync_all(store: &SegmentStore, files: &[UnsyncedRun]) -> Result<Vec<RunId
     Ok(files.iter().map(UnsyncedRun::id).collect())
 }
 
-fn names_of(levels: &[Vec<RunInfo>]) -> Vec<String> {
-    levels.iter().flatten().map(|run| run.id.file_name()).collect()
+fn runs_of(levels: &[Vec<RunInfo>]) -> impl Iterator<Item = RunId> + '_ {
+    levels.iter().flatten().map(|run| run.id)
 }
 
 impl PackedState {
     /// What a checkpoint has of it. Its files stay from now on.
     pub fn at_barrier(&mut self) -> PackedAtBarrier {
         let levels = self.levels.infos();
-        self.named.name(&self.store, names_of(&levels));
+        self.named.name(&self.store, runs_of(&levels));
         PackedAtBarrier {
             levels,
             unsynced: self.levels.unsynced(),

@@ -47,9 +47,9 @@ impl RunsAtBarrier {
         self.keys.all
     }
 
-    /// The names of all files.
-    pub fn names(&self) -> Vec<String> {
-        self.levels.iter().flatten().map(|run| run.id.file_name()).collect()
+    /// All runs.
+    pub fn runs(&self) -> impl Iterator<Item = RunId> + '_ {
+        self.levels.iter().flatten().map(|run| run.id)
     }
 
     /// Has the device keep all, and writes the tombstones. For a helper: waits for the device.

@@ -165,7 +165,7 @@ impl LogCore {
         let runs = self.runs_at_barrier()?;
         self.log.barrier()?;
         if let Some((runs, _)) = &runs {
-            self.named_runs.name(self.context.segment_store()?, runs.names());
+            self.named_runs.name(self.context.segment_store()?, runs.runs());
         }
         self.stored_mut().spill.begin(blobs);
         self.checkpoint = Some(Box::new(LogCheckpoint {
@@ -379,8 +379,7 @@ impl LogCore {
     /// The device keeps all runs of the checkpoint.
     fn runs_were_written(&mut self, checkpoint: &mut LogCheckpoint, written: RunsWritten) {
         let store = self.stored().store();
-        let names = written.graves.iter().map(|run| run.id.file_name());
-        self.named_runs.name(&store, names.collect());
+        self.named_runs.name(&store, written.graves.iter().map(|run| run.id));
         // It goes with the checkpoints that name it.
         let_go(&store, &written);
         if let Some(cold) = &mut self.log.cold {

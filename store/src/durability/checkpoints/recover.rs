@@ -15,11 +15,11 @@ use std::time::Duration;
 
 use alluvium_pagestore::io::{ASIDE, Device, Patient};
 use alluvium_pagestore::{
-    CheckpointFile, CheckpointImage, Error, ErrorKind, MANIFEST, MANIFEST_NEW, Manifest, Result,
-    RunId, SegmentId, SegmentStore, blobs_name, checkpoint_of_file,
+    CheckpointFile, CheckpointImage, Error, ErrorKind, FileKind, FileName, MANIFEST, MANIFEST_NEW,
+    Manifest, Result, SegmentStore, StateManifest, checkpoint_of_file,
 };
 
-use super::{Checkpoints, Retained, pinned_by};
+use super::{Checkpoints, Retained, pin, pinned_by};
 use crate::store::config::StoreConfig;
 
 impl Checkpoints {
@@ -78,10 +78,13 @@ impl Checkpoints {
         let newest = newest.map_or((0, 0), |r| (r.image.number, r.image.next_segment));
         let (mut begun, mut older) = (Vec::new(), Vec::new());
         for name in device.list()?.into_iter().filter(|name| name != MANIFEST) {
-            let run = RunId::of_file(&name).map(|id| id.0);
-            let id = SegmentId::of_file(&name).map(|id| id.0).or(run);
-            let checkpoint = checkpoint_of_file(&name);
-            let number = checkpoint.or(blobs_of_file(&name));
+            let numbered = FileName::from(&*name).number();
+            let of = |kinds: &[FileKind]| {
+                numbered.filter(|(kind, _)| kinds.contains(kind)).map(|(_, number)| number)
+            };
+            let id = of(&[FileKind::Segment, FileKind::Run]);
+            let checkpoint = of(&[FileKind::Checkpoint]);
+            let number = checkpoint.or(of(&[FileKind::LiveRecords]));
             next_segment = id.map_or(next_segment, |id| next_segment.max(id + 1));
             found.last = checkpoint.map_or(found.last, |number| found.last.max(number));
             let listed = |number| manifest.checkpoints.iter().any(|file| file.number == number);
@@ -194,14 +197,14 @@ impl Checkpoints {
     /// Pins what the checkpoints name. What the one restored names belongs to its states; the rest
     /// is kept by its pins only.
     fn pin_all(&self, segments: &SegmentStore) {
-        let base: BTreeSet<String> =
-            self.base.iter().flat_map(|image| image.files()).filter(|n| !is_blobs(n)).collect();
-        for Retained { image, .. } in &self.retained {
-            let files = pinned_by(image);
-            segments.pin(files.iter().map(String::as_str));
-            for name in files.iter().filter(|name| !base.contains(*name)) {
+        let base = self.base.iter().flat_map(|image| &image.states);
+        let base = base.flat_map(StateManifest::file_names).filter(|name| !is_blobs(name));
+        let base: BTreeSet<FileName> = base.collect();
+        for state in self.retained.iter().flat_map(|retained| &retained.image.states) {
+            pin(segments, state);
+            for name in pinned_by(state).iter().filter(|name| !base.contains(*name)) {
                 // It is pinned, so that nothing is removed that could fail.
-                let _ = segments.remove_file(name);
+                let _ = segments.remove_file(&name.to_string());
             }
         }
     }
@@ -317,12 +320,6 @@ fn check_files(image: &CheckpointImage, names: &[String]) -> Result<()> {
 }
 
 /// Whether this is the name of a file of live records.
-fn is_blobs(name: &str) -> bool {
-    blobs_of_file(name).is_some()
-}
-
-/// The number of the checkpoint that wrote this file of live records.
-fn blobs_of_file(name: &str) -> Option<u64> {
-    let number = u64::from_str_radix(name.strip_prefix("live-")?, 16).ok()?;
-    (blobs_name(number) == name).then_some(number)
+fn is_blobs(name: &FileName) -> bool {
+    name.number().is_some_and(|(kind, _)| kind == FileKind::LiveRecords)
 }

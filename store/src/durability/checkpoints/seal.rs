@@ -101,7 +101,6 @@ impl Seal {
             parts: Vec::new(),
             turn: 0,
             shares: Shares::none(calls_of(inner)),
-            pinned: Vec::new(),
             without: inner.dropped.borrow().clone(),
             image: None,
             preparing: None,
@@ -202,7 +201,7 @@ impl Seal {
             let others = sealing.has_others(at);
             // Who waits until this one is whole has records changed before they are copied.
             let by_clock = if is_short && others { Pace::WHOLE } else { by_clock };
-            let SealingCheckpoint { blobs, parts, pinned, .. } = sealing;
+            let SealingCheckpoint { blobs, parts, .. } = sealing;
             let SealedState { manifest, taking, waits, was_refused, refusal } = &mut parts[at];
             let working = taking.as_ref().expect("it has the turn");
             let share = working.pace_checkpoint(Stream { by_clock, moves });
@@ -215,7 +214,7 @@ impl Seal {
                 Ok(Some(image)) => {
                     manifest.image = image;
                     *taking = None;
-                    pin(segments, manifest, pinned);
+                    pin(segments, manifest);
                     // Its memory is there for others.
                     parts.iter_mut().for_each(|part| part.waits = false);
                     if parts.iter().any(|part| part.taking.is_some()) {
@@ -238,20 +237,24 @@ impl Seal {
                 Err(error) => return Err(error),
             }
         }
-        let image = Arc::new(CheckpointImage {
-            number: sealing.number,
-            next_segment: segments.peek_id(),
-            hash_version: HASH_VERSION,
-            codec: CODEC.into(),
-            key_groups: inner.config.key_groups,
-            owned: (inner.owned.start, inner.owned.end),
-            after: base.as_ref().map_or(0, |base| base.number),
-            position: sealing.position,
-            states: sealing.parts.iter().map(|part| part.manifest.clone()).collect(),
+        // If its file could not be written, it is there.
+        let SealingCheckpoint { image, parts, number, position, .. } = sealing;
+        let image = image.get_or_insert_with(|| {
+            Arc::new(CheckpointImage {
+                number: *number,
+                next_segment: segments.peek_id(),
+                hash_version: HASH_VERSION,
+                codec: CODEC.into(),
+                key_groups: inner.config.key_groups,
+                owned: (inner.owned.start, inner.owned.end),
+                after: base.as_ref().map_or(0, |base| base.number),
+                position: *position,
+                states: parts.drain(..).map(|part| part.manifest).collect(),
+            })
         });
+        let image = image.clone();
         let (reply, answer) = mailbox();
         let (blobs, segments) = (sealing.blobs.clone(), segments.clone());
-        sealing.image = Some(image.clone());
         sealing.preparing = Some(answer);
         inner.helper.submit(move || {
             let write = || {
