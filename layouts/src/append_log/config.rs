@@ -87,7 +87,7 @@ impl AppendLog {
     }
 
     /// Sets whether small buckets share sorted runs on storage where memory is short and there are many of them, or a
-    /// checkpoint finds that with runs of their own they would take 1/16 of the memory. A slice costs 4 to 9 bytes of memory
+    /// checkpoint finds that with runs of their own they would take 1/16 of the memory. A slice costs 1 to 4 bytes of memory
     /// there, twice that with a helper's thread, instead of 1.3 KB. It takes 1 MiB of memory at least; with less, and
     /// where small buckets with runs of their own would take less than 1/64 of the memory, nothing is packed, and nothing
     /// is kept for it. Lists that are cleared or moved are read before, if their bucket is packed. A state whose

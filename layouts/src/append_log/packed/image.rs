@@ -24,8 +24,8 @@ pub struct PackedAtBarrier {
     levels: Vec<Vec<RunInfo>>,
     unsynced: Vec<UnsyncedRun>,
     directory: SliceDirectory,
-    /// The first page that is not told.
-    told: usize,
+    /// The slices from this one on are not told yet. None: all are.
+    untold: Option<Time>,
 }
 
 impl PackedAtBarrier {
@@ -60,15 +60,16 @@ impl PackedAtBarrier {
         self.unsynced.retain(|file| !files.contains(&file.id()));
     }
 
-    /// Pages of the directory.
+    /// Records of the catalog that tell the directory.
     pub fn pages(&self) -> usize {
-        self.directory.pages().count()
+        self.directory.told_count()
     }
 
-    /// The next page of the directory, as a record of the catalog.
+    /// The next slices of the directory, as a record of the catalog.
     pub fn next_page(&mut self) -> Option<(RunKey, RunValue)> {
-        let (first, coded) = self.directory.pages().nth(self.told)?;
-        self.told += 1;
+        let (times, coded) = self.directory.tell(self.untold?)?;
+        let (first, last) = times.into_inner();
+        self.untold = last.0.checked_add(1).map(Time);
         let word = |bytes: &[u8]| {
             let mut word = [0; 16];
             word[..bytes.len()].copy_from_slice(bytes);
@@ -109,7 +110,7 @@ pub fn page_of((first, _): RunKey, (_, _, parts): &RunValue) -> Option<(Time, Ve
 pub fn slices_of_page(key: RunKey, value: &RunValue) -> Result<Option<Vec<(Time, u64, u64)>>> {
     let Some((first, coded)) = page_of(key, value) else { return Ok(None) };
     let mut directory = SliceDirectory::default();
-    directory.put_page(first, &coded)?;
+    directory.put_told(first, &coded)?;
     let slices = directory.within(Time::MIN..=Time::MAX);
     Ok(Some(slices.map(|(time, slice)| (time, slice.elements, slice.since)).collect()))
 }
@@ -144,7 +145,7 @@ impl PackedState {
             levels,
             unsynced: self.levels.unsynced(),
             directory: self.directory.clone(),
-            told: 0,
+            untold: Some(Time::MIN),
         }
     }
 
@@ -212,11 +213,12 @@ impl ListsCore {
             let what = "the catalog names packed slices without their runs";
             return Err(Error::new(ErrorKind::Corrupt, what));
         };
-        let before = (packed.directory.elements(), packed.directory.memory_bytes());
-        packed.directory.put_page(first, coded)?;
-        let bytes = packed.directory.memory_bytes() - before.1;
+        let before = packed.directory.elements();
+        packed.directory.put_told(first, coded)?;
+        // A page that has become longer may take less.
+        let bytes = packed.directory.memory_bytes().saturating_sub(packed.directory_memory.bytes());
         packed.directory_memory.reserve_more(bytes, "the directory of packed slices")?;
-        self.elements += packed.directory.elements() - before.0;
+        self.elements += packed.directory.elements() - before;
         Ok(())
     }
 }

@@ -24,6 +24,7 @@ mod moving;
 mod packing;
 mod paged;
 mod room;
+mod slice_codes;
 mod slices;
 #[cfg(test)]
 mod tests;

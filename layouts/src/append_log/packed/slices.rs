@@ -1,7 +1,7 @@
 //! Which slices are packed: their times, and of each how many elements and bytes its packed lists have.
 //!
-//! Slices stand in the order of their times in pages of some hundred, each coded in a few bytes: what differs from the
-//! slice before. Pages are shared with checkpoints that are being taken, and never changed.
+//! Slices stand in the order of their times in pages of some hundred, each [coded](super::slice_codes) in a few bits: what
+//! differs from the slice before. Pages are shared with checkpoints that are being taken, and never changed.
 //!
 //! What it keeps true: a record of a packed slice counts if the slice is here and the record is not older than it.
 
@@ -11,12 +11,16 @@ use std::sync::Arc;
 
 use alluvium_pagestore::{Error, ErrorKind, Result, Time};
 
+use super::slice_codes::{CodedSlices, coded, slices_told, told};
+
 /// Most slices of a page.
-pub(super) const PAGE_SLICES: usize = 128;
+pub(super) const PAGE_SLICES: usize = 256;
+/// Most slices that a checkpoint tells in a record.
+const TOLD_SLICES: usize = 128;
 /// Bytes booked for a page beside what is coded.
 const PAGE_BYTES: u64 = 208;
 /// Bytes of a slice are counted in units of this.
-const UNIT_BYTES: u64 = 64;
+pub(super) const UNIT_BYTES: u64 = 64;
 
 /// What is known of a packed slice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,6 +39,13 @@ struct SlicesPage {
     last: Time,
     /// Bytes that its slices take once they are loaded.
     bytes: u64,
+}
+
+impl SlicesPage {
+    /// Its slices; the first has this time.
+    fn all(&self, first: Time) -> CodedSlices<'_> {
+        CodedSlices::of(first, &self.coded, self.slices)
+    }
 }
 
 /// The packed slices.
@@ -85,7 +96,7 @@ impl SliceDirectory {
         if page.last < time {
             return None;
         }
-        let found = Slices::of(*first, &page.coded).find(|(at, _)| *at >= time);
+        let found = page.all(*first).find(|(at, _)| *at >= time);
         found.filter(|(at, _)| *at == time).map(|(_, slice)| slice)
     }
 
@@ -104,7 +115,7 @@ impl SliceDirectory {
         // An empty range is none of a map.
         let pages = (from <= to).then(|| self.pages.range(before.min(from)..=to));
         let slices = pages.into_iter().flatten().filter(move |(_, page)| page.last >= from);
-        let slices = slices.flat_map(|(first, page)| Slices::of(*first, &page.coded));
+        let slices = slices.flat_map(|(first, page)| page.all(*first));
         slices.skip_while(move |(at, _)| *at < from).take_while(move |(at, _)| *at <= to)
     }
 
@@ -197,9 +208,17 @@ impl SliceDirectory {
         had - self.elements
     }
 
-    /// The pages, with the time of the first slice of each.
-    pub fn pages(&self) -> impl Iterator<Item = (Time, &[u8])> {
-        self.pages.iter().map(|(first, page)| (*first, &*page.coded))
+    /// What a checkpoint tells of the next slices at or after a time: the first and the last of them, and all of them in
+    /// bytes.
+    pub fn tell(&self, from: Time) -> Option<(RangeInclusive<Time>, Vec<u8>)> {
+        let slices: Vec<_> = self.within(from..=Time::MAX).take(TOLD_SLICES).collect();
+        let ((first, _), (last, _)) = (slices.first()?, slices.last()?);
+        Some((*first..=*last, told(&slices)))
+    }
+
+    /// How often there is something to [tell](SliceDirectory::tell), from the first slice on.
+    pub fn told_count(&self) -> usize {
+        self.slices.div_ceil(TOLD_SLICES as u64) as usize
     }
 
     /// Of each page the time of its first slice, its slices, and what their bytes take once they are [loaded](Self::loaded).
@@ -210,19 +229,29 @@ impl SliceDirectory {
     /// The slices of the page that begins at a time.
     pub fn slices_of(&self, first: Time) -> impl Iterator<Item = (Time, PackedSlice)> {
         let page = self.pages.get(&first);
-        page.into_iter().flat_map(move |page| Slices::of(first, &page.coded))
+        page.into_iter().flat_map(move |page| page.all(first))
     }
 
-    /// Adds a page that was [told](SliceDirectory::pages) before.
+    /// Adds slices that were [told](SliceDirectory::tell), behind all that are there.
     ///
     /// # Errors
-    /// [`ErrorKind::Corrupt`] if it is none.
-    pub fn put_page(&mut self, first: Time, coded: &[u8]) -> Result<()> {
-        let all: Vec<_> = Slices::of(first, coded).collect();
-        let is_whole = SliceEncoder::of(&all).is_some_and(|again| again.bytes == coded);
+    /// [`ErrorKind::Corrupt`] if they were not.
+    pub fn put_told(&mut self, first: Time, bytes: &[u8]) -> Result<()> {
+        let mut all = slices_told(first, bytes);
+        let is_whole = !all.is_empty()
+            && told(&all) == bytes
+            && all.is_sorted_by(|(one, _), (next, _)| one < next);
         let is_after = self.pages.last_key_value().is_none_or(|(_, last)| last.last < first);
         if !is_whole || !is_after {
             return Err(Error::new(ErrorKind::Corrupt, "a page of packed slices is damaged"));
+        }
+        // Pages in memory have more slices than are told at once.
+        let has_room = |page: &SlicesPage| page.slices as usize + all.len() <= PAGE_SLICES;
+        let last = self.pages.last_entry().filter(|last| has_room(last.get()));
+        if let Some((first, page)) = last.map(|last| last.remove_entry()) {
+            let mut before = self.forget(first, page);
+            before.append(&mut all);
+            all = before;
         }
         self.put(&all);
         Ok(())
@@ -249,7 +278,7 @@ impl SliceDirectory {
 
     /// What a page has that was taken out.
     fn forget(&mut self, first: Time, page: SlicesPage) -> Vec<(Time, PackedSlice)> {
-        let all: Vec<_> = Slices::of(first, &page.coded).collect();
+        let all: Vec<_> = page.all(first).collect();
         self.coded_bytes -= page.coded.len() as u64;
         self.slices -= u64::from(page.slices);
         self.elements -= all.iter().map(|(_, slice)| slice.elements).sum::<u64>();
@@ -257,95 +286,16 @@ impl SliceDirectory {
     }
 
     fn put(&mut self, slices: &[(Time, PackedSlice)]) {
-        let (Some((first, _)), Some(coded)) = (slices.first(), SliceEncoder::of(slices)) else {
-            return;
-        };
-        self.coded_bytes += coded.bytes.len() as u64;
+        let (Some((first, _)), Some((last, _))) = (slices.first(), slices.last()) else { return };
+        let coded = coded(slices);
+        self.coded_bytes += coded.len() as u64;
         self.slices += slices.len() as u64;
         self.elements += slices.iter().map(|(_, slice)| slice.elements).sum::<u64>();
         let loaded = |slice: &PackedSlice| self.loaded(slice.bytes.next_multiple_of(UNIT_BYTES));
         let bytes = slices.iter().map(|(_, slice)| loaded(slice)).sum();
-        let (last, slices) = (slices[slices.len() - 1].0, slices.len() as u32);
-        self.pages.insert(*first, SlicesPage { coded: coded.bytes.into(), slices, last, bytes });
+        let (slices, last) = (slices.len() as u32, *last);
+        self.pages.insert(*first, SlicesPage { coded: coded.into(), slices, last, bytes });
     }
-}
-
-/// Codes slices: of each the difference to the one before.
-struct SliceEncoder {
-    bytes: Vec<u8>,
-}
-
-impl SliceEncoder {
-    /// None of no slices.
-    fn of(slices: &[(Time, PackedSlice)]) -> Option<Self> {
-        let mut coded = Self { bytes: Vec::new() };
-        let (mut time, mut since) = (slices.first()?.0, 0);
-        for (at, slice) in slices {
-            coded.push(at.0.wrapping_sub(time.0) as u64);
-            coded.push(slice.elements);
-            coded.push(slice.bytes.div_ceil(UNIT_BYTES));
-            coded.push(zigzag(slice.since.wrapping_sub(since) as i64));
-            (time, since) = (*at, slice.since);
-        }
-        Some(coded)
-    }
-
-    fn push(&mut self, mut value: u64) {
-        while value >= 0x80 {
-            self.bytes.push(value as u8 | 0x80);
-            value >>= 7;
-        }
-        self.bytes.push(value as u8);
-    }
-}
-
-/// The slices of a page.
-struct Slices<'p> {
-    rest: &'p [u8],
-    time: Time,
-    since: u64,
-}
-
-impl<'p> Slices<'p> {
-    fn of(first: Time, coded: &'p [u8]) -> Self {
-        Self { rest: coded, time: first, since: 0 }
-    }
-
-    /// The next number; none at the end, and of bytes that are none.
-    fn number(&mut self) -> Option<u64> {
-        let mut value = 0;
-        for shift in (0..64).step_by(7) {
-            let (byte, rest) = self.rest.split_first()?;
-            self.rest = rest;
-            value |= u64::from(byte & 0x7f) << shift;
-            if byte & 0x80 == 0 {
-                return Some(value);
-            }
-        }
-        None
-    }
-}
-
-impl Iterator for Slices<'_> {
-    type Item = (Time, PackedSlice);
-
-    fn next(&mut self) -> Option<Self::Item> {
-        let passed = self.number()?;
-        let (elements, units) = (self.number()?, self.number()?);
-        let since = self.number()?;
-        self.time = Time(self.time.0.wrapping_add(passed as i64));
-        self.since = self.since.wrapping_add(unzigzag(since) as u64);
-        let bytes = units.wrapping_mul(UNIT_BYTES);
-        Some((self.time, PackedSlice { elements, bytes, since: self.since }))
-    }
-}
-
-fn zigzag(value: i64) -> u64 {
-    (value << 1 ^ value >> 63) as u64
-}
-
-fn unzigzag(value: u64) -> i64 {
-    (value >> 1) as i64 ^ -((value & 1) as i64)
 }
 
 #[cfg(test)]
@@ -409,15 +359,21 @@ mod tests {
             let elements: u64 = model.values().map(|slice| slice.elements).sum();
             assert_eq!(directory.elements(), elements);
             let mut again = SliceDirectory::default();
-            for (first, page) in directory.pages() {
-                again.put_page(first, page).unwrap();
-                assert!(again.clone().put_page(first, page).is_err(), "not in order");
-                assert!(again.clone().put_page(Time::MAX, &page[1..]).is_err());
+            let (mut from, mut count) = (Some(Time::MIN), 0);
+            while let Some((times, told)) = from.and_then(|from| directory.tell(from)) {
+                let first = *times.start();
+                again.put_told(first, &told).unwrap();
+                assert!(again.clone().put_told(first, &told).is_err(), "not in order");
+                assert!(again.clone().put_told(Time::MAX, &told[1..]).is_err());
+                from = times.end().0.checked_add(1).map(Time);
+                count += 1;
             }
+            assert_eq!(count, directory.told_count());
             assert!(
                 again.within(Time::MIN..=Time::MAX).eq(directory.within(Time::MIN..=Time::MAX))
             );
-            assert_eq!(again.memory_bytes(), directory.memory_bytes());
+            let (bytes, had) = (again.memory_bytes(), directory.memory_bytes());
+            assert!(bytes <= had + had / 16, "{bytes} bytes, {had} before");
         }
     }
 
@@ -428,6 +384,7 @@ mod tests {
             let slice = PackedSlice { elements: 100, bytes: 12_000, since: second / 300 };
             directory.add(Time(1_700_000_000_000 + second as i64 * 1_000), slice);
         }
-        assert!(directory.memory_bytes() <= 8 * 100_000, "{}", directory.memory_bytes());
+        let bytes = directory.memory_bytes() as f64 / 100_000.0;
+        assert!(bytes < 1.2, "{bytes} bytes a slice");
     }
 }
