@@ -294,6 +294,28 @@ impl ListsCore {
         self.elements
     }
 
+    /// Whether there are no lists.
+    pub fn is_vacant(&self) -> bool {
+        self.elements == 0 && self.graves.is_empty() && self.next_bucket(Time::MIN).is_none()
+    }
+
+    /// Whether there are no lists, no files either, and nothing goes on.
+    pub fn is_idle(&self) -> bool {
+        let has_work = self.jobs.pending() > 0 || self.reaping > 0 || self.checkpoint.is_some();
+        self.is_vacant()
+            && !has_work
+            && self.files.is_empty()
+            && self.packed.as_ref().is_none_or(|packed| packed.is_gone())
+    }
+
+    /// A checkpoint is begun that has nothing of the lists, as there are none.
+    pub fn leave_out(&mut self) {
+        if self.checkpoint.is_some() {
+            // Nobody has said what became of the last one, so that it may be either.
+            self.decide_checkpoint(CheckpointOutcome::Unknown);
+        }
+    }
+
     /// The first bucket at or after a time.
     pub fn next_bucket(&self, from: Time) -> Option<Time> {
         let own = self.buckets.range(from..).next().map(|(time, _)| *time);

@@ -98,6 +98,11 @@ impl<N: Ord + Clone> FilesByName<N> {
         account.adjust(MemoryKind::Tables, before, *bytes);
     }
 
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.all.is_empty()
+    }
+
     /// Bytes of all files, and of those that are used.
     pub fn bytes(&self) -> (u64, u64) {
         let all = self.all.values().map(|file| file.bytes).sum();

@@ -107,7 +107,7 @@ impl WindowSegments {
     }
 
     /// Sets whether small slices share runs on storage where memory is short and there are many of them. They are kept in
-    /// an [append log](crate::AppendLog) then, which gets half of the memory and keeps it: a slice costs 2 to 8 bytes of
+    /// an [append log](crate::AppendLog) then, which gets half of the memory until it is empty: a slice costs 2 to 8 bytes of
     /// memory there, instead of 1.8 KB. It takes 2 MiB of memory at least; with less, and as long as small slices take
     /// less than 1/32 of the memory or the memory is not needed, nothing is packed. A state whose checkpoint has packed slices is
     /// read without it too. `packs-slices` in a configuration file. Default: [`PACKS_SLICES`](crate::PACKS_SLICES).

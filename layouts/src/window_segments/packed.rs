@@ -4,7 +4,8 @@
 //! A slice takes 1.8 KB of memory here, however few accumulators it has. Where slices take a share of the memory, the state
 //! gives a part of its memory to an append log. Memory that gets short then has small slices moved there: each accumulator
 //! becomes the last element of the list of its key and slice, and the slice goes. It begins anew with its next event. Who
-//! reads a key merges what its list has with what is here.
+//! reads a key merges what its list has with what is here. Once all slices of the log are purged, and a checkpoint is
+//! committed that has none of them, the log gives its memory back.
 //!
 //! What it keeps true:
 //! - What the log has of a slice is older than all that is here: a slice with runs or an unwritten table is not moved.
@@ -74,6 +75,8 @@ pub struct PackedSlices {
     _memory: Booked,
     /// Whether a checkpoint that is taken, or not decided yet, has the log.
     is_captured: bool,
+    /// Whether one that is taken, or not decided yet, has nothing of the log, as that was empty.
+    is_left_out: bool,
     /// Slices before this time are looked at next, and how large a table is small. None: the walk begins anew.
     walk: Option<(Time, u64)>,
     slices_image: Option<StateImage>,
@@ -92,7 +95,8 @@ impl PackedSlices {
     }
 
     fn forget_checkpoint(&mut self) {
-        (self.is_captured, self.slices_image, self.log_image) = (false, None, None);
+        (self.is_captured, self.is_left_out) = (false, false);
+        (self.slices_image, self.log_image) = (None, None);
     }
 
     /// Does a step of the log's checkpoint. Returns the image of both if both are done.
@@ -223,6 +227,7 @@ impl SegmentsCore {
             lists,
             _memory,
             is_captured: false,
+            is_left_out: false,
             walk: None,
             slices_image,
             log_image,
@@ -393,6 +398,12 @@ impl SegmentsCore {
         self.begin_capture()?;
         let Some(packed) = &mut self.packed else { return Ok(()) };
         packed.forget_checkpoint();
+        if packed.lists.is_vacant() {
+            // So it can go once this is committed.
+            packed.lists.leave_out();
+            packed.is_left_out = true;
+            return Ok(());
+        }
         let begun = packed.lists.begin_checkpoint(blobs);
         packed.is_captured = begun.is_ok();
         if begun.is_err() {
@@ -418,9 +429,22 @@ impl SegmentsCore {
     /// What became of it.
     pub(super) fn decide_both(&mut self, outcome: CheckpointOutcome) {
         self.decide_checkpoint(outcome);
-        if let Some(packed) = self.packed.as_mut().filter(|packed| packed.is_captured) {
+        let Some(packed) = &mut self.packed else { return };
+        if packed.is_captured || packed.is_left_out {
             packed.forget_checkpoint();
             packed.lists.checkpointed(outcome);
+        }
+        self.close_idle_log();
+    }
+
+    /// Gives the memory of the log back once it is empty, and no file of it is of a checkpoint.
+    pub(super) fn close_idle_log(&mut self) {
+        let is_idle = |packed: &mut Box<PackedSlices>| {
+            let is_of_checkpoint = packed.is_captured || packed.is_left_out;
+            !is_of_checkpoint && packed.lists.is_idle()
+        };
+        if !self.is_restoring && self.packed.take_if(is_idle).is_some() {
+            self.arrangement += 1;
         }
     }
 

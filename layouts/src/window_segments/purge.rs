@@ -27,6 +27,7 @@ impl SegmentsCore {
         self.bury(fuel.max(1));
         let is_log_purged =
             self.packed.as_mut().map_or(Ok(true), |packed| packed.lists.purge(before))?;
+        self.close_idle_log();
         Ok(is_log_purged
             && self.dying.is_empty()
             && self.purged.is_empty()

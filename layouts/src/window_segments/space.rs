@@ -352,6 +352,7 @@ impl SegmentsCore {
         self.go_on_reading();
         if let Some(packed) = self.packed.as_mut() {
             done += packed.lists.tick(work - done)?;
+            self.close_idle_log();
         }
         Ok(done)
     }

@@ -370,6 +370,17 @@ impl PackedState {
         self.may_end |= self.writes && self.directory.is_empty() && is_worth_it;
     }
 
+    /// Whether there is nothing of it, on storage neither, and nothing goes on.
+    pub fn is_gone(&self) -> bool {
+        let has_levels = !self.levels.is_empty() || self.levels.is_merging();
+        self.directory.is_empty()
+            && self.going.is_empty()
+            && self.loaded.is_empty()
+            && !has_levels
+            && self.levels.leaving_bytes() == 0
+            && self.named.is_empty()
+    }
+
     /// Whether small buckets are packed.
     pub fn is_on(&self) -> bool {
         self.writes
