@@ -6,7 +6,8 @@ use std::sync::Arc;
 
 use alluvium_pagestore::io::{Device, Faults, Simulated};
 use alluvium_pagestore::{
-    Account, BlobReader, BlobWriter, Helper, KIB, KeyGroup, KeyHash, MIB, SegmentStore, StateImage,
+    Account, BlobReader, BlobWriter, ErrorKind, Helper, KIB, KeyGroup, KeyHash, MIB, SegmentStore,
+    StateImage,
 };
 
 use super::tests::Dice;
@@ -76,10 +77,10 @@ impl Play {
         (self.store, self.table) = open(&self.layout, &self.segments, helper, Some(&image));
     }
 
+    /// Puts a key, and again as long as it is told that more is to be merged.
     pub fn put(&mut self, key: u64, value: u64) {
-        let known = self.table.put(key, value).unwrap();
-        assert_eq!(known, self.model.insert(key, value).is_some(), "{key}");
-        assert!(self.store.used() <= MIB);
+        let is_taken = self.put_at_the_end((key, value), &mut AtTheEnd::default());
+        assert!(is_taken, "{key} is refused");
     }
 
     /// Puts any key that `is_one`.
@@ -263,6 +264,86 @@ fn no_call_merges_more_than_a_part_while_memory_has_room() {
     println!("{most} bytes in one call at most, of {before}; {stats:?}");
     assert!(stats.merges > 20, "{stats:?}");
     assert!(most < 1 << 20 && 8 * most < stats.bytes, "{most}, {stats:?}");
+}
+
+/// What calls came to where memory has ended.
+#[derive(Debug, Default)]
+struct AtTheEnd {
+    /// Puts that were taken.
+    taken: u64,
+    /// Most calls that a put took until it was taken or refused for good.
+    calls: u64,
+    /// Calls that said that more is to be merged.
+    asked_again: u64,
+    /// Most bytes of runs that a call merged.
+    most: u64,
+}
+
+impl Play {
+    fn cold(&mut self) -> &mut super::ColdTier {
+        self.table.core.log.cold.as_mut().unwrap()
+    }
+
+    /// Puts a key, and again as long as it is told that more is to be merged.
+    fn put_at_the_end(&mut self, (key, value): (u64, u64), end: &mut AtTheEnd) -> bool {
+        for calls in 1..=1_000 {
+            let before = self.cold().levels.stats_merge_read_bytes();
+            let put = self.table.put(key, value);
+            let read = self.cold().levels.stats_merge_read_bytes() - before;
+            end.most = end.most.max(read);
+            end.calls = end.calls.max(calls);
+            assert!(self.store.used() <= MIB);
+            match put {
+                Ok(known) => {
+                    assert_eq!(known, self.model.insert(key, value).is_some(), "{key}");
+                    end.taken += 1;
+                    return true;
+                }
+                Err(refused) if refused.error.kind() == ErrorKind::Backpressure => {
+                    end.asked_again += 1;
+                }
+                Err(refused) => {
+                    assert_eq!(refused.error.kind(), ErrorKind::OverBudget, "{}", refused.error);
+                    return false;
+                }
+            }
+        }
+        panic!("{key} is told to be put again and again")
+    }
+
+    /// Puts so many keys, then changes of any of them.
+    fn play_to_the_end(&mut self, keys: u64, changes: u64) -> AtTheEnd {
+        (0..keys).for_each(|key| self.put(key, key));
+        let mut end = AtTheEnd::default();
+        for step in 0..changes {
+            let key = self.dice.below(keys);
+            self.put_at_the_end((key, step), &mut end);
+        }
+        println!("{keys} keys: {end:?}");
+        end
+    }
+}
+
+/// Where memory ends a call does not merge all levels before it is taken or refused. It ends with a part, and says that more
+/// is to be merged: called again some times, it is taken where it would be by a log whose calls merge all at once. Of 100,000
+/// keys all changes are taken so; with 122,760 memory is full, and none is.
+#[test]
+fn where_memory_ends_a_call_merges_a_part_and_is_taken_when_it_is_made_again() {
+    for (keys, changes, taken) in [(100_000, 60_000, 60_000), (122_760, 15_000, 0)] {
+        let [whole, parted] = [true, false].map(|at_once| {
+            let layout = HybridLog::new().cold_runs(true).partition_hashes(FEW_HASHES);
+            let mut play = Play::empty(8, layout);
+            play.cold().merges_all_at_once = at_once;
+            let end = play.play_to_the_end(keys, changes);
+            play.check();
+            end
+        });
+        assert_eq!((whole.taken, parted.taken), (taken, taken));
+        assert!(whole.asked_again == 0 && whole.most > 24 << 20, "{whole:?}");
+        assert!(parted.asked_again > 0 && parted.calls <= 40, "{parted:?}");
+        // A step that was paid for, and a part, of what is put and of what it moves up from a run.
+        assert!(parted.most < 3 << 20, "{parted:?}");
+    }
 }
 
 /// What a checkpoint wrote, its requests, and its steps.

@@ -61,7 +61,7 @@ use std::cell::Cell;
 use std::ops::RangeInclusive;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use alluvium_pagestore::io::Waker;
 use alluvium_pagestore::{
@@ -71,6 +71,7 @@ use alluvium_pagestore::{
 use self::counts::KeyCounts;
 use self::graves::{Grave, GraveMemory, of_hash};
 use self::moving::ColdMove;
+use self::paying::CallInNeed;
 use self::share::IndexShare;
 use self::sizes::{SizeInputs, WorkSizes, least_memory, own_memory};
 use super::config::{COLD_RUNS_MEMORY_MIN, LogSizes};
@@ -197,8 +198,8 @@ pub struct ColdTier {
     merges_ended: u64,
     /// What was saved up when the step began.
     saved_before: u64,
-    /// Since when a call waits for a helper that merges.
-    waits_since: Option<Instant>,
+    /// The call that has no room without moves or merges, once it has found that.
+    in_need: Option<CallInNeed>,
     /// The part of the memory that the index may have.
     share: IndexShare,
     /// What moves and merges took.
@@ -206,6 +207,9 @@ pub struct ColdTier {
     /// How often filters were asked.
     #[cfg(test)]
     asked: Cell<u64>,
+    /// Whether a call that has no room merges all that there is to merge.
+    #[cfg(test)]
+    merges_all_at_once: bool,
 }
 
 impl ColdTier {
@@ -299,11 +303,13 @@ impl ColdTier {
             merges_given_up: 0,
             merges_ended: 0,
             saved_before: 0,
-            waits_since: None,
+            in_need: None,
             share: IndexShare::new(sizes.index_percent),
             times: RunTimes::default(),
             #[cfg(test)]
             asked: Cell::new(0),
+            #[cfg(test)]
+            merges_all_at_once: false,
             account,
         })
     }
@@ -671,7 +677,7 @@ impl ColdTier {
         (self.rest, self.lent, self.wants_move, self.found_nothing) = (0, 0, false, false);
         (self.nothing_until, self.asked_in_vain, self.rest_asking) = (0, 0, 0);
         (self.vain_in_row, self.stored_in_vain) = (0, None);
-        (self.merge_rest, self.merges_given_up, self.waits_since) = (0, 0, None);
+        (self.merge_rest, self.merges_given_up, self.in_need) = (0, 0, None);
         // The device may have a write of what was given up.
         self.book_left();
     }

@@ -2,8 +2,9 @@
 //! step.
 //!
 //! A step is as long as it has to be for the work to be over before the index has its part of the memory, and no longer
-//! than [`FUEL_MAX`]. So no call waits for a whole move or merge, unless memory has no room for one entry more: then the
-//! call goes on until it has, which is counted as a stall.
+//! than [`FUEL_MAX`]. Where memory has no room for one entry more, the call goes on until it has, which is counted as a
+//! stall. It ends with the part that is merged: if there is no room then and more is to be merged, the call fails with
+//! [`ErrorKind::Backpressure`], and the next one goes on. So no call waits for a whole merge.
 //!
 //! Memory for the work is saved up before it begins, a page with each step, and kept from then on: only a call that reads
 //! or grows a value has it for the moment. So the index cannot grow into it. Where directories of runs take what is left
@@ -60,6 +61,21 @@ const NOTHING_SHARE: u64 = 16;
 const VAIN_SHARE: u64 = 4;
 /// After a needed move that found nothing so many more records come to storage, at least.
 const VAIN_RECORDS: u64 = 64;
+
+/// A call that has no room merges so many parts at most, or so many bytes of records if that is more than one: small levels
+/// are merged as a whole.
+const CALL_PARTS: u64 = 4;
+const CALL_BYTES: u64 = 8 << 20;
+
+/// What a call has seen that has no room without moves or merges.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct CallInNeed {
+    /// When it found that.
+    since: Instant,
+    /// Parts of merges that had ended by then, and bytes that merges had read.
+    merges: u64,
+    read_bytes: u64,
+}
 
 /// How soon a step has to have an effect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -210,6 +226,29 @@ impl ColdTier {
         }
     }
 
+    /// The call that has no room, which is noted when it finds that.
+    fn call_in_need(&mut self) -> CallInNeed {
+        let (merges, read_bytes) =
+            (self.levels.stats_merges(), self.levels.stats_merge_read_bytes());
+        let begun = || CallInNeed { since: Instant::now(), merges, read_bytes };
+        *self.in_need.get_or_insert_with(begun)
+    }
+
+    /// Whether the call that has no room has merged its part here, and so leaves what is yet to be merged to the next.
+    fn has_merged_its_part(&self) -> bool {
+        #[cfg(test)]
+        if self.merges_all_at_once {
+            return false;
+        }
+        let merged = |call: CallInNeed| {
+            let read = self.levels.stats_merge_read_bytes() - call.read_bytes;
+            let part = self.levels.part_bytes(&self.work.runs);
+            let most = (CALL_PARTS * part).min(part.max(CALL_BYTES));
+            self.levels.stats_merges() > call.merges && read >= most
+        };
+        !self.levels.is_helped() && self.levels.is_behind() && self.in_need.is_some_and(merged)
+    }
+
     /// What a step has given back is kept for the next: the index would take it.
     pub(super) fn keep_purse(&mut self) {
         if self.entries_max.is_some() {
@@ -268,7 +307,6 @@ impl Log {
     fn pay_some(&mut self) {
         let (has, most) = (self.index_bytes(), self.index_bytes_max());
         let Some(cold) = &mut self.cold else { return };
-        cold.waits_since = None;
         let is_large = has > begins_at(most);
         if is_large && self.index.len() >= cold.nothing_until && !cold.wants_move {
             (cold.wants_move, cold.moved_before) = (true, cold.moved);
@@ -297,7 +335,6 @@ impl Log {
     /// Pays for a tombstone.
     pub fn pay_for_grave(&mut self) {
         let Some(cold) = &mut self.cold else { return };
-        cold.waits_since = None;
         if cold.is_behind() || cold.wants_to_bury() {
             let steps = cold.buried_max.saturating_sub(cold.buried.len() + cold.going.len());
             self.pay_within(steps as u64, StepUrgency::Later);
@@ -334,14 +371,24 @@ impl Log {
         stepped.is_ok_and(|stepped| stepped == StepOutcome::Something)
     }
 
+    /// A call begins that wants an entry of the index or a tombstone.
+    #[inline]
+    pub(in crate::hybrid_log) fn begin_call(&mut self) {
+        if let Some(cold) = &mut self.cold {
+            cold.in_need = None;
+        }
+    }
+
     /// Moves records down although there are few, because memory has no room for an entry, or the list of tombstones none.
     /// Says whether something was done; the caller looks whether that is enough.
     ///
     /// # Errors
-    /// Those of storage.
+    /// Those of storage. [`ErrorKind::Backpressure`] if the [call](Log::begin_call) has merged a part, and more is to be
+    /// merged before records can move.
     pub fn must_move_down(&mut self) -> Result<bool> {
         let stored = self.index.stored();
         let Some(cold) = &mut self.cold else { return Ok(false) };
+        cold.call_in_need();
         // All of storage is looked at for a move: not again for what was found to stay there.
         let is_useful = cold.moving.is_some() || cold.may_move_of(stored);
         cold.wants_move |= is_useful;
@@ -372,6 +419,11 @@ impl Log {
         }
     }
 
+    /// Whether a call without room has merged a part, and the next one goes on with that.
+    pub(in crate::hybrid_log) fn has_merged_its_part(&self) -> bool {
+        self.cold.as_ref().is_some_and(|cold| cold.has_merged_its_part())
+    }
+
     /// Does a step of the merge that goes on or is due, or is due early, because memory has no room. Says whether one was.
     ///
     /// # Errors
@@ -389,7 +441,7 @@ impl Log {
         let Some(cold) = &mut self.cold else { return Ok(()) };
         // The next call looks when it begins.
         cold.rest = 0;
-        if cold.waits_since.get_or_insert_with(Instant::now).elapsed() < patience {
+        if cold.call_in_need().since.elapsed() < patience {
             return Ok(());
         }
         let message = format!("a merge of sorted runs has not ended within {patience:?}");
@@ -644,6 +696,10 @@ impl Log {
         fuel: u64,
         need: StepUrgency,
     ) -> Result<StepOutcome> {
+        if need == StepUrgency::Now && cold.has_merged_its_part() {
+            let message = "memory has no room before more levels of sorted runs are merged";
+            return Err(Error::new(ErrorKind::Backpressure, message));
+        }
         if !cold.levels.is_merging()
             && let Some(saving) = self.save_up_for_merge(cold, need)?
         {

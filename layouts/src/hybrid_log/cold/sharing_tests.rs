@@ -4,7 +4,7 @@ use std::cell::{Cell, RefCell};
 use std::rc::{Rc, Weak};
 
 use alluvium_pagestore::io::{Faults, Simulated};
-use alluvium_pagestore::{Account, KIB, MIB, MemoryKind, Reclaim, Result, State};
+use alluvium_pagestore::{Account, ErrorKind, KIB, MIB, MemoryKind, Reclaim, Result, State};
 
 use super::ColdTier;
 use super::tests::open;
@@ -57,7 +57,16 @@ impl Shared {
     }
 
     fn put(&self, log: usize, key: u64) -> Result<bool> {
-        let put = self.logs[log].borrow_mut().put(key, value(log, key));
+        let mut calls = 0;
+        let put = loop {
+            let put = self.logs[log].borrow_mut().put(key, value(log, key));
+            calls += 1;
+            match &put {
+                // More is to be merged.
+                Err(refused) if refused.error.kind() == ErrorKind::Backpressure && calls < 100 => {}
+                _ => break put,
+            }
+        };
         assert!(self.store.used() <= self.store.limit(), "{:?}", self.store);
         if let Err(error) = &put {
             println!("{key} of log {log}: {}", error.error);

@@ -346,6 +346,7 @@ impl Log {
     #[inline(always)]
     fn make_room_for(&mut self, new_entry: Option<IndexHash>) -> Result<(u32, u32)> {
         let (mut rounds, mut joins) = (0, 0);
+        self.begin_call();
         while rounds < ROUNDS_MAX {
             if self.account.available() < self.eviction.want_free() {
                 self.relieve()?;

@@ -109,8 +109,9 @@ impl<K: Key, V: State> HybridLogTable<K, V> {
             match self.own_slowly(hash, key, &mut None) {
                 Ok(Some((number, slot))) => return Ok(ValueLocation::Slot(number, slot)),
                 Ok(None) => return Ok(ValueLocation::Absent),
-                // The index has no room for it: it is lent.
+                // The index has no room for it, or has some only once more is merged: it is lent.
                 Err(error) if error.kind() == ErrorKind::OverBudget => {}
+                Err(_) if self.core.log.has_merged_its_part() => {}
                 Err(error) => return Err(error),
             }
         }
@@ -140,6 +141,7 @@ impl<K: Key, V: State> HybridLogTable<K, V> {
         if !needs_one(log) {
             return Ok(());
         }
+        log.begin_call();
         log.pay_for_grave();
         while log.cold.as_ref().is_some_and(|cold| cold.is_full_of_burials()) && needs_one(log) {
             match log.must_move_down() {

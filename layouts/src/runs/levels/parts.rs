@@ -64,6 +64,11 @@ impl Levels {
         }
     }
 
+    /// Bytes of records of a part.
+    pub fn part_bytes(&self, runs: &RunSizes) -> u64 {
+        self.part_from(0, runs).bytes
+    }
+
     /// How many merges are under way of which a part is over. Cost: O(1).
     pub fn parted(&self) -> usize {
         self.parted.len()

@@ -255,6 +255,10 @@ impl Log {
         if is_freed || self.drop_spare() {
             return Ok(true);
         }
+        if let Some(error) = tried.failed.take_if(|_| self.has_merged_its_part()) {
+            // The next call goes on merging: no page goes in the place of what that gives back.
+            return Err(error);
+        }
         // Nor is it of use then that pages leave; what moves takes those that it needs.
         let are_of_use = !is_held_back || !self.index.asks_for_pages();
         let has_pages = self.ring.len() as u64 > FRAMES_MIN || self.has_more_than_it_needs();
