@@ -11,11 +11,12 @@ use alluvium_layouts::{Layout, ListsLayout, Merge, PanesLayout, StateContext};
 use alluvium_pagestore::{Key, Result, State, description_of};
 
 use crate::api::aggregate::Aggregate;
+use crate::api::timers::PendingTimer;
 use crate::api::windows::{
     AggregatedOf, HolisticLayout, HolisticOf, SessionSet, WindowLayout, Windows,
 };
 use crate::backend::any_layout::AnyLayout;
-use crate::store::{ListOf, MapOf, StateBuilder};
+use crate::store::{ListOf, MapOf, STORED_TIMERS, StateBuilder, StoredTimersOf};
 
 /// Which layouts fit a state, and why: the result of `explain` of a [`StateBuilder`]. Prints as a
 /// short table.
@@ -83,6 +84,19 @@ const MAP: Natures = [
     (
         "window-segments",
         Not("it keeps sums by slice of time: a map is kept in a hybrid log instead"),
+    ),
+];
+
+const TIMERS: Natures = [
+    ("heap", Fits("the shortest way to a timer, while all of them fit into memory")),
+    (
+        "hybrid-log",
+        Fits("as many as storage has room for; the oldest pages go there as memory fills"),
+    ),
+    ("append-log", Not("it keeps lists: timers are kept in a hybrid log instead")),
+    (
+        "window-segments",
+        Not("it keeps sums by slice of time: timers are kept in a hybrid log instead"),
     ),
 ];
 
@@ -173,7 +187,16 @@ impl<P> StateBuilder<'_, P> {
     }
 
     fn try_map<K: Key, V: State>(&self, part: &str, layout: &AnyLayout) -> Result<()> {
-        let kind = ("map", Layout::<K, V>::name(layout));
+        self.try_map_of::<K, V>("map", part, layout)
+    }
+
+    fn try_map_of<K: Key, V: State>(
+        &self,
+        primitive: &str,
+        part: &str,
+        layout: &AnyLayout,
+    ) -> Result<()> {
+        let kind = (primitive, Layout::<K, V>::name(layout));
         let types = (description_of::<K>(), description_of::<V>());
         let limit = Layout::<K, V>::memory_limit(layout);
         self.try_part(part, kind, types, limit, |context| Layout::<K, V>::open(layout, context))
@@ -212,6 +235,16 @@ impl<K: Key, V: State> StateBuilder<'_, MapOf<K, V>> {
     pub fn explain(&self) -> Explanation {
         let open = |layout: &AnyLayout| self.try_map::<K, V>("", layout);
         self.explain_as("a map", MAP, Layout::<K, V>::name, open)
+    }
+}
+
+impl<K: Key + Ord, N: Key + Ord> StateBuilder<'_, StoredTimersOf<K, N>> {
+    /// Says which layouts fit the timers, and why.
+    pub fn explain(&self) -> Explanation {
+        let open = |layout: &AnyLayout| {
+            self.try_map_of::<PendingTimer<K, N>, ()>(STORED_TIMERS, "", layout)
+        };
+        self.explain_as("timers", TIMERS, Layout::<PendingTimer<K, N>, ()>::name, open)
     }
 }
 

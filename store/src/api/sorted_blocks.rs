@@ -235,6 +235,18 @@ impl<T: Ord, N: Notes> SortedBlocks<T, N> {
         Some((item, noted))
     }
 
+    /// Removes and returns the largest item.
+    pub(crate) fn pop_last(&mut self) -> Option<T> {
+        let block = self.blocks.back_mut()?;
+        let item = block.items.pop_back()?;
+        block.notes.remove(block.items.len(), 1);
+        self.len -= 1;
+        if block.items.is_empty() {
+            self.blocks.pop_back();
+        }
+        Some(item)
+    }
+
     fn take<R>(
         &mut self,
         at: usize,
@@ -301,6 +313,7 @@ mod tests {
                         prop_assert!(blocks.blocks.len() <= full.max(1));
                     }
                     1 if item % 4 == 0 => prop_assert_eq!(blocks.pop_first(), model.pop_first()),
+                    1 if item % 4 == 1 => prop_assert_eq!(blocks.pop_last(), model.pop_last()),
                     _ => prop_assert_eq!(blocks.insert(item), model.insert(item)),
                 }
                 prop_assert!(blocks.memory_bytes() <= before + growth);

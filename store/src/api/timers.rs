@@ -6,8 +6,11 @@
 
 mod checkpoint;
 mod contents;
+mod next;
+mod pending;
 mod places;
 mod set;
+mod stored;
 mod table;
 
 use std::cell::RefMut;
@@ -19,11 +22,14 @@ use crate::api::own_keys::{OwnKeys, RowKeys};
 use crate::cells::cell_handle::CellHandle;
 use crate::durability::moving::Groups;
 pub(crate) use contents::TimersCell;
+pub use pending::PendingTimer;
 use set::Timer;
+pub use stored::{Due, StoredTimers, StoredTimersStats};
 pub(crate) use table::TimerTable;
 
-/// Pending timers. Open them with [`Store::timers`](crate::Store::timers), with namespaces by
-/// [`Store::timers_in`](crate::Store::timers_in).
+/// Pending timers, in memory. Open them with [`Store::timers`](crate::Store::timers), with namespaces by
+/// [`Store::timers_in`](crate::Store::timers_in). [`StoredTimers`] may be more than memory has room
+/// for.
 ///
 /// ```
 /// use alluvium::{MIB, Store, Time};

@@ -18,6 +18,7 @@ mod opening;
 mod parts;
 mod states;
 pub(crate) mod stats;
+mod stored_timers;
 mod taking;
 
 use std::any::Any;
@@ -54,6 +55,8 @@ use crate::store::stats::{StateStats, StoreStats};
 pub(crate) use dropping::{Dropped, kept};
 pub(crate) use opening::not_encoded;
 pub use states::{CountOf, ListOf, MapOf, StateBuilder, ValueOf};
+pub(crate) use stored_timers::STORED_TIMERS;
+pub use stored_timers::StoredTimersOf;
 pub(crate) use taking::{Pane, put, put_all, put_panes, put_records};
 
 /// One worker's states under one memory budget and one directory. Cheap to clone; stays on its

@@ -8,6 +8,7 @@ use alluvium_pagestore::{Key, Result, State, Time, description_of};
 use super::Store;
 use super::being_opened::{CellParts, OpenLifetime, OpenedCell, RequestedState};
 use super::opening::manifest;
+use super::stored_timers::STORED_TIMERS;
 use crate::api::aggregate::Aggregate;
 use crate::api::count::Count;
 use crate::api::list::List;
@@ -196,9 +197,11 @@ impl<'a> StateOptions<'a> {
         OwnKeys { rows: self.rows.clone(), ..own }.if_any()
     }
 
-    /// The keys that a map takes, if these are not all: a single value has none.
+    /// The keys that a map takes, if these are not all: a single value has none, and the keys of timers are looked
+    /// at by their handle.
     fn own_keys_of(&self, primitive: &str) -> Option<OwnKeys> {
-        if primitive.starts_with("value") { None } else { self.own_keys() }
+        let is_apart = primitive.starts_with("value") || primitive == STORED_TIMERS;
+        if is_apart { None } else { self.own_keys() }
     }
 }
 

@@ -43,6 +43,7 @@ mod states_of_a_checkpoint_take_turns;
 mod statistics_agree_with_a_count;
 mod storage_that_does_nothing_holds_nobody_up_for_ever;
 mod storage_trouble_is_told_and_passes;
+mod stored_timers_are_a_set_in_order_of_time;
 mod the_book_says_what_the_code_does;
 mod timers_are_a_set_in_order_of_time;
 mod timers_write_what_has_changed;

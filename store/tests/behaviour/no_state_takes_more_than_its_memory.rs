@@ -77,6 +77,20 @@ fn timers(store: &Store) -> Result<Call> {
     }))
 }
 
+/// Stored timers, with passes over all of them.
+fn stored_timers(store: &Store) -> Result<Call> {
+    let builder = store.stored_timers::<String, String>("state").layout(Heap::new());
+    let mut timers = builder.open()?;
+    Ok(Box::new(move |dice| {
+        let (at, key) = (Time(dice.below(500) as i64), word(dice.below(3000), 150));
+        match dice.below(40) {
+            0..=29 => timers.set_in(key, at, word(at.0 as u64, 60)).map(drop),
+            30..=32 => timers.cancel_in(key, at, word(at.0 as u64, 60)).map(drop),
+            _ => timers.pop_first().map(drop),
+        }
+    }))
+}
+
 fn windows(store: &Store, layout: impl Into<AnyLayout>) -> Result<Call> {
     let windows = Windows::sliding(nanos(8), nanos(2));
     let builder = store.aggregated::<String, (), Counting>("state").layout(layout.into());
@@ -201,6 +215,11 @@ fn lists_stay_within_the_budget() {
 #[test]
 fn timers_stay_within_the_budget() {
     try_sizes("timers", 200 * KIB, 700, &timers);
+}
+
+#[test]
+fn stored_timers_and_the_next_ones_stay_within_the_budget() {
+    try_sizes("stored timers", 200 * KIB, 700, &stored_timers);
 }
 
 #[test]

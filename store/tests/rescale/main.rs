@@ -21,6 +21,7 @@ mod keys_of_other_stores_are_refused;
 mod moved_groups_are_in_checkpoints;
 mod moves_have_an_identity;
 mod restoring_keeps_every_branch;
+mod stored_timers_move;
 mod stores_are_restored_by_key_groups;
 mod what_cannot_be_restored_is_named;
 mod windows_move;

@@ -55,6 +55,8 @@ pub(crate) struct CellCore {
     /// May be emptied to make room, and was.
     pub(super) droppable: Cell<bool>,
     pub(super) dropped: Cell<bool>,
+    /// How often entries were imported.
+    imports: Cell<u64>,
     /// Where its key groups are, if they move.
     groups: Option<Rc<Groups>>,
     /// The trace that its calls go to, if there is one.
@@ -86,6 +88,7 @@ impl CellCore {
             is_derived: false,
             droppable: Cell::new(false),
             dropped: Cell::new(false),
+            imports: Cell::new(0),
             groups,
             recorder: None,
         })
@@ -130,6 +133,16 @@ impl CellCore {
     /// A number that is another when a key group has come or gone.
     pub(crate) fn changes(&self) -> u64 {
         self.groups().map_or(0, Groups::changes)
+    }
+
+    /// A number that is another when entries were imported.
+    pub(crate) fn imports(&self) -> u64 {
+        self.imports.get()
+    }
+
+    /// Entries are imported.
+    pub(super) fn note_import(&self) {
+        self.imports.set(self.imports.get() + 1);
     }
 
     /// Whether what a key has here counts: its group is here, or being given away.

@@ -213,10 +213,12 @@ impl<C: CellContents> Portable for StateCell<C> {
     }
 
     fn import(&self, entry: CanonicalEntry<'_>) -> Result<()> {
+        self.note_import();
         self.erased().import(entry)
     }
 
     fn import_all(&self, entries: &mut dyn ImportEntries) -> Result<()> {
+        self.note_import();
         C::import_all(self, entries)
     }
 }

@@ -73,6 +73,8 @@ pub(crate) struct Groups {
     freezes: Cell<u64>,
     /// How often a group has come or gone.
     changes: Cell<u64>,
+    /// How often a group has begun, or ceased, to be one whose keys may be changed.
+    settlements: Cell<u64>,
 }
 
 /// What a store has of the key groups of a unit, between moves.
@@ -117,6 +119,7 @@ impl Groups {
             run: random(),
             freezes: Cell::new(0),
             changes: Cell::new(0),
+            settlements: Cell::new(0),
         }
     }
 
@@ -147,13 +150,22 @@ impl Groups {
 
     pub(super) fn set(&self, group: KeyGroup, part: GroupState) {
         let had = self.has(group.0);
-        self.parts.borrow_mut()[usize::from(group.0)] = part;
+        let before = std::mem::replace(&mut self.parts.borrow_mut()[usize::from(group.0)], part);
+        let is_settled = |part: &GroupState| matches!(part, GroupState::Here(_));
+        let has_settled = is_settled(&before) != is_settled(&part);
+        self.settlements.set(self.settlements.get() + u64::from(has_settled));
         self.changes.set(self.changes.get() + u64::from(had != self.has(group.0)));
     }
 
     /// A number that is another when a group has come or gone.
     pub(crate) fn changes(&self) -> u64 {
         self.changes.get()
+    }
+
+    /// A number that is another when a group has begun, or ceased, to be one whose keys may be
+    /// [changed](Groups::check).
+    pub(crate) fn settlements(&self) -> u64 {
+        self.settlements.get()
     }
 
     /// Whether keys of this hash are here, as far as their state counts here.
