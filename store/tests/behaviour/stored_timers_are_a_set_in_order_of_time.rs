@@ -261,6 +261,31 @@ fn timers_for_which_memory_has_no_room_fire_in_order() {
     assert!(memory.peak <= memory.limit, "{memory:?}");
 }
 
+/// All are in one key group, and few bits of their hashes tell them apart.
+#[test]
+fn timers_of_one_key_fire_in_order() {
+    let store = Store::in_memory().memory(4 * MIB).open().unwrap();
+    let mut timers = store.stored_timers::<(), u64>("t").open().unwrap();
+    let timer = |n: u64| (Time((n.key_hash() % 1_000) as i64), n);
+    let mut model: BTreeSet<_> = (0..20_000).map(timer).collect();
+    let since = Instant::now();
+    for (at, namespace) in (0..20_000).map(timer) {
+        assert!(timers.set_in((), at, namespace).unwrap());
+    }
+    println!("20000 timers of one key set in {:.1?}", since.elapsed());
+    loop {
+        match timers.pop_due_in(Time(1_000)).unwrap() {
+            Due::Timer((at, (), namespace)) => {
+                assert_eq!(model.pop_first(), Some((at, namespace)));
+            }
+            Due::Searching => {}
+            Due::None => break,
+        }
+    }
+    assert!(model.is_empty());
+    println!("they have fired after {:.1?}", since.elapsed());
+}
+
 #[test]
 fn a_checkpoint_has_the_timers_of_its_barrier_whatever_happens_while_it_is_taken() {
     for seed in 0..6 {

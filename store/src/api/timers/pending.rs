@@ -1,7 +1,7 @@
 //! A pending timer as the key of a map.
 //!
 //! What it keeps true: it is in the key group of its key, as the top 16 bits of a hash choose the group. The other bits
-//! tell the timers of one key apart.
+//! tell the timers of one key apart: an index that looks at few bits finds many of them under one hash.
 
 use alluvium_derive::State;
 use alluvium_pagestore::{HeapSize, KeyHash, Time, combine};
@@ -41,7 +41,18 @@ impl<K: HeapSize, N: HeapSize> PendingTimer<K, N> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use alluvium_pagestore::KeyGroup;
+    use alluvium_pagestore::{KeyGroup, description_of};
+
+    /// Part of the format.
+    #[test]
+    fn hashes_are_pinned() {
+        let timer = PendingTimer { at: Time(7), key: 0u64, namespace: () };
+        let of_all = combine(combine(0u64.key_hash(), 7i64.key_hash()), ().key_hash());
+        assert_eq!(timer.key_hash() >> 48, 0xab24);
+        assert_eq!(timer.key_hash() << 16, of_all << 16);
+        let described = description_of::<PendingTimer<u64, ()>>();
+        assert_eq!(described, "PendingTimer@1{at:Time,key:u64,namespace:(),}");
+    }
 
     #[test]
     fn a_timer_is_in_the_key_group_of_its_key_and_apart_from_the_others_of_that() {
