@@ -387,6 +387,27 @@ impl<K: Key + Ord, N: Key + Ord> NextTimers<K, N> {
         Ok(())
     }
 
+    /// Gives memory up to the map, which was refused some: the last half of the timers goes, and no more memory is taken until
+    /// the next pass. Returns whether there was any beyond the least.
+    pub(super) fn give_way(&mut self) -> bool {
+        if self.booked <= self.least {
+            return false;
+        }
+        self.is_in_change = true;
+        for _ in 0..self.timers.len() / 2 {
+            self.timers.pop_last().into_iter().for_each(|last| self.let_go(last));
+        }
+        self.is_in_change = false;
+        self.timers.pack();
+        let keeps = self.bytes_with(0).max(self.least);
+        if keeps >= self.booked {
+            return false;
+        }
+        self.account.release(MemoryKind::Buffers, self.booked - keeps);
+        (self.booked, self.limit) = (keeps, keeps);
+        true
+    }
+
     /// Gives up what is booked beyond twice of what is needed.
     fn give_back(&mut self) {
         let keeps = (self.bytes_with(0) * 2).max(self.least);

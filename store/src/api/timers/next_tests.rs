@@ -94,6 +94,32 @@ fn none_is_due_where_the_bound_is_behind_the_watermark() {
 }
 
 #[test]
+fn the_last_timers_give_way_where_others_lack_memory() {
+    let (account, mut next) = open(1 << 20, true);
+    for at in 0..6000 {
+        if next.admits(&timer(at, 0)) {
+            next.insert(timer(at, 0));
+        }
+    }
+    let mut ways = 0;
+    loop {
+        let (kept, used) = (next.len(), account.used());
+        if !next.give_way() {
+            break;
+        }
+        ways += 1;
+        assert!(next.len() < kept && account.used() < used && next.len() > 50);
+        let after = next.len() as i64;
+        assert!(!next.admits(&timer(after, 0)), "it has just gone");
+        assert_eq!(next.first(), Some(&timer(0, 0)));
+    }
+    assert!(ways > 2, "{ways}");
+    let kept = next.len() as i64;
+    (0..kept).for_each(|at| assert_eq!(next.pop(), Some(timer(at, 0))));
+    assert_eq!(next.earliest(), Some(Time(kept)));
+}
+
+#[test]
 fn after_changes_elsewhere_nothing_is_known() {
     let (_, mut next) = open(1 << 20, true);
     assert!(next.admits(&timer(1, 1)));

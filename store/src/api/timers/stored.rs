@@ -8,7 +8,7 @@ use std::fmt;
 use std::rc::Rc;
 
 use alluvium_layouts::{Cursor, Layout, TableStats};
-use alluvium_pagestore::{Account, Key, Result, Time};
+use alluvium_pagestore::{Account, Error, ErrorKind, Key, Result, Time};
 
 use super::next::{Known, NextTimers};
 use super::pending::PendingTimer;
@@ -25,8 +25,8 @@ const LOOKED: usize = 1024;
 pub enum Due<T> {
     /// This timer is due, and no longer pending.
     Timer(T),
-    /// Timers may be due. The call has looked through a part of the state for the next ones: call
-    /// again.
+    /// Timers may be due. The call has looked through a part of the state for the next ones, or made
+    /// room in memory: call again.
     Searching,
     /// No timer is due.
     None,
@@ -175,13 +175,20 @@ impl<K: Key + Ord, N: Key + Ord, L: Layout<PendingTimer<K, N>, ()>> StoredTimers
         if let Some(own) = &self.own {
             own.check(key.key_hash()).map_err(|error| error.with("state", self.map.name()))?;
         }
-        let timer = PendingTimer { at, key, namespace };
-        let next = self.next.admits(&timer).then(|| timer.clone());
-        let was_there = self.map.put(timer, ()).map_err(|rejected| rejected.error)?;
-        if let Some(timer) = next.filter(|_| !was_there) {
-            self.next.insert(timer);
+        let mut timer = PendingTimer { at, key, namespace };
+        loop {
+            let next = self.next.admits(&timer).then(|| timer.clone());
+            match self.map.put(timer, ()) {
+                Ok(was_there) => {
+                    next.filter(|_| !was_there).into_iter().for_each(|it| self.next.insert(it));
+                    return Ok(!was_there);
+                }
+                Err(rejected) if lacks_memory(&rejected.error) && self.next.give_way() => {
+                    timer = rejected.value.0;
+                }
+                Err(rejected) => return Err(rejected.error),
+            }
         }
-        Ok(!was_there)
     }
 
     /// Cancels a timer of a namespace and returns whether there was one.
@@ -190,7 +197,12 @@ impl<K: Key + Ord, N: Key + Ord, L: Layout<PendingTimer<K, N>, ()>> StoredTimers
     /// Those of [any call](StoredTimers#errors-of-calls).
     pub fn cancel_in(&mut self, key: K, at: Time, namespace: N) -> Result<bool> {
         let timer = PendingTimer { at, key, namespace };
-        let was_there = self.map.remove(&timer)?;
+        let was_there = loop {
+            match self.map.remove(&timer) {
+                Err(error) if lacks_memory(&error) && self.next.give_way() => {}
+                removed => break removed?,
+            }
+        };
         if was_there {
             self.next.remove(&timer);
         }
@@ -316,7 +328,12 @@ impl<K: Key + Ord, N: Key + Ord, L: Layout<PendingTimer<K, N>, ()>> StoredTimers
         }
         match (self.next.known(until), self.next.first()) {
             (Known::Due, Some(first)) => {
-                let was_there = self.map.remove(first)?;
+                let was_there = match self.map.remove(first) {
+                    Err(error) if lacks_memory(&error) && self.next.give_way() => {
+                        return Ok(Due::Searching);
+                    }
+                    removed => removed?,
+                };
                 debug_assert!(was_there, "a timer that comes next is pending");
                 let timer = self.next.pop().filter(|_| was_there);
                 Ok(timer.map_or(Due::Searching, Due::Timer))
@@ -351,6 +368,11 @@ impl<K: Key + Ord, N: Key + Ord, L: Layout<PendingTimer<K, N>, ()>> StoredTimers
         let moves = core.groups().map_or(0, Groups::settlements);
         self.next.refresh((moves, core.imports()));
     }
+}
+
+/// Whether memory that the next timers give up may help.
+fn lacks_memory(error: &Error) -> bool {
+    error.kind() == ErrorKind::OverBudget
 }
 
 /// Whether a timer's key group is here, and is not being given away.
