@@ -103,8 +103,9 @@ impl ListsCore {
                 continue;
             }
             if !self.merge_for_room()? && !self.write_for_room(wanted)? {
+                // Other states may have pages to give.
                 let what = "an element, and reading what is there,";
-                return Err(self.account.over_budget(wanted - elastic.min(wanted), what));
+                return self.account.ensure(wanted - elastic.min(wanted), what);
             }
         }
     }

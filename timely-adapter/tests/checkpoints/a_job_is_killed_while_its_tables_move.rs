@@ -9,8 +9,9 @@ use std::rc::Rc;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use alluvium::config::ByteSize;
 use alluvium::moving::KeyGroup;
-use alluvium::{Error, ErrorKind, KeyHash, Result, Time};
+use alluvium::{Error, ErrorKind, KeyHash, MIB, Result, Time};
 use alluvium_timely::{
     Changes, Counting, External, IntervalJoin, JobCheckpoints, JobInput, KeyBy, LookupExternal,
     LookupJoin, MoveGroup, OnThread, Rolling, Spec, Turn, WorkerState, execute,
@@ -227,6 +228,8 @@ fn run_in(
 ) -> Result<BTreeMap<i64, i64>> {
     let mut node = node();
     node.store.directory = Some(directory.to_owned());
+    // A list of 40 times keeps 3 MiB free to be read, beside what the other states of a worker have.
+    node.store.memory = ByteSize(64 * MIB);
     {
         let mut world = world.lock().unwrap();
         world.answered.clear();
