@@ -4,11 +4,11 @@ mod counting;
 #[path = "../behaviour/common/dice.rs"]
 mod dice;
 
+mod a_segment_takes_what_is_told;
 mod entries_and_words_are_there_again_in_the_same_memory;
 mod heap_state_is_there_again_in_the_same_memory;
 mod hybrid_logs_share_one_budget;
 mod late_events_are_booked_before_they_come_in;
-mod names_of_files_are_booked;
 mod real_memory_stays_within_the_budget;
 mod sealing_a_heap_state_costs_the_same_whatever_its_size;
 mod several_states_are_there_again_in_the_same_memory;

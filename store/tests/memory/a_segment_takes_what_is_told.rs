@@ -1,7 +1,7 @@
-//! What is kept of segments is booked: their open files, the pins of checkpoints, and what the last one says of them.
+//! What the store keeps for a segment is as much as `SegmentInfo::NAMED_BYTES` tells: its open file, the pin of a
+//! checkpoint, and what that says of it. Which of it is booked is in `docs/design/checkpoints.md`.
 //!
-//! What this catches: a name, a handle or an entry of a checkpoint that takes memory for each file which no account knows
-//! of.
+//! What this catches: a name, a handle or an entry of a checkpoint that takes more memory for each file.
 
 use alluvium::Time;
 use alluvium::io::{DirectIo, EngineChoice, IoOptions, open_device};
@@ -22,7 +22,7 @@ fn create(store: &SegmentStore) -> SegmentInfo {
 }
 
 #[test]
-fn a_segment_takes_no_more_than_is_booked_for_it() {
+fn a_segment_takes_no_more_than_is_told() {
     let _alone = alone();
     let place = tempfile::tempdir().unwrap();
     let options = IoOptions {
@@ -40,11 +40,11 @@ fn a_segment_takes_no_more_than_is_booked_for_it() {
     }
     store.pin(segments.iter().map(|segment| segment.id.name()));
     images.extend(segments.iter().map(SegmentInfo::all_live));
-    let (held, booked) = (held_here() - before, (FILES * SegmentInfo::NAMED_BYTES) as isize);
-    println!("{held} bytes are held for {FILES} files, {booked} booked");
-    assert!(held <= booked + BESIDE_BYTES, "{held} bytes are held, {booked} booked");
+    let (held, told) = (held_here() - before, (FILES * SegmentInfo::NAMED_BYTES) as isize);
+    println!("{held} bytes are held for {FILES} files, {told} told");
+    assert!(held <= told + BESIDE_BYTES, "{held} bytes are held, {told} told");
     // It is an upper bound that is not far from that.
-    assert!(2 * held > booked, "{held} bytes are held, {booked} booked");
+    assert!(2 * held > told, "{held} bytes are held, {told} told");
     // All of it goes with the files.
     store.unpin(segments.iter().map(|segment| segment.id.name()));
     drop(images);
