@@ -127,7 +127,7 @@ pub use api::expiring::{ExpiringMap, ExpiringValue, Ttl};
 pub use api::list::List;
 pub use api::map::Map;
 pub use api::time_map::TimeMap;
-pub use api::timers::{StoredTimers, Timers};
+pub use api::timers::Timers;
 pub use api::value::Value;
 pub use api::windows::{Aggregated, Emit, Holistic, Process, Window, Windows, process};
 pub use backend::any_layout::AnyLayout;
@@ -184,7 +184,7 @@ pub mod states {
     pub use crate::api::expiring::{ExpiringMapOf, ExpiringValueOf, Timed};
     pub use crate::api::fetcher::Fetcher;
     pub use crate::api::time_map::TimeMapOf;
-    pub use crate::api::timers::{Due, PendingTimer, Sweep};
+    pub use crate::api::timers::{Due, PendingTimer, StoredTimers, Sweep};
     pub use crate::cells::state_cell::ValueRef;
     #[doc(hidden)]
     pub use crate::store::aside::Aside;

@@ -13,9 +13,9 @@ use alluvium::backend::Cursor;
 use alluvium::config::Helpers;
 use alluvium::io::{CrashPolicy, Faults, Simulated};
 use alluvium::moving::RowKeys;
-use alluvium::states::Due;
+use alluvium::states::{Due, StoredTimers};
 use alluvium::stats::StoredTimersStats;
-use alluvium::{AnyLayout, ErrorKind, Heap, KIB, KeyHash, MIB, Result, Store, StoredTimers, Time};
+use alluvium::{AnyLayout, ErrorKind, Heap, KIB, KeyHash, MIB, Result, Store, Time};
 
 use crate::common::{Dice, Standing, durable_layouts, times, tiny};
 

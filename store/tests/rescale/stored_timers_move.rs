@@ -9,10 +9,8 @@ use std::sync::Arc;
 
 use alluvium::io::{Faults, Simulated};
 use alluvium::moving::{KeyGroup, Mover, Source};
-use alluvium::states::Due;
-use alluvium::{
-    AnyLayout, ErrorKind, Heap, HybridLog, KIB, KeyHash, MIB, Store, StoredTimers, Time,
-};
+use alluvium::states::{Due, StoredTimers};
+use alluvium::{AnyLayout, ErrorKind, Heap, HybridLog, KIB, KeyHash, MIB, Store, Time};
 
 use crate::dice::Dice;
 use crate::job::{GROUPS, builder, owned};

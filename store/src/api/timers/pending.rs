@@ -9,7 +9,7 @@ use alluvium_pagestore::{HeapSize, KeyHash, Time, combine};
 /// Bits of a hash that say nothing of the key group.
 const BELOW_GROUPS: u64 = u64::MAX >> 16;
 
-/// A pending timer: what a [layout](crate::Layout) of [`StoredTimers`](crate::StoredTimers) has as
+/// A pending timer: what a [layout](crate::Layout) of [`StoredTimers`](super::StoredTimers) has as
 /// a key. Ordered by time, then key, then namespace.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[derive(rkyv::Archive, rkyv::Serialize, rkyv::Deserialize, State)]
