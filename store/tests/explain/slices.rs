@@ -59,7 +59,7 @@ fn assert_near(said: u64, memory: u64, what: &str) {
 fn a_store_refuses_slices_about_where_it_is_said() {
     // Few elements a slice in sorted runs that slices share, and in runs of their own; and slices of 8 KiB in runs of their own.
     let asked =
-        [(true, MIB + 512 * KIB, (1, 1)), (false, MIB, (1, 1)), (false, 512 * KIB, (4, 100))];
+        [(true, MIB + 128 * KIB, (1, 1)), (false, MIB, (1, 1)), (false, 512 * KIB, (4, 100))];
     for (packs, memory, (lists, elements)) in asked {
         let store = store(memory);
         let mut map = open(&store, packs);
