@@ -25,7 +25,7 @@ pub fn context(name: &str, place: &Path, mib: u64) -> Result<(StateContext, Rc<A
     Ok((context, account))
 }
 
-/// The numbers that the example was started with; the defaults stand for those that are missing.
+/// The numbers on the command line, with defaults for those that are not given.
 pub fn numbers<const N: usize>(defaults: [u64; N]) -> [u64; N] {
     let mut given = std::env::args().skip(1).map(|one| one.parse().expect("a number"));
     defaults.map(|default| given.next().unwrap_or(default))
