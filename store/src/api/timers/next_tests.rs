@@ -17,6 +17,15 @@ fn pass(next: &mut Set, all: &BTreeSet<PendingTimer<u64, ()>>) -> Result<()> {
     next.end_step(Cursor { done: true, ..cursor })
 }
 
+/// Sets a timer at each time before this one, as far as there is room.
+fn set_before(next: &mut Set, end: i64) {
+    for at in 0..end {
+        if next.admits(&timer(at, 0)) {
+            next.insert(timer(at, 0));
+        }
+    }
+}
+
 fn open(memory: u64, is_empty: bool) -> (Rc<Account>, Set) {
     let account = Account::root(memory);
     let next = Set::open(account.clone(), is_empty).unwrap();
@@ -79,11 +88,7 @@ fn what_is_set_while_a_pass_goes_on_is_kept_where_the_pass_has_been() {
 #[test]
 fn none_is_due_where_the_bound_is_behind_the_watermark() {
     let (_, mut next) = open(64 << 10, true);
-    for at in 0..2000 {
-        if next.admits(&timer(at, 0)) {
-            next.insert(timer(at, 0));
-        }
-    }
+    set_before(&mut next, 2000);
     let bound = next.len() as i64;
     assert!(bound < 2000);
     (0..bound).for_each(|at| assert_eq!(next.pop(), Some(timer(at, 0))));
@@ -96,11 +101,7 @@ fn none_is_due_where_the_bound_is_behind_the_watermark() {
 #[test]
 fn the_last_timers_give_way_where_others_lack_memory() {
     let (account, mut next) = open(1 << 20, true);
-    for at in 0..6000 {
-        if next.admits(&timer(at, 0)) {
-            next.insert(timer(at, 0));
-        }
-    }
+    set_before(&mut next, 6000);
     let mut ways = 0;
     loop {
         let (kept, used) = (next.len(), account.used());
