@@ -31,11 +31,13 @@ use super::notes::{KeptNote, KeyNote};
 use super::packed::{PackedAtBarrier, is_plain};
 use super::run::{RUN_BYTES, StoredRun};
 use crate::checkpoint::{
-    BATCH_BYTES_MAX, BatchWriter, InSteps, WriterSizes, files_of, files_of_image,
+    BATCH_BYTES_MAX, BatchWriter, CheckpointSteps, GivenBatches, InSteps, WriterSizes, files_of,
+    files_of_image,
 };
 use crate::contract::table::CheckpointOutcome;
 use crate::heap::entry_table_unsafe::FrozenTable;
 use crate::heap::snapshot::Snapshot;
+use crate::support::booked::Booked;
 use crate::support::gaps::{GAP_BYTES, HashGap};
 
 /// Bytes booked for a run that a checkpoint names.
@@ -70,12 +72,10 @@ pub struct ListCheckpoint {
     sync_failed: Option<Error>,
     /// Whether the catalog has its first record.
     is_headed: bool,
-    catalog: Option<BatchWriter>,
-    /// There was no memory for it when it was needed first.
-    was_refused: bool,
-    /// Booked for the catalog's writer, and for the runs.
-    catalog_bytes: u64,
-    booked: u64,
+    /// Its steps, until the image is given.
+    catalog: Option<CheckpointSteps>,
+    /// For the runs.
+    booked: Booked,
 }
 
 enum ListCheckpointPhase {
@@ -88,10 +88,6 @@ enum ListCheckpointPhase {
     Naming(usize),
     /// Notes are being put there.
     Noting,
-    /// The catalog is being made durable.
-    Ending,
-    /// The image was given.
-    Done,
 }
 
 /// A run that the checkpoint names.
@@ -123,6 +119,44 @@ impl ListCheckpoint {
     pub(super) fn epoch(&self) -> u64 {
         self.epoch
     }
+
+    /// Puts runs from one on into the catalog; behind the last of them gaps, and the directory of what is packed.
+    fn name_runs(&mut self, mut at: usize, catalog: &mut BatchWriter) -> Result<()> {
+        if !std::mem::replace(&mut self.is_headed, true) {
+            let pages = self.packed.as_ref().map_or(0, PackedAtBarrier::pages);
+            let named = self.runs.iter().filter(|run| !run.is_packed).count();
+            let told = (named + self.gaps.len() + pages) as u64;
+            let head: CatalogHead = (self.epoch, told, self.notes);
+            catalog.push(0, &(), &head)?;
+        }
+        while at < self.runs.len() && catalog.has_room() {
+            let run = &self.runs[at];
+            at += 1;
+            if run.is_packed {
+                continue;
+            }
+            let stored = run.stored.as_ref().expect("all were written");
+            let value: RunValue = (run.elements, run.purged, parts_of(stored));
+            let key: RunKey = (run.name.0.0, run.name.1);
+            catalog.push(0, &key, &value)?;
+        }
+        self.step = ListCheckpointPhase::Naming(at);
+        if at < self.runs.len() {
+            return Ok(());
+        }
+        while catalog.has_room() {
+            let (key, value) = if let Some((time, gap)) = self.gaps.pop() {
+                record_of_gap(time, gap)
+            } else if let Some(page) = self.packed.as_mut().and_then(PackedAtBarrier::next_page) {
+                page
+            } else {
+                self.step = ListCheckpointPhase::Noting;
+                break;
+            };
+            catalog.push(0, &key, &value)?;
+        }
+        Ok(())
+    }
 }
 
 impl InSteps for ListsCore {
@@ -147,7 +181,7 @@ impl InSteps for ListsCore {
 impl ListsCore {
     /// Everything in the lists now is of the checkpoint.
     pub(super) fn begin_capture(&mut self) -> Result<()> {
-        self.context.segment_store()?;
+        let catalog = CheckpointSteps::new(&self.context, self.catalog_sizes(), 0)?;
         if self.checkpoint.is_some() {
             // The store has not said what became of the last one, so that it may be either.
             self.decide_checkpoint(CheckpointOutcome::Unknown);
@@ -180,7 +214,7 @@ impl ListsCore {
         let count = runs(self);
         let packed_bytes = self.packed.as_ref().map_or(0, |packed| packed.naming_bytes());
         let booked = count as u64 * NAMED_BYTES + described(self) + gap_bytes + packed_bytes;
-        self.account.charge(MemoryKind::Buffers, booked);
+        let booked = Booked::buffers(self.account.clone(), booked);
         let mut all = Vec::with_capacity(count);
         let imported = self.imported();
         let is_free = |time: &Time, b: &AppendBucket| is_plain(b) && !imported.contains(time);
@@ -217,9 +251,7 @@ impl ListsCore {
             is_syncing: false,
             sync_failed: None,
             is_headed: false,
-            catalog: None,
-            was_refused: false,
-            catalog_bytes: 0,
+            catalog: Some(catalog),
             booked,
         }));
         Ok(())
@@ -242,17 +274,16 @@ impl ListsCore {
                     if done {
                         checkpoint.step = ListCheckpointPhase::Syncing;
                     }
+                    None
                 })
             }
-            ListCheckpointPhase::Syncing => self.sync_captured(&mut checkpoint),
-            _ => self.write_catalog(&mut checkpoint),
-        };
-        let image = match (&stepped, &checkpoint.step) {
-            (Ok(()), ListCheckpointPhase::Done) => Some(self.image_of(&mut checkpoint)),
-            _ => None,
+            ListCheckpointPhase::Syncing => self.sync_captured(&mut checkpoint).map(|()| None),
+            ListCheckpointPhase::Naming(_) | ListCheckpointPhase::Noting => {
+                self.write_catalog(&mut checkpoint)
+            }
         };
         self.checkpoint = Some(checkpoint);
-        stepped.map(|()| image).map_err(|error| error.with("state", &self.context.name))
+        stepped.map_err(|error| error.with("state", &self.context.name))
     }
 
     /// Has more written of what is frozen; says whether all is.
@@ -290,8 +321,7 @@ impl ListsCore {
         let Some(checkpoint) = &mut self.checkpoint else { return };
         let Some(at) = checkpoint.waiting.remove(&name) else { return };
         checkpoint.runs[at].stored = Some(stored.clone());
-        checkpoint.booked += stored.memory_bytes();
-        self.account.charge(MemoryKind::Buffers, stored.memory_bytes());
+        checkpoint.booked.charge(stored.memory_bytes());
         self.files.name(files_of(&stored.files));
         self.forget_orphan(name);
     }
@@ -363,94 +393,52 @@ impl ListsCore {
         self.catalog_sizes().least().memory_bytes()
     }
 
-    /// Puts more into the catalog.
-    fn write_catalog(&mut self, checkpoint: &mut ListCheckpoint) -> Result<()> {
-        if checkpoint.catalog.is_none() {
-            let what = "the catalog of a checkpoint";
-            // What is left free for reads stays so, if it can be.
-            let mut slack = self.sizes.read_slack;
-            let may_be_scant = std::mem::replace(&mut checkpoint.was_refused, true);
-            let sizes = self.catalog_sizes().first_with_room(may_be_scant, |sizes| {
-                self.make_room(sizes.memory_bytes() + std::mem::take(&mut slack), what)
-            })?;
-            self.account.charge(MemoryKind::Buffers, sizes.memory_bytes());
-            checkpoint.catalog_bytes = sizes.memory_bytes();
-            let source = self.source.clone().expect("there is storage");
-            let who = (self.context.helper.clone(), self.account.clone());
-            checkpoint.catalog = Some(BatchWriter::new(who, source.store, source.state, sizes));
+    /// Puts more into the catalog; the image, once it is durable.
+    fn write_catalog(&mut self, checkpoint: &mut ListCheckpoint) -> Result<Option<StateImage>> {
+        let Some(mut catalog) = checkpoint.catalog.take() else { return Ok(None) };
+        let written = self.catalog_step(checkpoint, &mut catalog);
+        if let Ok(Some(sealed)) = &written {
+            drop(catalog);
+            return Ok(Some(self.image_of(checkpoint, sealed)));
         }
-        let catalog = checkpoint.catalog.as_mut().expect("made above");
-        if !catalog.is_ready()? {
-            return Ok(());
-        }
-        match checkpoint.step {
-            ListCheckpointPhase::Naming(mut at) => {
-                if !std::mem::replace(&mut checkpoint.is_headed, true) {
-                    let pages = checkpoint.packed.as_ref().map_or(0, PackedAtBarrier::pages);
-                    let named = checkpoint.runs.iter().filter(|run| !run.is_packed).count();
-                    let told = (named + checkpoint.gaps.len() + pages) as u64;
-                    let head: CatalogHead = (checkpoint.epoch, told, checkpoint.notes);
-                    catalog.push(0, &(), &head)?;
-                }
-                while at < checkpoint.runs.len() && catalog.has_room() {
-                    let run = &checkpoint.runs[at];
-                    at += 1;
-                    if run.is_packed {
-                        continue;
-                    }
-                    let stored = run.stored.as_ref().expect("all were written");
-                    let value: RunValue = (run.elements, run.purged, parts_of(stored));
-                    let key: RunKey = (run.name.0.0, run.name.1);
-                    catalog.push(0, &key, &value)?;
-                }
-                checkpoint.step = ListCheckpointPhase::Naming(at);
-                while at == checkpoint.runs.len()
-                    && catalog.has_room()
-                    && let Some((time, gap)) = checkpoint.gaps.pop()
-                {
-                    let (key, value) = record_of_gap(time, gap);
-                    catalog.push(0, &key, &value)?;
-                }
-                let mut page = None;
-                while at == checkpoint.runs.len()
-                    && checkpoint.gaps.is_empty()
-                    && catalog.has_room()
-                    && let Some(packed) = &mut checkpoint.packed
-                {
-                    page = packed.next_page();
-                    let Some((key, value)) = &page else { break };
-                    catalog.push(0, key, value)?;
-                }
-                let is_full = page.is_some() || !catalog.has_room();
-                if at == checkpoint.runs.len() && checkpoint.gaps.is_empty() && !is_full {
-                    checkpoint.step = ListCheckpointPhase::Noting;
-                }
-                catalog.submit();
-            }
-            ListCheckpointPhase::Noting => {
-                let mut more = true;
-                while more && checkpoint.catalog.as_mut().is_some_and(BatchWriter::has_room) {
-                    more = self.take_some_notes(checkpoint)?;
-                }
-                let catalog = checkpoint.catalog.as_mut().expect("made above");
-                if more {
-                    catalog.submit();
-                } else {
-                    catalog.submit_end();
-                    checkpoint.step = ListCheckpointPhase::Ending;
+        checkpoint.catalog = Some(catalog);
+        written.map(|_| None)
+    }
+
+    fn catalog_step(
+        &mut self,
+        checkpoint: &mut ListCheckpoint,
+        catalog: &mut CheckpointSteps,
+    ) -> Result<Option<Vec<SegmentInfo>>> {
+        // What is left free for reads stays so, if it can be.
+        let mut slack = self.sizes.read_slack;
+        catalog.make_writer(&mut |bytes| {
+            let wanted = bytes + std::mem::take(&mut slack);
+            self.make_room(wanted, "the catalog of a checkpoint")
+        })?;
+        catalog.step(|own| {
+            let mut more = true;
+            if let ListCheckpointPhase::Naming(at) = checkpoint.step {
+                checkpoint.name_runs(at, own)?;
+            } else {
+                while more && own.has_room() {
+                    more = self.take_some_notes(checkpoint, own)?;
                 }
             }
-            ListCheckpointPhase::Ending => checkpoint.step = ListCheckpointPhase::Done,
-            ListCheckpointPhase::Writing
-            | ListCheckpointPhase::Syncing
-            | ListCheckpointPhase::Done => {}
-        }
-        Ok(())
+            if !more {
+                return Ok(GivenBatches::All);
+            }
+            own.submit();
+            Ok(GivenBatches::Some)
+        })
     }
 
     /// Puts some notes into the catalog; says whether there may be more.
-    fn take_some_notes(&mut self, checkpoint: &mut ListCheckpoint) -> Result<bool> {
-        let catalog = checkpoint.catalog.as_mut().expect("there is one");
+    fn take_some_notes(
+        &mut self,
+        checkpoint: &mut ListCheckpoint,
+        catalog: &mut BatchWriter,
+    ) -> Result<bool> {
         let list_type = self.list_type;
         let mut push = |time: Time, note: &KeyNote| {
             let imports = note.imports.iter();
@@ -477,12 +465,7 @@ impl ListsCore {
         Ok(true)
     }
 
-    fn image_of(&mut self, checkpoint: &mut ListCheckpoint) -> StateImage {
-        let mut catalog = checkpoint.catalog.take().expect("it was written");
-        let sealed = catalog.take_sealed();
-        drop(catalog);
-        let bytes = std::mem::take(&mut checkpoint.catalog_bytes);
-        self.account.release(MemoryKind::Buffers, bytes);
+    fn image_of(&mut self, checkpoint: &mut ListCheckpoint, sealed: &[SegmentInfo]) -> StateImage {
         let mut files: BTreeMap<SegmentId, &SegmentInfo> = BTreeMap::new();
         for run in &checkpoint.runs {
             let Some(stored) = &run.stored else { continue };
@@ -505,9 +488,7 @@ impl ListsCore {
         checkpoint.catalog = None;
         checkpoint.packed = None;
         checkpoint.runs = Vec::new();
-        let booked = std::mem::take(&mut checkpoint.booked);
-        let bytes = booked + std::mem::take(&mut checkpoint.catalog_bytes);
-        self.account.release(MemoryKind::Buffers, bytes);
+        checkpoint.booked.give_back();
         checkpoint.waiting.clear();
         for orphan in std::mem::take(&mut checkpoint.orphans) {
             let booked = orphan.frozen.booked;

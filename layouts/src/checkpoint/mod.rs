@@ -29,7 +29,7 @@ pub(crate) use naming::FREE_BYTES;
 pub use recording::Recording;
 pub use remembered::Remembered;
 pub(crate) use remembered::{LeftSets, MarkedEntries};
-pub(crate) use steps::{GivenBatches, overtaken};
+pub(crate) use steps::{CheckpointSteps, GivenBatches, overtaken};
 pub(crate) use writer::{
     BATCH_BYTES_MAX, BatchWriter, LEAST_CHUNK_BYTES, LEAST_PAGE_RECORDS, RecordSink, WriterSizes,
 };

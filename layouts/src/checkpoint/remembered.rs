@@ -75,7 +75,6 @@ struct ActiveCheckpoint {
     /// them.
     changed: u64,
     stepped: CheckpointSteps,
-    sizes: WriterSizes,
     /// Whether it is decided what is written: no record has died since the barrier before that.
     is_planned: bool,
     naming: Naming,
@@ -238,7 +237,7 @@ impl Remembered {
     /// # Errors
     /// As for `begin`.
     pub(crate) fn begin_at(&mut self, entries: Option<u64>, sizes: WriterSizes) -> Result<()> {
-        let stepped = CheckpointSteps::with_room(&self.context, self.room.bytes())?;
+        let stepped = CheckpointSteps::new(&self.context, sizes, self.room.bytes())?;
         drop(self.give_up());
         if self.undecided.take().is_some() {
             // Nobody knows which segments are those of the last checkpoint: those of both stay.
@@ -249,7 +248,6 @@ impl Remembered {
             entries,
             changed: std::mem::take(&mut self.changed),
             stepped,
-            sizes,
             is_planned: false,
             naming: Naming::first(self.context.account.clone()),
             telling: None,
@@ -291,11 +289,11 @@ impl Remembered {
             self.is_on = true;
         }
         let taking = self.taking.as_mut()?;
-        let ActiveCheckpoint { entries, changed, sizes, naming, .. } = &mut **taking;
+        let ActiveCheckpoint { entries, changed, stepped, naming, .. } = &mut **taking;
         let mut records = None;
         if !is_first {
             let (files, account) = (&mut self.files, &self.context.account);
-            let (live, segment_bytes) = (files.live_records(), sizes.segment_bytes);
+            let (live, segment_bytes) = (files.live_records(), stepped.segment_bytes());
             let is_new = entries.is_some() && marked.is_none();
             let (entries, changed) = match (*entries, &marked) {
                 (Some(entries), Some(marked)) => (entries, marked.changed),
@@ -371,10 +369,9 @@ impl Remembered {
         if self.is_telling()? {
             return self.tell_step(blobs);
         }
-        let Self { context, taking, files, epoch, changed, .. } = self;
-        let ActiveCheckpoint { stepped, sizes, naming, .. } =
-            &mut **taking.as_mut().expect("it is taken");
-        let sealed = stepped.step(context, *sizes, |own| {
+        let Self { taking, files, epoch, changed, .. } = self;
+        let ActiveCheckpoint { stepped, naming, .. } = &mut **taking.as_mut().expect("it is taken");
+        let sealed = stepped.step(|own| {
             give(&mut Recording { own: Some(own), naming, files, epoch: *epoch, changed })
         })?;
         self.go_on(sealed, blobs)
@@ -461,9 +458,9 @@ impl Remembered {
     pub fn read_rest(&mut self, mut read: impl FnMut(&mut Recording<'_>) -> Result<bool>) {
         self.plan();
         let Some(taking) = &mut self.taking else { return };
-        let ActiveCheckpoint { stepped, sizes, naming, .. } = &mut **taking;
+        let ActiveCheckpoint { stepped, naming, .. } = &mut **taking;
         let Self { files, epoch, changed, .. } = self;
-        stepped.read_rest(&self.context, *sizes, |own| {
+        stepped.read_rest(|own| {
             let (naming, files, changed) = (&mut *naming, &mut *files, &mut *changed);
             read(&mut Recording { own: Some(own), naming, files, epoch: *epoch, changed })
         });

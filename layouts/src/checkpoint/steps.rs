@@ -1,10 +1,12 @@
-//! A checkpoint of what is all in memory, taken in steps: its writer, and the order of steps.
+//! Records that a checkpoint writes in steps: the writer, and the order of steps.
 //!
 //! Whoever is read gives part after part. A step reads as many as go into a batch, which the helper
-//! writes; behind the last batch goes the order to make all of it durable. What is read when, and what
-//! is kept of what changes meanwhile, is left to others.
+//! writes; behind the last batch goes the order to make all of it durable. Then others may follow, in segments of their
+//! own. What is read when, and what is kept of what changes meanwhile, is left to others.
 
-use alluvium_pagestore::{Error, ErrorKind, MemoryKind, Result, SegmentInfo, fingerprint};
+use alluvium_pagestore::{
+    Error, ErrorKind, Helper, MemoryKind, Result, SegmentInfo, SegmentStore, fingerprint,
+};
 
 use super::writer::{BatchWriter, WriterSizes};
 use crate::contract::table::StateContext;
@@ -28,9 +30,18 @@ pub(crate) enum GivenBatches {
     All,
 }
 
+/// Has so many bytes made free.
+type MakeRoom<'a> = &'a mut dyn FnMut(u64) -> Result<()>;
+
 /// The steps of a checkpoint.
 #[derive(Debug)]
 pub(crate) struct CheckpointSteps {
+    store: SegmentStore,
+    helper: Helper,
+    /// The fingerprint of the state's name.
+    state: u64,
+    /// How it is written if there is memory for that.
+    sizes: WriterSizes,
     /// Made when it is needed.
     own: Option<BatchWriter>,
     /// Booked for it, beside what the state has booked: so many bytes.
@@ -50,11 +61,25 @@ impl CheckpointSteps {
     ///
     /// # Errors
     /// [`ErrorKind::Unsupported`] in a store without a directory.
-    pub fn with_room(context: &StateContext, kept: u64) -> Result<Self> {
-        context.segment_store()?;
-        let booked = Booked::none(context.account.clone(), MemoryKind::Buffers);
-        let (was_refused, is_ending, is_lost, is_empty) = (false, false, false, false);
-        Ok(Self { own: None, booked, kept, was_refused, is_ending, is_lost, is_empty })
+    pub fn new(context: &StateContext, sizes: WriterSizes, kept: u64) -> Result<Self> {
+        Ok(Self {
+            store: context.segment_store()?.clone(),
+            helper: context.helper.clone(),
+            state: fingerprint(&context.name),
+            sizes,
+            own: None,
+            booked: Booked::none(context.account.clone(), MemoryKind::Buffers),
+            kept,
+            was_refused: false,
+            is_ending: false,
+            is_lost: false,
+            is_empty: false,
+        })
+    }
+
+    /// Bytes after which a segment ends.
+    pub fn segment_bytes(&self) -> u64 {
+        self.sizes.segment_bytes
     }
 
     /// There is nothing to read, nor to write.
@@ -62,27 +87,26 @@ impl CheckpointSteps {
         self.is_empty = true;
     }
 
-    /// Does a bounded share: `give` gives the helper the next batch. What was written, at the end.
+    /// Does a bounded share: `give` gives the helper the next batch. Once all of it is durable, what was written: the
+    /// next step begins with others.
     ///
     /// # Errors
     /// Those of `give` and of writing; the checkpoint has to be begun again.
     pub fn step(
         &mut self,
-        context: &StateContext,
-        sizes: WriterSizes,
         give: impl FnOnce(&mut BatchWriter) -> Result<GivenBatches>,
     ) -> Result<Option<Vec<SegmentInfo>>> {
         self.check()?;
         if self.is_empty {
             return Ok(Some(Vec::new()));
         }
-        self.make_writer(context, sizes)?;
+        self.make_writer(&mut |_| Ok(()))?;
         let Self { own, is_ending, is_lost, .. } = self;
         let own = own.as_mut().expect("made above");
         if !own.is_ready()? {
             return Ok(None);
         }
-        if *is_ending {
+        if std::mem::take(is_ending) {
             return Ok(Some(own.take_sealed()));
         }
         // Of what was read a part may be missing after an error or a panic.
@@ -108,19 +132,14 @@ impl CheckpointSteps {
     }
 
     /// Reads all that `read` gives and has it written, at once. If that fails or panics, the checkpoint is lost.
-    pub fn read_rest(
-        &mut self,
-        context: &StateContext,
-        sizes: WriterSizes,
-        mut read: impl FnMut(&mut BatchWriter) -> Result<bool>,
-    ) {
+    pub fn read_rest(&mut self, mut read: impl FnMut(&mut BatchWriter) -> Result<bool>) {
         if self.is_empty {
             return;
         }
         let was_lost = std::mem::replace(&mut self.is_lost, true);
         self.was_refused = true;
         let mut all = || -> Result<()> {
-            self.make_writer(context, sizes)?;
+            self.make_writer(&mut |_| Ok(()))?;
             let own = self.own.as_mut().expect("made above");
             own.wait()?;
             while read(own)? {}
@@ -157,23 +176,24 @@ impl CheckpointSteps {
         self.own.iter_mut().for_each(BatchWriter::pause);
     }
 
-    fn make_writer(&mut self, context: &StateContext, sizes: WriterSizes) -> Result<()> {
+    /// Makes the writer, if there is none. [`step`](CheckpointSteps::step) does so too, with memory that is free.
+    ///
+    /// # Errors
+    /// Those of `make_room`; [`ErrorKind::OverBudget`] if there is no room. It can be tried again.
+    pub fn make_writer(&mut self, make_room: MakeRoom<'_>) -> Result<()> {
         if self.own.is_some() {
             return Ok(());
         }
-        let store = context.segment_store()?.clone();
         let may_be_scant = std::mem::replace(&mut self.was_refused, true);
-        let sizes = sizes.first_with_room(may_be_scant, |sizes| self.book(sizes))?;
-        let state = fingerprint(&context.name);
-        let who = (context.helper.clone(), context.account.clone());
-        self.own = Some(BatchWriter::new(who, store, state, sizes));
+        let Self { sizes, kept, booked, .. } = self;
+        let sizes = sizes.first_with_room(may_be_scant, |sizes| {
+            let more = sizes.memory_bytes().saturating_sub(*kept);
+            make_room(more)?;
+            booked.reserve_more(more, "a checkpoint's buffer")
+        })?;
+        let who = (self.helper.clone(), self.booked.account().clone());
+        self.own = Some(BatchWriter::new(who, self.store.clone(), self.state, sizes));
         Ok(())
-    }
-
-    /// Books what a writer with these sizes takes.
-    fn book(&mut self, sizes: &WriterSizes) -> Result<()> {
-        let more = sizes.memory_bytes().saturating_sub(self.kept);
-        self.booked.reserve_more(more, "a checkpoint's buffer")
     }
 }
 

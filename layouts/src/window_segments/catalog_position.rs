@@ -3,13 +3,15 @@
 //! Slices in order of time, each with its runs and their images; then the groups of tables, each with
 //! its tables in the order in which they are written; then the end.
 
+use std::rc::Rc;
+
 use alluvium_pagestore::{Result, Time};
 
 use super::checkpoint::{END, IMAGES_PER_RECORD, OF_GROUP, OF_IMAGES, OF_RUN, OF_SLICE, OF_TABLE};
 use super::run::ImageAt;
-use super::slice_checkpoint::{SliceBefore, SliceCheckpoint};
+use super::slice_checkpoint::SliceBefore;
 use super::tables::TableGroup;
-use crate::checkpoint::BatchWriter;
+use crate::checkpoint::{BatchWriter, GivenBatches};
 
 /// What of the catalog comes next.
 #[derive(Clone, Copy, Debug, Default)]
@@ -24,10 +26,12 @@ pub struct CatalogPosition {
 }
 
 impl CatalogPosition {
-    /// Fills the batch. Returns whether the catalog ends with it.
-    pub fn write_step(&mut self, checkpoint: &mut SliceCheckpoint) -> Result<bool> {
-        let SliceCheckpoint { slices, groups, own, .. } = checkpoint;
-        let own = own.as_mut().expect("it is not taken yet");
+    /// Fills the batch, and has it written.
+    pub fn write_batch(
+        &mut self,
+        (slices, groups): (&[SliceBefore], &[Rc<TableGroup>]),
+        own: &mut BatchWriter,
+    ) -> Result<GivenBatches> {
         while own.has_room() {
             if let Some(before) = slices.get(self.slice) {
                 self.write_slice(before, own)?;
@@ -37,10 +41,11 @@ impl CatalogPosition {
                 let tables: usize = groups.iter().map(|group| group.segments.len()).sum();
                 // The last record is alone in its segment if the one before is full, but there.
                 own.push(0, &(END, Time::MAX), &vec![self.segments, tables as u64])?;
-                return Ok(true);
+                return Ok(GivenBatches::All);
             }
         }
-        Ok(false)
+        own.submit();
+        Ok(GivenBatches::Some)
     }
 
     fn write_slice(&mut self, before: &SliceBefore, own: &mut BatchWriter) -> Result<()> {

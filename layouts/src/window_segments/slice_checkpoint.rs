@@ -12,14 +12,13 @@
 //!   and written at once then, as memory is short.
 //! - A slice that is purged stays until it was read.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
 use alluvium_pagestore::{
-    Error, ErrorKind, ImagePart, MemoryKind, Result, SegmentImage, SegmentInfo, StateImage, Time,
-    fingerprint,
+    Error, ErrorKind, ImagePart, Result, SegmentImage, SegmentInfo, StateImage, Time,
 };
 
 use super::LAYOUT;
@@ -32,9 +31,12 @@ use super::snapshot::RecordSnapshot;
 use super::space::run_of;
 use super::tables::{CatalogTables, TableGroup, WrittenTable};
 use super::writing::WrittenRun;
-use crate::checkpoint::{BatchWriter, InSteps, files_of, files_of_image};
+use crate::checkpoint::{
+    BatchWriter, CheckpointSteps, GivenBatches, InSteps, files_of, files_of_image,
+};
 use crate::contract::table::CheckpointOutcome;
 use crate::heap::name_large;
+use crate::support::booked::Booked;
 use crate::support::gaps::Gaps;
 use crate::support::key_unsafe::KeyRef;
 use crate::support::record_type_unsafe::RecordRef;
@@ -57,16 +59,16 @@ pub struct SliceCheckpoint {
     /// Slices that are gone, by their numbers, and not read yet.
     gone: BTreeMap<usize, Slice>,
     step: SliceCheckpointPhase,
-    pub(super) own: Option<BatchWriter>,
+    /// Steps of its tables, then of its catalog, until the image is given.
+    steps: Option<CheckpointSteps>,
     /// Groups of tables that are named again; last the one that is written, once it is.
     pub(super) groups: Vec<Rc<TableGroup>>,
     /// The number of the group that is written.
     number: u64,
     /// Its segments.
     tables: Vec<SegmentInfo>,
-    booked: u64,
-    /// Why it cannot be ended.
-    lost: Option<&'static str>,
+    /// Beside its shares.
+    _booked: Booked,
     /// Why a table that it waits for could not be written; it is tried again.
     failed: Option<Error>,
 }
@@ -88,19 +90,38 @@ pub(super) struct SliceBefore {
 enum SliceCheckpointPhase {
     /// Slices before this one are read.
     Reading(usize),
-    /// Tables are being made durable.
-    EndingTables,
     /// What was on its way to storage is waited for.
     Waiting,
     /// What comes next in the catalog.
     Telling(CatalogPosition),
-    /// The catalog is being made durable.
-    EndingCatalog,
-    /// The image was given.
-    Done,
+}
+
+/// What a checkpoint reads.
+struct UnreadSlices<'a> {
+    slices: &'a [SliceBefore],
+    /// Those before this one are read.
+    number: &'a mut usize,
+    /// The group that has those to be read.
+    group: u64,
+    slots: &'a mut [Option<Slice>],
+    gone: &'a mut BTreeMap<usize, Slice>,
+    /// Slices that are gone and read.
+    dying: &'a mut VecDeque<Slice>,
 }
 
 impl SliceCheckpoint {
+    /// What it reads, if it does, and its steps.
+    fn unread<'a>(
+        &'a mut self,
+        slots: &'a mut [Option<Slice>],
+        dying: &'a mut VecDeque<Slice>,
+    ) -> Option<(UnreadSlices<'a>, &'a mut CheckpointSteps)> {
+        let Self { slices, gone, step, steps, number: group, .. } = self;
+        let SliceCheckpointPhase::Reading(number) = step else { return None };
+        let unread = UnreadSlices { slices, number, group: *group, slots, gone, dying };
+        Some((unread, steps.as_mut()?))
+    }
+
     /// The group of the tables that were written, unless there is none.
     fn written_group(&self) -> Option<TableGroup> {
         let written = self.slices.iter().filter(|before| before.group == self.number);
@@ -108,6 +129,48 @@ impl SliceCheckpoint {
             written.map(|before| before.table).filter(|table| !table.is_empty()).collect();
         let segments: Vec<_> = self.tables.iter().map(SegmentInfo::all_live).collect();
         (!tables.is_empty()).then_some(TableGroup { number: self.number, tables, segments })
+    }
+}
+
+impl UnreadSlices<'_> {
+    /// Reads parts of slices as long as they go into the batch, and has it written.
+    fn read_batch(&mut self, own: &mut BatchWriter) -> Result<GivenBatches> {
+        while own.has_room() {
+            if !self.read_part(own)? {
+                return Ok(GivenBatches::All);
+            }
+        }
+        own.submit();
+        Ok(GivenBatches::Some)
+    }
+
+    /// Reads a part; says whether there was one.
+    fn read_part(&mut self, own: &mut BatchWriter) -> Result<bool> {
+        let Self { slices, number, slots, gone, .. } = self;
+        let to_read = |before: &SliceBefore| before.group == self.group;
+        let Some(ahead) = slices[**number..].iter().position(to_read) else { return Ok(false) };
+        **number += ahead;
+        let number = **number;
+        let is_it = |slice: &&mut Slice| {
+            slice.captured.as_ref().is_some_and(|captured| captured.number == number)
+        };
+        let in_use = slots.get_mut(slices[number].slot).and_then(Option::as_mut).filter(is_it);
+        let found = match in_use {
+            Some(found) => found,
+            None => gone.get_mut(&number).expect("a slice that is not read is kept"),
+        };
+        let captured = found.captured.as_mut().expect("it is not read yet");
+        let push = &mut |record: RecordRef<'_>| {
+            own.place_record(record).map(drop).map_err(|error| name_large(error, record))
+        };
+        let more = captured.entries.take_some(Some(&found.active), push)?
+            || captured.cuts.take_some(found.cuts.table(), push)?;
+        if !more {
+            found.captured = None;
+            self.dying.extend(gone.remove(&number));
+            *self.number += 1;
+        }
+        Ok(true)
     }
 }
 
@@ -133,13 +196,13 @@ impl InSteps for SegmentsCore {
 impl SegmentsCore {
     /// Everything in the panes now is of the checkpoint.
     pub(super) fn begin_capture(&mut self) -> Result<()> {
-        let store = self.context.segment_store()?.clone();
+        // The fund has what they take.
+        let steps = CheckpointSteps::new(&self.context, self.sizes.writer, u64::MAX)?;
         if self.checkpoint.is_some() {
             // The store has not said what became of the last one, so that it may be either.
             self.decide_checkpoint(CheckpointOutcome::Unknown);
         }
         self.settle();
-        let sizes = self.sizes.writer;
         // Beside its shares: gaps, and a group in more segments than usual.
         let gaps = self.slices().map(|slice| slice.gaps.bytes()).sum::<u64>();
         let tables: u64 = self.slices().map(Slice::active_bytes).sum();
@@ -150,7 +213,7 @@ impl SegmentsCore {
             self.make_room(booked, "a checkpoint")?;
         }
         self.fund.begin();
-        self.account.charge(MemoryKind::Buffers, booked);
+        let _booked = Booked::buffers(self.account.clone(), booked);
         let groups = self.groups.to_name(|group, slice| self.is_table_in(slice, group));
         let number = self.groups.next_number();
         let mut slices = Vec::with_capacity(self.by_time.len());
@@ -182,18 +245,15 @@ impl SegmentsCore {
         let files = runs.flat_map(|run| files_of(&run.segments));
         let named = groups.iter().flat_map(|group| &group.segments);
         self.files.take(files.chain(named.map(|segment| (segment.id, segment.bytes))));
-        let helper = self.background.jobs.helper().clone();
-        let state = fingerprint(&self.context.name);
         self.checkpoint = Some(Box::new(SliceCheckpoint {
             slices,
             gone: BTreeMap::new(),
             step: SliceCheckpointPhase::Reading(0),
-            own: Some(BatchWriter::new((helper, self.account.clone()), store, state, sizes)),
+            steps: Some(steps),
             groups,
             number,
             tables: Vec::new(),
-            booked,
-            lost: None,
+            _booked,
             failed: None,
         }));
         Ok(())
@@ -207,142 +267,56 @@ impl SegmentsCore {
     }
 
     fn step(&mut self) -> Result<Option<StateImage>> {
-        let Some(checkpoint) = &mut self.checkpoint else {
+        let Self { checkpoint, slots, dying, .. } = self;
+        let Some(checkpoint) = checkpoint.as_deref_mut() else {
             return Err(Error::new(ErrorKind::Config, "no checkpoint was begun"));
         };
-        if let Some(what) = checkpoint.lost {
-            let message = format!("{what}; begin the checkpoint again");
-            return Err(Error::new(ErrorKind::Overtaken, message));
-        }
-        let Some(own) = &mut checkpoint.own else { return Ok(None) };
-        if !own.is_ready()? {
-            return Ok(None);
-        }
-        match checkpoint.step {
-            SliceCheckpointPhase::Reading(_) => {
-                if self.read_step()? {
-                    let checkpoint = self.checkpoint.as_mut().expect("looked at above");
-                    checkpoint.step = SliceCheckpointPhase::EndingTables;
-                    checkpoint.own.as_mut().expect("looked at above").submit_end();
-                } else {
-                    self.own().submit();
-                }
-            }
-            SliceCheckpointPhase::EndingTables => {
-                checkpoint.tables = own.take_sealed();
+        if let Some((mut unread, steps)) = checkpoint.unread(slots, dying) {
+            if let Some(tables) = steps.step(|own| unread.read_batch(own))? {
+                checkpoint.tables = tables;
                 checkpoint.groups.extend(checkpoint.written_group().map(Rc::new));
                 checkpoint.step = SliceCheckpointPhase::Waiting;
             }
-            SliceCheckpointPhase::Waiting => {
-                if let Some(error) = checkpoint.failed.take() {
-                    return Err(error);
-                }
-                if checkpoint.slices.iter().any(|before| before.frozen.is_some()) {
-                    let failed = |part: &super::slice::UnwrittenTable| part.job == 0;
-                    if self.slices().any(|slice| slice.frozen.as_ref().is_some_and(failed)) {
-                        self.spill()?;
-                    }
-                } else {
-                    checkpoint.step = SliceCheckpointPhase::Telling(CatalogPosition::default());
-                }
-            }
-            SliceCheckpointPhase::Telling(mut telling) => {
-                let is_written = telling.write_step(checkpoint)?;
-                let own = self.own();
-                if is_written {
-                    own.submit_end();
-                } else {
-                    own.submit();
-                }
-                let checkpoint = self.checkpoint.as_mut().expect("looked at above");
-                checkpoint.step = if is_written {
-                    SliceCheckpointPhase::EndingCatalog
-                } else {
-                    SliceCheckpointPhase::Telling(telling)
-                };
-            }
-            SliceCheckpointPhase::EndingCatalog => {
-                checkpoint.step = SliceCheckpointPhase::Done;
-                return Ok(Some(self.image_of()));
-            }
-            SliceCheckpointPhase::Done => {}
+            return Ok(None);
+        }
+        let SliceCheckpoint { slices, groups, step, steps: Some(steps), failed, .. } = checkpoint
+        else {
+            return Ok(None);
+        };
+        if let SliceCheckpointPhase::Telling(telling) = step {
+            let told = steps.step(|own| telling.write_batch((slices, groups), own))?;
+            return Ok(told.map(|catalog| self.image_of(catalog)));
+        }
+        steps.check()?;
+        if let Some(error) = failed.take() {
+            return Err(error);
+        }
+        if slices.iter().all(|before| before.frozen.is_none()) {
+            *step = SliceCheckpointPhase::Telling(CatalogPosition::default());
+        } else if self.slices().filter_map(|slice| slice.frozen.as_ref()).any(|part| part.job == 0)
+        {
+            self.spill()?;
         }
         Ok(None)
-    }
-
-    fn own(&mut self) -> &mut BatchWriter {
-        let checkpoint = self.checkpoint.as_mut().expect("a checkpoint is taken");
-        checkpoint.own.as_mut().expect("it is not taken yet")
-    }
-
-    /// Reads parts of slices as long as they go into the batch; says whether all are read.
-    fn read_step(&mut self) -> Result<bool> {
-        while self.own().has_room() {
-            if !self.read_part()? {
-                return Ok(true);
-            }
-        }
-        Ok(false)
-    }
-
-    /// Reads a part; says whether there was one.
-    fn read_part(&mut self) -> Result<bool> {
-        let checkpoint = self.checkpoint.as_mut().expect("a checkpoint is taken");
-        let SliceCheckpoint {
-            slices,
-            gone,
-            step: SliceCheckpointPhase::Reading(number),
-            own: Some(own),
-            number: group,
-            ..
-        } = &mut **checkpoint
-        else {
-            return Ok(false);
-        };
-        let to_read = |before: &SliceBefore| before.group == *group;
-        let Some(ahead) = slices[*number..].iter().position(to_read) else { return Ok(false) };
-        *number += ahead;
-        let before = &slices[*number];
-        let is_it = |slice: &&mut Slice| {
-            slice.captured.as_ref().is_some_and(|captured| captured.number == *number)
-        };
-        let in_use = self.slots.get_mut(before.slot).and_then(Option::as_mut).filter(is_it);
-        let found = match in_use {
-            Some(found) => found,
-            None => gone.get_mut(number).expect("a slice that is not read is kept"),
-        };
-        let captured = found.captured.as_mut().expect("it is not read yet");
-        let push = &mut |record: RecordRef<'_>| {
-            own.place_record(record).map(drop).map_err(|error| name_large(error, record))
-        };
-        let more = captured.entries.take_some(Some(&found.active), push)?
-            || captured.cuts.take_some(found.cuts.table(), push)?;
-        if !more {
-            found.captured = None;
-            self.dying.extend(gone.remove(number));
-            *number += 1;
-        }
-        Ok(true)
     }
 
     /// Reads all that is not read yet and has it written, at once: memory is needed that it holds
     /// on to. If that fails, the checkpoint does.
     #[cold]
     pub(super) fn read_rest(&mut self) {
-        let mut read = || -> Result<()> {
-            self.own().wait()?;
-            while self.read_part()? {}
-            Ok(())
-        };
-        if read().is_err() {
-            self.lose("a checkpoint had to be written at once, which failed");
+        let Self { checkpoint, slots, dying, .. } = self;
+        let Some(checkpoint) = checkpoint.as_deref_mut() else { return };
+        let Some((mut unread, steps)) = checkpoint.unread(slots, dying) else { return };
+        steps.read_rest(|own| unread.read_part(own));
+        if steps.is_lost() {
+            self.lose();
         }
     }
 
     /// Gives the checkpoint up.
-    pub(super) fn lose(&mut self, why: &'static str) {
+    fn lose(&mut self) {
         let Some(checkpoint) = &mut self.checkpoint else { return };
-        checkpoint.lost = checkpoint.lost.or(Some(why));
+        checkpoint.steps.iter_mut().for_each(CheckpointSteps::lose);
         self.dying.extend(std::mem::take(&mut checkpoint.gone).into_values());
         for slice in self.slots.iter_mut().flatten().chain(&mut self.dying) {
             slice.captured = None;
@@ -424,25 +398,26 @@ impl SegmentsCore {
 
     /// Whether a checkpoint reads the tables.
     pub(super) fn is_captured(&self) -> bool {
-        let checkpoint = self.checkpoint.as_ref().filter(|checkpoint| checkpoint.lost.is_none());
-        checkpoint
-            .is_some_and(|checkpoint| matches!(checkpoint.step, SliceCheckpointPhase::Reading(_)))
+        let is_it = |checkpoint: &SliceCheckpoint| {
+            let is_lost = checkpoint.steps.as_ref().is_some_and(CheckpointSteps::is_lost);
+            matches!(checkpoint.step, SliceCheckpointPhase::Reading(_)) && !is_lost
+        };
+        self.checkpoint.as_deref().is_some_and(is_it)
     }
 
     /// A table that was not written is dropped.
     pub(super) fn was_dropped(&mut self, table: &FrozenSlice) {
         if let Some(before) = self.waits_for(table) {
             before.frozen = None;
-            self.lose("a slice that was being written was purged and could not be written");
+            self.lose();
         }
     }
 
-    fn image_of(&mut self) -> StateImage {
+    fn image_of(&mut self, catalog: Vec<SegmentInfo>) -> StateImage {
         let checkpoint = self.checkpoint.as_mut().expect("a checkpoint is taken");
+        checkpoint.steps = None;
         let mut own = std::mem::take(&mut checkpoint.tables);
-        let mut paced = checkpoint.own.take().expect("it was written");
-        own.extend(paced.take_sealed());
-        drop(paced);
+        own.extend(catalog);
         let slices = std::mem::take(&mut checkpoint.slices);
         let entries: u64 = slices.iter().map(|before| before.table.entries).sum();
         let written = slices.iter().filter(|before| before.group == checkpoint.number);
@@ -468,7 +443,7 @@ impl SegmentsCore {
 
     /// What became of the checkpoint.
     pub(super) fn decide_checkpoint(&mut self, outcome: CheckpointOutcome) {
-        self.lose("it is decided");
+        self.lose();
         if let Some(mut checkpoint) = self.checkpoint.take() {
             // Its segments, if they are not the image's, go with the writer.
             if let (Some(storage), false) = (&self.background.storage, checkpoint.tables.is_empty())
@@ -477,8 +452,7 @@ impl SegmentsCore {
                     let _ = storage.store.remove(segment.id);
                 }
             }
-            checkpoint.own = None;
-            self.account.release(MemoryKind::Buffers, checkpoint.booked);
+            checkpoint.steps = None;
             self.fund.end();
             if outcome == CheckpointOutcome::Committed {
                 // Of what was booked at the barrier.

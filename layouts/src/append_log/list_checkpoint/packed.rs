@@ -1,6 +1,6 @@
 //! What a checkpoint does about packed slices: it waits for those of the barrier, and has the device keep their runs.
 
-use alluvium_pagestore::{MemoryKind, Result, RunId};
+use alluvium_pagestore::{Result, RunId};
 
 use super::{ListCheckpoint, ListCheckpointPhase, NamedRun};
 use crate::append_log::core::ListsCore;
@@ -66,8 +66,7 @@ impl ListsCore {
         *is_packed = true;
         let slice = PackedSlice { elements: *elements, ..slice };
         let bytes = checkpoint.packed.as_mut().expect("it was packed").add(name.0, slice);
-        checkpoint.booked += bytes;
-        self.account.charge(MemoryKind::Buffers, bytes);
+        checkpoint.booked.charge(bytes);
         self.forget_orphan(name);
         true
     }
