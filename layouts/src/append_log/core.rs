@@ -348,6 +348,18 @@ impl ListsCore {
         self.read_ahead(until);
         Ok(())
     }
+
+    /// Returns its [`Upkeep`]. Never inlined: where a `dyn` is made, the code that drops the value is compiled.
+    #[inline(never)]
+    pub fn as_upkeep(&self) -> &dyn Upkeep {
+        self
+    }
+
+    /// Does the same, mutable.
+    #[inline(never)]
+    pub fn as_upkeep_mut(&mut self) -> &mut dyn Upkeep {
+        self
+    }
 }
 
 /// Where large pieces come from, if they are large enough.

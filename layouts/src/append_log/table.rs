@@ -3,7 +3,7 @@
 
 use std::ops::{Range, RangeInclusive};
 
-use alluvium_pagestore::{BlobWriter, Key, Lookup, Rejected, Result, State, StateImage, Time};
+use alluvium_pagestore::{Key, Lookup, Rejected, Result, State, Time};
 
 use super::block::{ListElements, ListType, NativeList};
 use super::config::AppendLog;
@@ -13,8 +13,8 @@ use super::key_unsafe::KeyRef;
 use super::typed_unsafe::TypedLists;
 use crate::contract::by_hash::{ByHash, VisitRun};
 use crate::contract::lists::{Elements, Lists, ListsLayout};
-use crate::contract::table::{CheckpointOutcome, Cursor, StateContext, TableStats};
-use crate::contract::upkeep::Upkeep;
+use crate::contract::table::{Cursor, StateContext};
+use crate::contract::upkeep::{HasUpkeep, Upkeep};
 
 /// An open [`AppendLog`].
 pub struct AppendLogLists<K, E> {
@@ -151,36 +151,12 @@ impl<K: Key, E: State> ByHash<K, E, Time> for AppendLogLists<K, E> {
     }
 }
 
-impl<K: Key, E: State> Upkeep for AppendLogLists<K, E> {
-    fn tick(&mut self, work: usize) -> Result<usize> {
-        self.core.tick(work)
+impl<K: Key, E: State> HasUpkeep for AppendLogLists<K, E> {
+    fn upkeep(&self) -> &dyn Upkeep {
+        self.core.as_upkeep()
     }
 
-    fn reclaim(&mut self, bytes: u64) -> Result<u64> {
-        self.core.reclaim(bytes)
-    }
-
-    fn fixed_bytes(&self) -> (u64, u64) {
-        self.core.fixed_bytes()
-    }
-
-    fn checkpoint(&mut self, blobs: &mut BlobWriter) -> Result<StateImage> {
-        self.core.checkpoint(blobs)
-    }
-
-    fn begin_checkpoint(&mut self, blobs: &mut BlobWriter) -> Result<Option<StateImage>> {
-        self.core.begin_checkpoint(blobs)
-    }
-
-    fn continue_checkpoint(&mut self, blobs: &mut BlobWriter) -> Result<Option<StateImage>> {
-        self.core.continue_checkpoint(blobs)
-    }
-
-    fn checkpointed(&mut self, outcome: CheckpointOutcome) {
-        self.core.checkpointed(outcome);
-    }
-
-    fn stats(&self) -> TableStats {
-        self.core.stats()
+    fn upkeep_mut(&mut self) -> &mut dyn Upkeep {
+        self.core.as_upkeep_mut()
     }
 }

@@ -273,6 +273,18 @@ impl LogCore {
         self.log.frames.shorten(number);
         self.log.freshen(number, slot);
     }
+
+    /// Returns its [`Upkeep`]. Never inlined: where a `dyn` is made, the code that drops the value is compiled.
+    #[inline(never)]
+    pub(in crate::hybrid_log) fn as_upkeep(&self) -> &dyn Upkeep {
+        self
+    }
+
+    /// Does the same, mutable.
+    #[inline(never)]
+    pub(in crate::hybrid_log) fn as_upkeep_mut(&mut self) -> &mut dyn Upkeep {
+        self
+    }
 }
 
 impl Upkeep for LogCore {

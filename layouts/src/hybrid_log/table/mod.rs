@@ -11,8 +11,8 @@ use std::sync::Arc;
 
 use alluvium_pagestore::io::Waker;
 use alluvium_pagestore::{
-    BlobWriter, EntryCodec, Error, ErrorKind, Key, Lookup, MemoryKind, Rejected, Result, Rewrite,
-    State, StateImage, Time, description_of,
+    EntryCodec, Error, ErrorKind, Key, Lookup, MemoryKind, Rejected, Result, State, Time,
+    description_of,
 };
 
 use self::reaching::ValueLocation;
@@ -24,10 +24,8 @@ use super::typed_unsafe::TypedLog;
 use crate::contract::by_hash::ByHash;
 use crate::contract::expiry::{ExpiryPass, Touched};
 use crate::contract::fetch::{Fetch, Ticket};
-use crate::contract::table::{
-    BatchError, CheckpointOutcome, Cursor, Layout, Pace, Peek, StateContext, Table, TableStats,
-};
-use crate::contract::upkeep::Upkeep;
+use crate::contract::table::{BatchError, Cursor, Layout, Peek, StateContext, Table};
+use crate::contract::upkeep::{HasUpkeep, Upkeep};
 use crate::support::record_type_unsafe::{ErasedTouched, RecordRun};
 
 pub(super) mod batches;
@@ -383,47 +381,14 @@ impl<K: Key, V: State> Table<K, V> for HybridLogTable<K, V> {
     }
 }
 
-impl<K: Key, V: State> Upkeep for HybridLogTable<K, V> {
-    fn tick(&mut self, work: usize) -> Result<usize> {
-        self.core.tick(work)
+impl<K: Key, V: State> HasUpkeep for HybridLogTable<K, V> {
+    fn upkeep(&self) -> &dyn Upkeep {
+        self.core.as_upkeep()
     }
 
-    fn reclaim(&mut self, bytes: u64) -> Result<u64> {
-        self.core.reclaim(bytes)
-    }
-
-    fn rewriter(&mut self) -> Option<&mut dyn Rewrite> {
-        self.core.rewriter()
-    }
-
-    fn fixed_bytes(&self) -> (u64, u64) {
-        self.core.fixed_bytes()
-    }
-
-    fn checkpoint(&mut self, blobs: &mut BlobWriter) -> Result<StateImage> {
-        self.forget_scratch();
-        self.core.checkpoint(blobs)
-    }
-
-    fn begin_checkpoint(&mut self, blobs: &mut BlobWriter) -> Result<Option<StateImage>> {
-        self.forget_scratch();
-        self.core.begin_checkpoint(blobs)
-    }
-
-    fn pace_checkpoint(&mut self, pace: Pace) {
-        self.core.pace_checkpoint(pace);
-    }
-
-    fn continue_checkpoint(&mut self, blobs: &mut BlobWriter) -> Result<Option<StateImage>> {
-        self.core.continue_checkpoint(blobs)
-    }
-
-    fn checkpointed(&mut self, outcome: CheckpointOutcome) {
-        self.core.checkpointed(outcome);
-    }
-
-    fn stats(&self) -> TableStats {
-        self.core.stats()
+    fn upkeep_mut(&mut self) -> &mut dyn Upkeep {
+        self.drop_scratch();
+        self.core.as_upkeep_mut()
     }
 }
 
