@@ -23,7 +23,7 @@ pub use tracing;
 pub use append_log::{
     AppendLog, AppendLogLists, BLOCK_BYTES_MAX, LIST_PATIENCE, PACKS_SLICES, RUNS_MAX,
 };
-pub use checkpoint::{Recording, Remembered};
+pub use checkpoint::{InSteps, Recording, Remembered, at_once};
 pub use contract::by_hash::{ByHash, VisitRun};
 pub use contract::expiry::{ExpiryPass, Touched};
 pub use contract::fetch::{Fetch, Ticket};

@@ -8,25 +8,26 @@ use crate::contract::table::CheckpointOutcome;
 use crate::contract::upkeep::Upkeep;
 
 /// A state whose checkpoints are taken in steps.
-pub(crate) trait InSteps: Upkeep {
-    /// Waits a moment for what the last step has given to the helper.
+pub trait InSteps: Upkeep {
+    /// Waits briefly for what the last step has given to the helper.
     ///
     /// # Errors
     /// Those of storage that end the checkpoint.
     fn pause(&mut self) -> Result<()>;
 
-    /// The longest time that a checkpoint may take while nothing but the helper works on it.
+    /// Returns the longest time that a checkpoint may take while nothing but the helper works on it.
+    /// The default has no bound.
     fn patience(&self) -> Duration {
         Duration::MAX
     }
 }
 
-/// Takes a checkpoint in one call.
+/// Takes a checkpoint in one call, for [`Upkeep::checkpoint`].
 ///
 /// # Errors
 /// Those of the steps; [`ErrorKind::Backpressure`] if storage does not take in time what they write. The checkpoint is
 /// given up, unless it did not begin.
-pub(crate) fn at_once(state: &mut dyn InSteps, blobs: &mut BlobWriter) -> Result<StateImage> {
+pub fn at_once(state: &mut dyn InSteps, blobs: &mut BlobWriter) -> Result<StateImage> {
     if let Some(image) = state.begin_checkpoint(blobs)? {
         return Ok(image);
     }

@@ -19,7 +19,7 @@ mod remembered;
 mod steps;
 mod writer;
 
-pub(crate) use at_once::{InSteps, at_once};
+pub use at_once::{InSteps, at_once};
 pub(crate) use counts::SegmentCounts;
 pub(crate) use dead::{DeadList, DeadListPosition};
 pub(crate) use files::{FileBytes, FilesByName, NamedBy, PinnedRuns, files_of, files_of_image};

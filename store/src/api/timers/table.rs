@@ -3,8 +3,8 @@
 use std::rc::Rc;
 
 use alluvium_layouts::{
-    CheckpointOutcome, DroppedHere, Oversize, RecordPosition, Remembered, StateContext, TableStats,
-    Upkeep,
+    CheckpointOutcome, DroppedHere, InSteps, Oversize, RecordPosition, Remembered, StateContext,
+    TableStats, Upkeep, at_once,
 };
 use alluvium_pagestore::{
     BlobWriter, Error, ErrorKind, Key, MemoryKind, Result, State, StateImage, Time,
@@ -217,6 +217,13 @@ impl<K: Key + Ord, N: State + Ord> TimerTable<K, N> {
     }
 }
 
+impl<K: Key + Ord, N: State + Ord> InSteps for TimerTable<K, N> {
+    fn pause(&mut self) -> Result<()> {
+        self.remembered.pause();
+        Ok(())
+    }
+}
+
 impl<K: Key + Ord, N: State + Ord> Upkeep for TimerTable<K, N> {
     fn tick(&mut self, work: usize) -> Result<usize> {
         Ok((0..work).take_while(|_| self.drop_some_left()).count())
@@ -234,13 +241,7 @@ impl<K: Key + Ord, N: State + Ord> Upkeep for TimerTable<K, N> {
     }
 
     fn checkpoint(&mut self, blobs: &mut BlobWriter) -> Result<StateImage> {
-        self.begin_checkpoint(blobs)?;
-        loop {
-            if let Some(image) = self.continue_checkpoint(blobs)? {
-                return Ok(image);
-            }
-            self.remembered.pause();
-        }
+        at_once(self, blobs)
     }
 
     fn begin_checkpoint(&mut self, _: &mut BlobWriter) -> Result<Option<StateImage>> {
