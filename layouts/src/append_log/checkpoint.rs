@@ -15,6 +15,7 @@ use super::notes::{ImportedRuns, KeyNote};
 use super::packed::page_of;
 use super::run::{BlockAt, ListRun, RUN_BYTES, StoredRun};
 use crate::checkpoint::{files_of, files_of_image};
+use crate::support::booked::Booked;
 use crate::support::gaps::HashGap;
 use crate::trace_event;
 
@@ -47,11 +48,10 @@ impl ListsCore {
         let store = self.context.segment_store()?.for_opening();
         let state = self.source.as_ref().map_or(0, |source| source.state);
         let window = self.sizes.window_bytes;
-        self.account.reserve(MemoryKind::Buffers, window as u64, "restoring")?;
-        let mut reader = SegmentReader::new(store, state, window);
-        let restored = self.restore_from(image, &mut reader);
-        self.account.release(MemoryKind::Buffers, window as u64);
-        restored?;
+        let (account, kind) = (self.account.clone(), MemoryKind::Buffers);
+        let booked = Booked::reserve(account, kind, window as u64, "restoring")?;
+        self.restore_from(image, &mut SegmentReader::new(store, state, window))?;
+        drop(booked);
         if self.elements != image.entries {
             let what = format!("{} elements in runs, {} expected", self.elements, image.entries);
             return Err(Error::new(ErrorKind::Corrupt, what));
@@ -95,10 +95,10 @@ impl ListsCore {
             footers += segment.records * size_of::<FooterEntry>() as u64;
             files.insert(segment.id, segment);
         }
-        self.account.reserve(MemoryKind::Buffers, footers, "restoring")?;
-        let blocks = self.read_blocks(&files, reader);
-        self.account.release(MemoryKind::Buffers, footers);
-        let blocks = blocks?;
+        let (account, kind) = (self.account.clone(), MemoryKind::Buffers);
+        let booked = Booked::reserve(account, kind, footers, "restoring")?;
+        let blocks = self.read_blocks(&files, reader)?;
+        drop(booked);
         for (key, value) in runs {
             if let Some((first, coded)) = page_of(key, &value) {
                 self.restore_page(first, &coded)?;

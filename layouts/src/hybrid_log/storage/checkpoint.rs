@@ -81,11 +81,9 @@ impl LogCore {
         let window = self.log.sizes.window_bytes;
         let mut reader = SegmentReader::new(store.clone(), state, window);
         let dead_bytes = Liveness::memory_bytes(part);
-        account.reserve(MemoryKind::Buffers, dead_bytes, "the lists of dead records")?;
-        let liveness = Liveness::load(part, Some(blobs));
-        let liveness = liveness.inspect_err(|_| {
-            account.release(MemoryKind::Buffers, dead_bytes);
-        })?;
+        let (kind, what) = (MemoryKind::Buffers, "the lists of dead records");
+        let _dead = Booked::reserve(account.clone(), kind, dead_bytes, what)?;
+        let liveness = Liveness::load(part, Some(blobs))?;
         let (mut ahead, mut footers) = (None, FooterPass::new(0));
         for segment in &part.segments {
             let info = segment.open(&store)?;
@@ -95,33 +93,25 @@ impl LogCore {
                 false => (footers, ahead) = (FooterPass::new(0), None),
             }
             let memory = set_bytes_of(segment);
-            account.reserve(MemoryKind::Buffers, memory, "restoring a segment")?;
-            let restored: Result<()> = (|| {
-                let live = liveness.of(segment)?;
-                let directory = reader.open(&info)?;
-                let longest = directory.images().iter().map(|image| image.records).max();
-                self.book_longer_pages(longest.unwrap_or(0))?;
-                let stored = self.log.stored.as_mut().expect("a log with segments");
-                let number = stored.update(&info, segment.live_records)?;
-                stored.restored(number, segment.live);
-                // What restoring takes is there again for pages when this segment is done.
-                self.log.reserve_tables()?;
-                // Segments that came after the index had grown are no reason to refuse it now.
-                let floor = self.log.sizes.kept_bytes();
-                self.log.index.set_floor(floor.saturating_sub(memory + dead_bytes));
-                footers.run(&mut reader, &directory, |footer| {
-                    self.enter(number, &footer, live.as_ref())
-                })
-            })();
-            account.release(MemoryKind::Buffers, memory);
+            let booked = Booked::reserve(account.clone(), kind, memory, "restoring a segment")?;
+            let live = liveness.of(segment)?;
+            let directory = reader.open(&info)?;
+            let longest = directory.images().iter().map(|image| image.records).max();
+            self.book_longer_pages(longest.unwrap_or(0))?;
+            let stored = self.log.stored.as_mut().expect("a log with segments");
+            let number = stored.update(&info, segment.live_records)?;
+            stored.restored(number, segment.live);
+            // What restoring takes is there again for pages when this segment is done.
+            self.log.reserve_tables()?;
+            // Segments that came after the index had grown are no reason to refuse it now.
+            let floor = self.log.sizes.kept_bytes();
+            self.log.index.set_floor(floor.saturating_sub(memory + dead_bytes));
+            footers.run(&mut reader, &directory, |footer| {
+                self.enter(number, &footer, live.as_ref())
+            })?;
+            drop((live, booked));
             self.log.index.set_floor(self.log.floor_bytes());
-            if restored.is_err() {
-                account.release(MemoryKind::Buffers, dead_bytes);
-            }
-            restored?;
         }
-        drop(liveness);
-        account.release(MemoryKind::Buffers, dead_bytes);
         Ok(())
     }
 
