@@ -52,10 +52,9 @@ pub struct LogCheckpoint {
     /// Keys at the barrier.
     entries: u64,
     step: LogCheckpointPhase,
-    /// The segments at the barrier, by their ids; those to be looked at have their places in `looked_at`,
-    /// and those of which no set is being made or was made in `left`, the last ones first.
+    /// The segments at the barrier, by their ids; and the places of those to be looked at of which no set is being made or
+    /// was made, the last ones first.
     segments: Vec<SegmentBefore>,
-    looked_at: Vec<usize>,
     left: Vec<usize>,
     /// The lists that the checkpoint goes on from, and then its own.
     deaths: Vec<BlobRef>,
@@ -67,17 +66,18 @@ pub struct LogCheckpoint {
 }
 
 enum LogCheckpointPhase {
-    /// Sets for the segments that are known to need them are begun, before anything is written: what dies
+    /// Sets for the segments that are known to need them are to be begun, before anything is written: what dies
     /// from then on is added to them, if it cannot be noted.
-    Foreseeing { wanted: Vec<SegmentBefore> },
+    Foreseeing,
     /// Due frames are being written.
     Writing,
     /// Segments are looked at, those in `left` still.
     Looking,
     /// Pages leave memory for the sets of the next so many of them, of which some bytes are booked.
     Freeing { count: usize, bytes: u64, booked: u64 },
-    /// Sets are begun for a group of them: `wanted`, the last ones first.
-    Beginning { wanted: Vec<SegmentBefore> },
+    /// Sets are begun for a group of them: `wanted`, the last ones first; of those that were foreseen before anything is
+    /// written.
+    Beginning { wanted: Vec<SegmentBefore>, are_foreseen: bool },
     /// Their records are looked for: in the frames from a number on.
     Sweeping { frame: u32 },
     /// And then, for what is on storage only, in a part of the index and those after it: whatever leaves
@@ -126,6 +126,16 @@ impl LogCheckpoint {
         let found = self.segments.binary_search_by_key(&id, |segment| segment.image.id);
         found.expect("a segment stays while a checkpoint is taken")
     }
+
+    /// Whether it makes a set for a segment.
+    fn looks_at(&self, before: &SegmentBefore) -> bool {
+        !before.is_known || self.begins_anew && before.has_dead
+    }
+
+    /// The segments at the barrier that it makes sets for, or those that it makes none for.
+    fn segments_looked_at(&self, are: bool) -> impl Iterator<Item = &SegmentBefore> {
+        self.segments.iter().filter(move |before| self.looks_at(before) == are)
+    }
 }
 
 impl InSteps for LogCore {
@@ -170,9 +180,8 @@ impl LogCore {
         self.stored_mut().spill.begin(blobs);
         self.checkpoint = Some(Box::new(LogCheckpoint {
             entries: self.log.index.len(),
-            step: LogCheckpointPhase::Foreseeing { wanted: Vec::new() },
+            step: LogCheckpointPhase::Foreseeing,
             segments: Vec::new(),
-            looked_at: Vec::new(),
             left: Vec::new(),
             deaths: self.known_deaths.clone(),
             begins_anew: false,
@@ -212,110 +221,84 @@ impl LogCore {
             return Err(Error::new(ErrorKind::Config, "no checkpoint was begun"));
         };
         self.context.helper.drive();
-        let step = std::mem::replace(&mut checkpoint.step, LogCheckpointPhase::Writing);
-        let next = match self.take_late(!matches!(step, LogCheckpointPhase::Done)) {
-            Ok(()) => self.take_step(&mut checkpoint, step, blobs),
-            Err(error) => {
-                self.leave(step);
-                Err((self.cannot_end(), error))
-            }
-        };
-        let (next, failed) = match next {
-            Ok(next) => (next, None),
-            Err((step, error)) => (step, Some(error)),
-        };
-        let done = matches!(next, LogCheckpointPhase::Done) && failed.is_none();
-        checkpoint.step = next;
-        let image = done.then(|| self.image_of(&checkpoint));
+        let stepped = self.take_step(&mut checkpoint, blobs);
+        let is_done = stepped.is_ok() && matches!(checkpoint.step, LogCheckpointPhase::Done);
+        let image = is_done.then(|| self.image_of(&checkpoint));
         self.checkpoint = Some(checkpoint);
-        failed.map_or(Ok(image), Err)
+        stepped.map(|()| image)
     }
 
-    fn take_step(
-        &mut self,
-        checkpoint: &mut LogCheckpoint,
-        step: LogCheckpointPhase,
-        blobs: &BlobWriter,
-    ) -> std::result::Result<LogCheckpointPhase, (LogCheckpointPhase, Error)> {
-        match step {
-            LogCheckpointPhase::Foreseeing { mut wanted } => {
-                if self.stored().sets.is_none() && !self.foresee(checkpoint, &mut wanted) {
-                    return Ok(LogCheckpointPhase::Writing);
-                }
-                Ok(match self.begin_sets(&mut wanted) {
-                    true => LogCheckpointPhase::Writing,
-                    false => LogCheckpointPhase::Foreseeing { wanted },
-                })
-            }
-            LogCheckpointPhase::Writing => match self.log.seal_step() {
-                Ok(SealProgress::Sealed) => {
+    /// Goes on to the next phase. After an error the checkpoint is in the one that is tried again, which is
+    /// [`Writing`](LogCheckpointPhase::Writing) if it cannot be ended.
+    fn take_step(&mut self, checkpoint: &mut LogCheckpoint, blobs: &BlobWriter) -> Result<()> {
+        let step = std::mem::replace(&mut checkpoint.step, LogCheckpointPhase::Writing);
+        if let Err(error) = self.take_late(!matches!(step, LogCheckpointPhase::Done)) {
+            self.leave(step);
+            return Err(self.cannot_end(error));
+        }
+        checkpoint.step = match step {
+            LogCheckpointPhase::Foreseeing => self.foresee(checkpoint),
+            LogCheckpointPhase::Writing => match self.log.seal_step()? {
+                SealProgress::Sealed => {
                     self.look_over(checkpoint);
-                    Ok(LogCheckpointPhase::Looking)
+                    LogCheckpointPhase::Looking
                 }
-                Ok(SealProgress::Failed) => {
+                SealProgress::Failed => {
                     let what = "a part of the checkpoint could not be written; begin it again";
-                    let error = Error::new(ErrorKind::Io, what);
-                    Err((LogCheckpointPhase::Writing, error.with("state", &self.context.name)))
+                    return Err(Error::new(ErrorKind::Io, what).with("state", &self.context.name));
                 }
-                Ok(_) => Ok(LogCheckpointPhase::Writing),
-                Err(error) => Err((LogCheckpointPhase::Writing, error)),
+                _ => LogCheckpointPhase::Writing,
             },
             // Those that were foreseen.
             LogCheckpointPhase::Looking if self.stored().sets.is_some() => {
-                Ok(LogCheckpointPhase::Sweeping { frame: 0 })
+                LogCheckpointPhase::Sweeping { frame: 0 }
             }
-            LogCheckpointPhase::Looking
-                if checkpoint.left.is_empty() && checkpoint.has_runs_to_write() =>
-            {
-                Ok(self.begin_naming(checkpoint))
+            LogCheckpointPhase::Looking if !checkpoint.left.is_empty() => {
+                self.begin_looking(checkpoint)
             }
-            LogCheckpointPhase::Naming(job) => match job.poll() {
-                Ok(None) => Ok(LogCheckpointPhase::Naming(job)),
-                Ok(Some(Ok(written))) => {
-                    self.runs_were_written(checkpoint, written);
-                    Ok(LogCheckpointPhase::Looking)
-                }
-                Ok(Some(Err(error))) | Err(error) => Err((LogCheckpointPhase::Looking, error)),
-            },
+            LogCheckpointPhase::Looking if checkpoint.has_runs_to_write() => {
+                self.begin_naming(checkpoint)
+            }
             // Others are of the same list.
-            LogCheckpointPhase::Looking
-                if checkpoint.left.is_empty() && self.late.list.is_some() =>
-            {
-                Ok(LogCheckpointPhase::Looking)
+            LogCheckpointPhase::Looking if self.late.list.is_some() => LogCheckpointPhase::Looking,
+            LogCheckpointPhase::Looking => self.begin_listing(checkpoint, blobs),
+            LogCheckpointPhase::Naming(job) => {
+                checkpoint.step = LogCheckpointPhase::Looking;
+                match job.poll()? {
+                    None => LogCheckpointPhase::Naming(job),
+                    Some(written) => {
+                        self.runs_were_written(checkpoint, written?);
+                        LogCheckpointPhase::Looking
+                    }
+                }
             }
-            LogCheckpointPhase::Looking if checkpoint.left.is_empty() => {
-                Ok(self.begin_listing(checkpoint, blobs))
-            }
-            LogCheckpointPhase::Looking => Ok(self.begin_looking(checkpoint)),
             LogCheckpointPhase::Freeing { count, bytes, booked } => {
-                self.free_step(checkpoint, count, bytes, booked)
+                self.free_step(checkpoint, count, bytes, booked)?
             }
-            LogCheckpointPhase::Beginning { mut wanted } => {
-                Ok(match self.begin_sets(&mut wanted) {
+            LogCheckpointPhase::Beginning { mut wanted, are_foreseen } => {
+                match self.begin_sets(&mut wanted) {
+                    true if are_foreseen => LogCheckpointPhase::Writing,
                     true => LogCheckpointPhase::Sweeping { frame: 0 },
-                    false => LogCheckpointPhase::Beginning { wanted },
-                })
+                    false => LogCheckpointPhase::Beginning { wanted, are_foreseen },
+                }
             }
-            LogCheckpointPhase::Sweeping { frame } => Ok(self.sweep(frame)),
-            LogCheckpointPhase::Visiting { from } => Ok(self.visit_stored(from)),
+            LogCheckpointPhase::Sweeping { frame } => self.sweep(frame),
+            LogCheckpointPhase::Visiting { from } => self.visit_stored(from),
             LogCheckpointPhase::Adding { from, to } if from != to => {
                 let (added, from) = self.stored_mut().add_again(from, to, AGAIN);
                 self.log.stats.checkpoint_looks += added;
-                Ok(LogCheckpointPhase::Adding { from, to })
+                LogCheckpointPhase::Adding { from, to }
             }
-            LogCheckpointPhase::Adding { .. } => Ok(self.begin_recalling()),
+            LogCheckpointPhase::Adding { .. } => self.begin_recalling(),
             LogCheckpointPhase::Recalling { next, reading } => {
-                self.recall(checkpoint, next, reading)
+                self.recall(checkpoint, next, reading)?
             }
-            LogCheckpointPhase::Complete { bytes, sets } => Ok(self.write_sets(bytes, sets, blobs)),
+            LogCheckpointPhase::Complete { bytes, sets } => self.write_sets(bytes, sets, blobs),
             LogCheckpointPhase::WritingSets { bytes, job } => match job.poll() {
-                Ok(None) => Ok(LogCheckpointPhase::WritingSets { bytes, job }),
-                Err(error) => {
-                    self.release(bytes);
-                    Err((self.cannot_end(), error))
-                }
+                Ok(None) => LogCheckpointPhase::WritingSets { bytes, job },
                 Ok(Some((sets, Err(error)))) => {
-                    Err((LogCheckpointPhase::Complete { bytes, sets }, error))
+                    checkpoint.step = LogCheckpointPhase::Complete { bytes, sets };
+                    return Err(error);
                 }
                 Ok(Some((_, Ok(written)))) => {
                     self.release(bytes);
@@ -323,34 +306,36 @@ impl LogCore {
                         let at = checkpoint.place_of(id);
                         checkpoint.segments[at].image.live = Some(set);
                     }
-                    Ok(LogCheckpointPhase::Looking)
+                    LogCheckpointPhase::Looking
+                }
+                Err(error) => {
+                    self.release(bytes);
+                    return Err(self.cannot_end(error));
                 }
             },
             LogCheckpointPhase::Listing(job) => match job.poll() {
-                Ok(None) => Ok(LogCheckpointPhase::Listing(job)),
-                Err(error) => {
-                    self.stored_mut().forget_deaths();
-                    // What this one would say of the dead is lost: only the next can be whole.
-                    Err((self.cannot_end(), error))
-                }
+                Ok(None) => LogCheckpointPhase::Listing(job),
                 Ok(Some((deaths, written))) => {
-                    self.log.stored.as_mut().expect("a log with segments").give_back(deaths);
-                    match written {
-                        Ok(lists) => {
-                            checkpoint.deaths.extend(lists);
-                            Ok(LogCheckpointPhase::Done)
-                        }
-                        Err(error) => Err((LogCheckpointPhase::Looking, error)),
-                    }
+                    self.stored_mut().give_back(deaths);
+                    checkpoint.step = LogCheckpointPhase::Looking;
+                    checkpoint.deaths.extend(written?);
+                    LogCheckpointPhase::Done
+                }
+                Err(error) => {
+                    // What this one would say of the dead is lost: only the next can be whole.
+                    self.stored_mut().forget_deaths();
+                    return Err(self.cannot_end(error));
                 }
             },
-            LogCheckpointPhase::Done => Ok(LogCheckpointPhase::Done),
+            LogCheckpointPhase::Done => LogCheckpointPhase::Done,
             LogCheckpointPhase::Overtaken => {
+                checkpoint.step = LogCheckpointPhase::Overtaken;
                 let what = "the state was cleared while the checkpoint was taken; begin it again";
                 let error = Error::new(ErrorKind::Overtaken, what);
-                Err((LogCheckpointPhase::Overtaken, error.with("state", &self.context.name)))
+                return Err(error.with("state", &self.context.name));
             }
-        }
+        };
+        Ok(())
     }
 
     fn stored(&self) -> &StoredSegments {
@@ -362,10 +347,10 @@ impl LogCore {
     }
 
     /// Something of the checkpoint is lost: whoever tries again is told so.
-    fn cannot_end(&mut self) -> LogCheckpointPhase {
+    fn cannot_end(&mut self, error: Error) -> Error {
         self.give_sets_up();
         self.log.fail_sealing();
-        LogCheckpointPhase::Writing
+        error
     }
 
     fn begin_naming(&self, checkpoint: &LogCheckpoint) -> LogCheckpointPhase {
@@ -394,10 +379,8 @@ impl LogCore {
         blobs: &BlobWriter,
     ) -> LogCheckpointPhase {
         let mut deaths = self.log.stored.as_mut().expect("a log with segments").lend_deaths();
-        let looked_at: HashSet<usize> = checkpoint.looked_at.iter().copied().collect();
-        let known =
-            checkpoint.segments.iter().enumerate().filter(|(at, _)| !looked_at.contains(at));
-        let wanted: HashSet<SegmentId> = known.map(|(_, segment)| segment.image.id).collect();
+        let known = checkpoint.segments_looked_at(false);
+        let wanted: HashSet<SegmentId> = known.map(|segment| segment.image.id).collect();
         let blobs = blobs.clone();
         LogCheckpointPhase::Listing(HelperJob::submit(&self.context.helper, PART, move || {
             let lists = deaths
@@ -429,14 +412,13 @@ impl LogCore {
         if self.has_handed_over() {
             return self.decide_handed_over(outcome);
         }
-        let Some(checkpoint) = self.checkpoint.take() else { return };
+        let Some(mut checkpoint) = self.checkpoint.take() else { return };
         self.forget_sweep();
         if let Ok(store) = self.context.segment_store() {
             self.named_runs.decide(store, outcome);
         }
-        let LogCheckpoint { step, segments, looked_at, deaths, runs, .. } = *checkpoint;
-        let booked = runs.map(|(_, booked)| booked);
-        match step {
+        let booked = checkpoint.runs.take().map(|(_, booked)| booked);
+        match std::mem::replace(&mut checkpoint.step, LogCheckpointPhase::Done) {
             LogCheckpointPhase::Naming(job) => {
                 // What the helper has stays booked until it is through.
                 self.late.runs.push((job, booked));
@@ -449,12 +431,10 @@ impl LogCore {
         if outcome == CheckpointOutcome::Abandoned {
             return stored.deaths_are_unknown();
         }
-        stored.deaths_are_known(looked_at.iter().map(|&at| {
-            let image = &segments[at].image;
-            (image.id, image.live)
-        }));
-        stored.decide(segments.iter().map(|segment| segment.image.id), outcome);
-        self.known_deaths = deaths;
+        let looked_at = checkpoint.segments_looked_at(true);
+        stored.deaths_are_known(looked_at.map(|before| (before.image.id, before.image.live)));
+        stored.decide(checkpoint.segments.iter().map(|segment| segment.image.id), outcome);
+        self.known_deaths = checkpoint.deaths;
     }
 
     /// Gives up what was begun. Cost: O(1), whatever the log holds, and nothing is waited for.

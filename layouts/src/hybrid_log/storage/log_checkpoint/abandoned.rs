@@ -41,7 +41,7 @@ impl LogCore {
             LogCheckpointPhase::Freeing { booked, .. } => self.release(booked),
             LogCheckpointPhase::Listing(job) => self.late.list = Some(job),
             LogCheckpointPhase::Naming(job) => self.late.runs.push((job, None)),
-            LogCheckpointPhase::Foreseeing { .. }
+            LogCheckpointPhase::Foreseeing
             | LogCheckpointPhase::Writing
             | LogCheckpointPhase::Looking
             | LogCheckpointPhase::Beginning { .. }

@@ -4,9 +4,7 @@
 //! that only the index knows of on storage, and then what has died since the barrier, from the notes and from what was
 //! [kept on storage](crate::hybrid_log::spill).
 
-use std::collections::HashSet;
-
-use alluvium_pagestore::{BlobWriter, Error, LiveSet, MemoryKind};
+use alluvium_pagestore::{BlobWriter, LiveSet, MemoryKind, Result};
 
 use super::{LogCheckpoint, LogCheckpointPhase, PART, SegmentSets};
 use crate::checkpoint::{DeadListPosition, HelperJob, LiveSets, write_sets};
@@ -31,41 +29,32 @@ const SETS_OF_MEMORY: u64 = 32;
 const SETS_OF_PAGES: u64 = 4;
 
 impl LogCore {
-    /// Which segments have to be looked at in full is known of those that there are at the barrier: begins
-    /// sets for all of them, if there is memory that nobody misses; says whether there are some.
-    pub(super) fn foresee(
-        &mut self,
-        checkpoint: &mut LogCheckpoint,
-        wanted: &mut Vec<SegmentBefore>,
-    ) -> bool {
+    /// Which segments have to be looked at in full is known of those that there are at the barrier: books sets for all of
+    /// them, if there are some, and memory that nobody misses.
+    pub(super) fn foresee(&mut self, checkpoint: &mut LogCheckpoint) -> LogCheckpointPhase {
         checkpoint.segments = self.stored().segments_before();
         checkpoint.begins_anew = self.are_lists_longer(checkpoint);
         if checkpoint.begins_anew {
             checkpoint.deaths.clear();
         }
         // What is not sealed grows yet.
-        let is_wanted =
-            |before: &&SegmentBefore| is_looked_at(checkpoint, before) && before.was_sealed;
-        let looked_at: Vec<_> =
-            checkpoint.segments.iter().rev().filter(is_wanted).cloned().collect();
+        let wanted = checkpoint.segments_looked_at(true).filter(|before| before.was_sealed);
+        let mut wanted: Vec<_> = wanted.cloned().collect();
+        wanted.reverse();
         self.settle_known(checkpoint);
-        let bytes = self.bytes_of_sets(checkpoint, looked_at.iter());
-        if looked_at.is_empty() || bytes > self.log.account.available() / 2 {
-            return false;
+        let bytes = self.bytes_of_sets(checkpoint, wanted.iter());
+        if wanted.is_empty() || bytes > self.log.account.available() / 2 {
+            return LogCheckpointPhase::Writing;
         }
-        *wanted = looked_at;
         self.book_sets(checkpoint, wanted.len(), bytes);
-        true
+        LogCheckpointPhase::Beginning { wanted, are_foreseen: true }
     }
 
     /// Of segments that are known and do not change any more nobody asks what dies.
     pub(super) fn settle_known(&mut self, checkpoint: &LogCheckpoint) {
         let stored = self.log.stored.as_mut().expect("a log with segments");
-        for before in checkpoint.segments.iter().filter(|before| !is_looked_at(checkpoint, before))
-        {
-            if before.was_sealed {
-                stored.settle(before.number);
-            }
+        for before in checkpoint.segments_looked_at(false).filter(|before| before.was_sealed) {
+            stored.settle(before.number);
         }
     }
 
@@ -83,16 +72,17 @@ impl LogCore {
     /// Everything is written: which segments there are, and which are to be looked at.
     pub(super) fn look_over(&mut self, checkpoint: &mut LogCheckpoint) {
         checkpoint.segments = self.log.segments_at_barrier().to_vec();
-        let segments = checkpoint.segments.iter().enumerate();
-        let looked_at = segments.filter(|(_, before)| is_looked_at(checkpoint, before));
-        checkpoint.looked_at = looked_at.map(|(at, _)| at).collect();
         let sets = self.stored().sets.as_ref();
-        let is_left =
-            |at: &usize| !sets.is_some_and(|sets| sets.has(checkpoint.segments[*at].image.id));
-        checkpoint.left = checkpoint.looked_at.iter().rev().copied().filter(is_left).collect();
-        let looked_at: HashSet<_> =
-            checkpoint.looked_at.iter().map(|&at| checkpoint.segments[at].image.id).collect();
-        self.stored_mut().settle_others(|id| looked_at.contains(&id));
+        let is_left = |(_, before): &(usize, &SegmentBefore)| {
+            let has_set = sets.is_some_and(|sets| sets.has(before.image.id));
+            checkpoint.looks_at(before) && !has_set
+        };
+        let segments = checkpoint.segments.iter().enumerate().rev();
+        checkpoint.left = segments.filter(is_left).map(|(at, _)| at).collect();
+        self.stored_mut().settle_others(|id| {
+            let found = checkpoint.segments.binary_search_by_key(&id, |before| before.image.id);
+            found.is_ok_and(|at| checkpoint.looks_at(&checkpoint.segments[at]))
+        });
     }
 
     /// What sets for segments take, with the table of their numbers.
@@ -136,7 +126,7 @@ impl LogCore {
         count: usize,
         bytes: u64,
         mut booked: u64,
-    ) -> std::result::Result<LogCheckpointPhase, (LogCheckpointPhase, Error)> {
+    ) -> Result<LogCheckpointPhase> {
         let wanted = bytes - booked;
         if self.log.account.available() < wanted {
             let freed = match self.log.free_step() {
@@ -148,17 +138,15 @@ impl LogCore {
             let more = wanted.min(page);
             self.log.account.charge(MemoryKind::Buffers, more);
             booked += more;
-            let step = LogCheckpointPhase::Freeing { count, bytes, booked };
-            return match freed {
-                Ok(()) => Ok(step),
-                Err(error) => Err((step, error)),
-            };
+            let step = || LogCheckpointPhase::Freeing { count, bytes, booked };
+            checkpoint.step = step();
+            return freed.map(|()| step());
         }
         self.release(booked);
         self.book_sets(checkpoint, count, bytes);
         let group = checkpoint.left.split_off(checkpoint.left.len() - count);
         let wanted = group.into_iter().map(|at| checkpoint.segments[at].clone()).collect();
-        Ok(LogCheckpointPhase::Beginning { wanted })
+        Ok(LogCheckpointPhase::Beginning { wanted, are_foreseen: false })
     }
 
     /// Begins some of the sets that are wanted; says whether those were the last.
@@ -241,13 +229,13 @@ impl LogCore {
     /// Adds the next part of it, when it is read.
     pub(super) fn recall(
         &mut self,
-        checkpoint: &LogCheckpoint,
+        checkpoint: &mut LogCheckpoint,
         next: Option<NextPart>,
         reading: Option<DeathsRead>,
-    ) -> std::result::Result<LogCheckpointPhase, (LogCheckpointPhase, Error)> {
+    ) -> Result<LogCheckpointPhase> {
         let stored = self.log.stored.as_mut().expect("a log with segments");
         if let Err(error) = stored.spill.check() {
-            return Err((self.cannot_end(), error.with("state", &self.context.name)));
+            return Err(self.cannot_end(error).with("state", &self.context.name));
         }
         let Some(next) = next else { return Ok(self.complete_sets(checkpoint)) };
         let Some(reading) = reading else {
@@ -257,7 +245,8 @@ impl LogCore {
         match stored.spill.take_read(&reading) {
             None => Ok(LogCheckpointPhase::Recalling { next: Some(next), reading: Some(reading) }),
             Some(Err(error)) => {
-                Err((LogCheckpointPhase::Recalling { next: Some(next), reading: None }, error))
+                checkpoint.step = LogCheckpointPhase::Recalling { next: Some(next), reading: None };
+                Err(error)
             }
             Some(Ok(recalled)) => {
                 self.log.stats.checkpoint_looks += recalled.deaths().len() as u64;
@@ -302,11 +291,6 @@ impl LogCore {
         });
         LogCheckpointPhase::WritingSets { bytes, job }
     }
-}
-
-/// Whether a checkpoint makes a set for a segment.
-fn is_looked_at(checkpoint: &LogCheckpoint, before: &SegmentBefore) -> bool {
-    !before.is_known || checkpoint.begins_anew && before.has_dead
 }
 
 /// What a set for a segment takes.
