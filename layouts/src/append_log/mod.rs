@@ -29,6 +29,8 @@ mod merge;
 mod needs;
 mod notes;
 mod packed;
+mod purging;
+mod reading_ahead;
 mod relocate;
 mod run;
 mod run_cursor;

@@ -5,20 +5,18 @@
 //! waits only when that is used up too. What could not be written stays in memory, and is tried
 //! again by the next call that needs memory.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Instant;
 
-use alluvium_pagestore::block::AlignedVec;
-use alluvium_pagestore::io::BLOCK_BYTES;
-use alluvium_pagestore::{Error, ErrorKind, MemoryKind, Result, Time, rounded};
+use alluvium_pagestore::{Error, ErrorKind, MemoryKind, Result, Time};
 
 use super::bucket::AppendBucket;
 use super::core::ListsCore;
 use super::frozen::{BookedByKind, FrozenBucket};
 use super::jobs::ListJobOutcome;
 use super::packed::{PACKED, is_plain};
-use super::run::{CachedBlocks, ListRun, RUN_BYTES, StoredRun, window_bytes_min};
+use super::run::{ListRun, RUN_BYTES, StoredRun};
 use crate::checkpoint::files_of;
 use crate::contract::table::TableStats;
 use crate::trace_event;
@@ -240,13 +238,6 @@ impl ListsCore {
         }
     }
 
-    pub(super) fn drop_cached(&mut self, cached: CachedBlocks) {
-        if !cached.used {
-            self.stats.prefetch_wasted_bytes += cached.bytes;
-        }
-        self.account.release(MemoryKind::Buffers, cached.bytes);
-    }
-
     /// Has something written, what could not be before or the lists of the last buckets. Says
     /// whether there was anything.
     fn write_step(&mut self) -> bool {
@@ -436,132 +427,6 @@ impl ListsCore {
         }
     }
 
-    /// Drops all buckets before `before`: at once for those who look, the memory by the helper.
-    pub(super) fn purge_buckets(&mut self, before: Time) {
-        let rest = self.buckets.split_off(&before);
-        let gone = std::mem::replace(&mut self.buckets, rest);
-        if self.buckets.is_empty() {
-            // It keeps a node otherwise.
-            self.buckets = BTreeMap::new();
-        }
-        if let Some(packed) = &mut self.packed {
-            self.elements -= packed.purge(before);
-        }
-        if gone.is_empty() {
-            return;
-        }
-        let pinned: BTreeSet<Time> =
-            self.buckets.values().flat_map(|bucket| bucket.sources.keys().copied()).collect();
-        for bucket in gone.into_values() {
-            self.drop_bucket(*bucket, &pinned);
-        }
-        let free: Vec<Time> =
-            self.graves.keys().filter(|time| !pinned.contains(time)).copied().collect();
-        for time in free {
-            for run in self.graves.remove(&time).into_iter().flatten() {
-                self.drop_run(run);
-            }
-        }
-    }
-
-    /// Drops a bucket, but for runs that are `pinned`.
-    pub(super) fn drop_bucket(&mut self, mut bucket: AppendBucket, pinned: &BTreeSet<Time>) {
-        self.elements -= bucket.elements;
-        let frozen = bucket.freeze(0);
-        let (snapshot, notes) = (bucket.take_snapshot(), bucket.freeze_notes());
-        match self.adopt_notes(bucket.time, snapshot, notes) {
-            Some((notes, mut booked)) => {
-                booked.index += frozen.booked.index;
-                booked.pages += frozen.booked.pages;
-                booked.values += frozen.booked.values;
-                self.reap((frozen, notes), booked);
-            }
-            None => {
-                let booked = frozen.booked;
-                self.reap(frozen, booked);
-            }
-        }
-        for run in std::mem::take(&mut bucket.runs) {
-            if pinned.contains(&bucket.time) {
-                self.graves.entry(bucket.time).or_default().push(run);
-            } else {
-                self.drop_run(run);
-            }
-        }
-    }
-
-    pub(super) fn drop_run(&mut self, run: ListRun) {
-        if run.number != PACKED {
-            self.kept = None;
-        }
-        self.elements -= run.elements;
-        self.account.release(MemoryKind::Tables, RUN_BYTES);
-        if let Some(cached) = run.cached {
-            self.drop_cached(cached);
-        }
-        let unwritten = run.stored.is_none();
-        if let Some(frozen) = run.memory.filter(|f| !unwritten || !self.adopt(f, run.busy)) {
-            let booked = frozen.booked;
-            self.reap(frozen, booked);
-        }
-        if let Some(stored) = run.stored {
-            self.account.release(MemoryKind::Tables, stored.memory_bytes());
-            self.remove_files(&stored);
-        }
-    }
-
-    /// Has the runs of buckets before `until` read ahead, as far as memory goes.
-    pub(super) fn read_ahead(&mut self, until: Time) {
-        let Some(source) = &self.source else { return };
-        let (state, chunk) = (source.state, self.sizes.chunk_bytes as u64);
-        let mut room = self.account.available().saturating_sub(self.sizes.want_free);
-        for (time, bucket) in self.buckets.range_mut(..until) {
-            for run in &mut bucket.runs {
-                let wanted = run.memory.is_none() && run.cached.is_none() && !run.busy;
-                let Some(stored) = run.stored.as_ref().filter(|_| wanted) else { continue };
-                let (bytes, window) = (cached_bytes(stored), window_ahead(stored, chunk));
-                if room < bytes + window + 2 * stored.longest() {
-                    return;
-                }
-                // All of it is booked until the helper has read the run.
-                room -= bytes + window;
-                run.busy = true;
-                let name = (*time, run.number);
-                self.account.charge(MemoryKind::Buffers, bytes + window);
-                self.jobs.read_ahead(name, (**stored).clone(), (bytes, window), state);
-            }
-        }
-    }
-
-    /// A run was read ahead, or could not be; then whoever needs it reads it, and is told.
-    fn take_read_ahead(
-        &mut self,
-        (time, number): (Time, u64),
-        (bytes, window): (u64, u64),
-        result: Result<Vec<AlignedVec>>,
-    ) {
-        self.account.release(MemoryKind::Buffers, window);
-        let read = result.is_ok();
-        let cached =
-            result.ok().map(|blocks| CachedBlocks { blocks: Arc::new(blocks), bytes, used: false });
-        if read {
-            self.stats.prefetched_bytes += bytes;
-        }
-        match (self.run_mut(time, number), cached) {
-            (Some(run), Some(cached)) => {
-                run.busy = false;
-                run.cached = Some(cached);
-                self.may_be_clean = true;
-            }
-            (Some(run), None) => {
-                run.busy = false;
-                self.account.release(MemoryKind::Buffers, bytes);
-            }
-            (None, Some(cached)) => self.drop_cached(cached),
-            (None, None) => self.account.release(MemoryKind::Buffers, bytes),
-        }
-    }
-
     /// Background work.
     pub(super) fn background_work(&mut self, work: usize) -> Result<usize> {
         let mut done = 0;
@@ -616,16 +481,4 @@ fn freeze(bucket: &mut AppendBucket, number: u64) -> Arc<FrozenBucket> {
 fn would_wait(bucket: &AppendBucket) -> bool {
     let mut own = bucket.runs.iter().filter(|run| run.number != PACKED);
     is_plain(bucket) && own.all(|run| run.waits && run.stored.is_none())
-}
-
-/// Bytes of the window that a run is read ahead through: no longer than the run.
-fn window_ahead(stored: &StoredRun, chunk_bytes: u64) -> u64 {
-    let all = stored.bytes().next_multiple_of(BLOCK_BYTES as u64) + BLOCK_BYTES as u64;
-    chunk_bytes.min(all).max(window_bytes_min(stored))
-}
-
-/// Bytes that the blocks of a run take in memory.
-fn cached_bytes(stored: &StoredRun) -> u64 {
-    let blocks = stored.blocks.iter().map(|block| rounded(block.record.len as usize + 16) as u64);
-    blocks.sum::<u64>() + rounded(stored.blocks.len() * 32) as u64
 }
