@@ -31,7 +31,7 @@ fn prepare(directory: &Path) {
 /// Reads `count` random blocks with `depth` in flight.
 fn reads(device: &dyn Device, depth: usize, count: u64) -> Duration {
     let file = device.open("data").unwrap();
-    let (reply, completions) = crossbeam_channel::unbounded();
+    let (reply, completions) = alluvium_pagestore::channel::unbounded();
     let mut random = 0x9E37_79B9_7F4A_7C15u64;
     let mut next = |buffer| {
         random ^= random << 13;

@@ -8,7 +8,7 @@
 //! that handle waits while the device makes progress. After that the thread continues alone and
 //! keeps the objects it was created with, such as a directory's lock, until it ends.
 
-use crossbeam_channel::{Sender, unbounded};
+use crate::channel::{Sender, unbounded};
 use std::collections::VecDeque;
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};

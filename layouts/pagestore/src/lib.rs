@@ -6,6 +6,7 @@
 mod account;
 mod blob;
 pub mod block;
+pub mod channel;
 pub mod codec;
 mod entry_codec;
 mod error;

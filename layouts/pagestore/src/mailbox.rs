@@ -9,8 +9,8 @@ use std::fmt;
 use std::marker::PhantomData;
 use std::time::Duration;
 
-use crossbeam_channel::{Receiver, Sender, unbounded};
-pub use crossbeam_channel::{RecvTimeoutError, TryRecvError};
+use crate::channel::{Receiver, Sender, unbounded};
+pub use crate::channel::{RecvTimeoutError, TryRecvError};
 
 type BoxedMessage = Box<dyn Any + Send>;
 

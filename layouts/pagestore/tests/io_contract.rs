@@ -4,12 +4,12 @@
 //! A break here would show as lost or doubled completions, bytes at the wrong place, a lock that
 //! two stores hold, or memory given back while the kernel still writes to it.
 
+use alluvium_pagestore::channel::{Receiver, RecvTimeoutError, Sender, unbounded};
 use alluvium_pagestore::io::{
     BLOCK_BYTES, Completion, Device, DirectIo, EngineChoice, Faults, FileHandle, IoBuffer,
     IoOptions, Operation, Patient, Request, Simulated, next_completion, open_device, run_blocking,
 };
 use alluvium_pagestore::{ErrorKind, Result};
-use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, unbounded};
 use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::Arc;

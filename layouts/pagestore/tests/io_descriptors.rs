@@ -110,7 +110,7 @@ fn many_files_are_read_and_written_with_few_descriptors() {
 fn requests_under_way_keep_their_descriptors() {
     on_each(|_, device| {
         let files: Vec<_> = (0..100u8).map(|n| create(&**device, &format!("f-{n}"), n)).collect();
-        let (reply, completions) = crossbeam_channel::unbounded();
+        let (reply, completions) = alluvium_pagestore::channel::unbounded();
         for (token, file) in files.iter().cycle().take(1000).enumerate() {
             let (file, reply) = (file.clone(), reply.clone().into());
             let (operation, token) = (Operation::Read { offset: 0 }, token as u64);

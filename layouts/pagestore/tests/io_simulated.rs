@@ -2,11 +2,11 @@
 //! strict about what a crash may take, and able to fail in every way it lists.
 
 use alluvium_pagestore::ErrorKind;
+use alluvium_pagestore::channel::{Receiver, unbounded};
 use alluvium_pagestore::io::{
     BLOCK_BYTES, Completion, CrashPolicy, Device, Fault, Faults, FileHandle, IoBuffer, Lie,
     Operation, Request, Simulated, run_blocking,
 };
-use crossbeam_channel::{Receiver, unbounded};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};
 

@@ -8,7 +8,7 @@
 
 use std::rc::Rc;
 
-use crossbeam_channel::{Receiver, Sender};
+use alluvium_pagestore::channel::{Receiver, Sender};
 
 use alluvium_pagestore::io::{
     Completion, FileHandle, IoBuffer, Operation, Patience, Request, next_completion,
@@ -47,7 +47,7 @@ pub(super) struct ReadAhead {
 impl ReadAhead {
     /// Nothing is read.
     pub fn new(account: Rc<Account>) -> Self {
-        let (reply, completions) = crossbeam_channel::unbounded();
+        let (reply, completions) = alluvium_pagestore::channel::unbounded();
         let memory = Booked::none(account, MemoryKind::Buffers);
         Self {
             wanted: Vec::new(),

@@ -11,7 +11,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crossbeam_channel::Receiver;
+use alluvium_pagestore::channel::Receiver;
 
 use alluvium_pagestore::io::{
     CLOSING_MAX, Completion, IoBuffer, Operation, Patience, Reply, Request, Waker,
@@ -102,7 +102,7 @@ pub(super) enum RunReadProgress {
 impl RunFetches {
     /// No reads.
     pub fn new(account: Rc<Account>) -> Self {
-        let (reply, completions) = crossbeam_channel::unbounded();
+        let (reply, completions) = alluvium_pagestore::channel::unbounded();
         let (slots, reply) = (Vec::new(), reply.into());
         let list = Booked::none(account.clone(), MemoryKind::Buffers);
         let (slots_max, used, reading, started) = (0, 0, 0, 0);

@@ -7,9 +7,9 @@ use std::cell::Cell;
 use std::rc::Rc;
 use std::sync::Arc;
 
+use alluvium_pagestore::channel::Receiver;
 use alluvium_pagestore::io::{Completion, IoBuffer, Operation, Reply, Request};
 use alluvium_pagestore::{MemoryKind, Time, rounded};
-use crossbeam_channel::Receiver;
 
 use super::core::SegmentsCore;
 use super::run::SliceRun;
@@ -86,7 +86,7 @@ impl SegmentsCore {
         let token = self.ahead.tokens;
         self.ahead.reads.push(ImageRead { token, slot, run: stored.run.clone(), image });
         let (reply, _) = self.ahead.channel.get_or_insert_with(|| {
-            let (reply, completions) = crossbeam_channel::unbounded();
+            let (reply, completions) = alluvium_pagestore::channel::unbounded();
             (reply.into(), completions)
         });
         let request = Request {

@@ -37,7 +37,7 @@ use alluvium_pagestore::{
     Served, StateManifest,
 };
 
-use crossbeam_channel::{RecvTimeoutError, bounded};
+use alluvium_pagestore::channel::{RecvTimeoutError, unbounded};
 
 use crate::api::expiring::Clock;
 use crate::cells::cell_handle::Claimed;
@@ -534,7 +534,7 @@ impl StoreCore {
 
     /// Waits until all that was given to the helper is done, unless the device does nothing.
     fn wait_for_helper(&self) -> Result<()> {
-        let (reply, ended) = bounded(1);
+        let (reply, ended) = unbounded();
         self.helper.submit(move || {
             let _ = reply.send(());
         });

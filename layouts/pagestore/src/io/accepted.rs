@@ -137,8 +137,8 @@ mod tests {
     fn request(
         operation: Operation,
         len: usize,
-    ) -> (Request, crossbeam_channel::Receiver<Completion>) {
-        let (reply, completions) = crossbeam_channel::unbounded();
+    ) -> (Request, crate::channel::Receiver<Completion>) {
+        let (reply, completions) = crate::channel::unbounded();
         let file = OpenFile { name: "f".into(), descriptor: None, number: 1, direct: false };
         let file = FileHandle(Arc::new(file));
         let mut buffer = IoBuffer::zeroed(BLOCK_BYTES);

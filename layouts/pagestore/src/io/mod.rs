@@ -57,7 +57,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use crossbeam_channel::Receiver;
+use crate::channel::Receiver;
 
 use crate::{Error, FileName, Result};
 
@@ -284,7 +284,7 @@ fn request(
     operation: Operation,
     buffer: IoBuffer,
 ) -> (Request, Receiver<Completion>) {
-    let (reply, completions) = crossbeam_channel::bounded(1);
+    let (reply, completions) = crate::channel::unbounded();
     let (file, reply) = (file.clone(), reply.into());
     (Request { file, operation, buffer, token: 0, reply }, completions)
 }
@@ -313,8 +313,8 @@ fn wait_a_moment(
 ) -> Option<(IoBuffer, Result<()>)> {
     match completions.try_recv() {
         Ok(done) => return Some((done.buffer, done.result)),
-        Err(crossbeam_channel::TryRecvError::Empty) => {}
-        Err(crossbeam_channel::TryRecvError::Disconnected) => {
+        Err(crate::channel::TryRecvError::Empty) => {}
+        Err(crate::channel::TryRecvError::Disconnected) => {
             let lost = Error::new(crate::ErrorKind::Io, "the I/O engine has stopped");
             return Some((IoBuffer::empty(), Err(lost.with("file", file.name()))));
         }

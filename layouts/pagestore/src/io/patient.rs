@@ -15,7 +15,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::ThreadId;
 use std::time::Duration;
 
-use crossbeam_channel::{Receiver, TryRecvError};
+use crate::channel::{Receiver, TryRecvError};
 
 use super::{
     Completion, Device, FileHandle, IoBuffer, IoStats, Operation, Patience, Request, wait_a_moment,

@@ -2,12 +2,11 @@
 
 use std::sync::Arc;
 
-use crossbeam_channel::Sender;
+use crate::channel::Sender;
 
 use super::{Completion, Waker};
 
-/// A channel for the completion, and optionally a waker to call afterwards. If the channel is full,
-/// the engine waits.
+/// A channel for the completion, and optionally a waker to call afterwards.
 #[derive(Clone, Debug)]
 pub struct Reply {
     channel: Sender<Completion>,

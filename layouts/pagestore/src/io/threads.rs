@@ -6,7 +6,7 @@
 //! the operating system blocks longer than [`CLOSING_MAX`] continues alone, with its buffer and
 //! file.
 
-use crossbeam_channel::{Receiver, Sender};
+use crate::channel::{Receiver, Sender};
 use std::os::unix::fs::FileExt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
@@ -73,7 +73,7 @@ impl ThreadPool {
     }
 
     fn over(directory: Directory, options: ThreadPoolOptions) -> Result<Self> {
-        let (sender, receiver) = crossbeam_channel::unbounded();
+        let (sender, receiver) = crate::channel::unbounded();
         let mut pool = Self {
             directory,
             requests: Some(sender),
@@ -137,7 +137,7 @@ impl Device for ThreadPool {
             (Accepted::accept(request, &self.directory.counters), &self.requests)
         {
             match self.directory.process().check() {
-                // A channel without receivers gives the request back, and dropping it ends it.
+                // A channel without receivers drops the request, which ends it.
                 Ok(()) => drop(requests.send(accepted)),
                 Err(forked) => accepted.finish(Err(forked)),
             }
@@ -196,7 +196,7 @@ fn serve(
     closing: &AtomicBool,
     perform: impl Fn(&mut Accepted) -> Result<()>,
 ) {
-    for mut accepted in requests {
+    while let Ok(mut accepted) = requests.recv() {
         if closing.load(Ordering::Acquire) {
             drop(accepted);
             continue;
@@ -264,8 +264,8 @@ mod tests {
     #[test]
     fn a_panic_ends_its_request_and_not_the_helper() {
         let counters = Arc::new(Counters::default());
-        let (requests, waiting) = crossbeam_channel::unbounded();
-        let (reply, completions) = crossbeam_channel::unbounded();
+        let (requests, waiting) = crate::channel::unbounded();
+        let (reply, completions) = crate::channel::unbounded();
         for token in 0..3 {
             requests.send(accepted(token, &reply, &counters)).unwrap();
         }
@@ -283,8 +283,8 @@ mod tests {
     #[test]
     fn a_closing_helper_fails_what_waits() {
         let counters = Arc::new(Counters::default());
-        let (requests, waiting) = crossbeam_channel::unbounded();
-        let (reply, completions) = crossbeam_channel::unbounded();
+        let (requests, waiting) = crate::channel::unbounded();
+        let (reply, completions) = crate::channel::unbounded();
         requests.send(accepted(1, &reply, &counters)).unwrap();
         drop(requests);
         serve(&waiting, &AtomicBool::new(true), |_| panic!("nothing is begun"));

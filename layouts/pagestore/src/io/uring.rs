@@ -11,7 +11,7 @@
 //! then reads the flag; the thread sets the flag and then reads the channel, with a fence between.
 //! One of them always sees the other.
 
-use crossbeam_channel::{Receiver, Sender};
+use crate::channel::{Receiver, Sender};
 use std::io;
 use std::os::fd::OwnedFd;
 use std::path::Path;
@@ -122,7 +122,7 @@ impl Uring {
     }
 
     fn send(&self, accepted: Accepted) {
-        // A channel without receiver gives the request back, and dropping it ends it.
+        // A channel without receiver drops the request, which ends it.
         drop(self.requests.send(accepted));
     }
 }
@@ -229,8 +229,8 @@ fn start(depth: usize) -> io::Result<(JoinHandle<()>, Arc<RingBell>, Sender<Acce
     let event = Arc::new(new_event()?);
     let (asleep, closing) = (AtomicBool::new(false), AtomicBool::new(false));
     let bell = Arc::new(RingBell { event, asleep, closing });
-    let (sender, requests) = crossbeam_channel::unbounded();
-    let (report, made) = crossbeam_channel::bounded(1);
+    let (sender, requests) = crate::channel::unbounded();
+    let (report, made) = crate::channel::unbounded();
     let own_bell = Arc::clone(&bell);
     let thread =
         std::thread::Builder::new().name("alluvium-uring".into()).spawn(
@@ -377,7 +377,7 @@ mod tests {
         let offset = BLOCK_BYTES as u64;
         let operation =
             if write { Operation::Write { offset } } else { Operation::Read { offset } };
-        let (reply, completions) = crossbeam_channel::unbounded();
+        let (reply, completions) = crate::channel::unbounded();
         let buffer = IoBuffer::zeroed(3 * BLOCK_BYTES);
         let request = Request { file, operation, buffer, token: 0, reply: reply.into() };
         let accepted = Accepted::accept(request, &directory.counters).unwrap();

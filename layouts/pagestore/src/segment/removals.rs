@@ -77,7 +77,7 @@ mod tests {
         let store = SegmentStore::new(Arc::new(device.clone()), 1).removing_by(&helper);
         device.place("a", b"x");
         device.on_nth_directory_operation(1, Fault::Error);
-        let (reply, answer) = crossbeam_channel::bounded(1);
+        let (reply, answer) = crate::channel::unbounded();
         let of_helper = store.clone();
         helper.submit(move || {
             let first = of_helper.remove_file("a").is_err();

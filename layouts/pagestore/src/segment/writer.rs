@@ -5,7 +5,7 @@
 //! written. A failed page is abandoned whole: the next page overwrites it, and nothing ever refers
 //! to it. Runs on helper threads.
 
-use crossbeam_channel::Receiver;
+use crate::channel::Receiver;
 use rkyv::util::AlignedVec;
 
 use super::footers::headers_checksum;

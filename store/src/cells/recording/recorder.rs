@@ -9,8 +9,8 @@ use std::io::Write;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
+use alluvium_pagestore::channel::{Receiver, Sender, unbounded};
 use alluvium_pagestore::{Account, Key, Lookup, MemoryKind, Result, Time, hash_word, key_word};
-use crossbeam_channel::{Receiver, Sender, bounded};
 
 use super::options::TraceOptions;
 use super::tracer::ChunkDesk;
@@ -109,7 +109,7 @@ impl Recorder {
         let bytes = chunks * CHUNK_BYTES as u64 + 2 * WORD_BYTES_MAX as u64;
         account.reserve(MemoryKind::Buffers, bytes, "the buffer of a trace")?;
         let booked = ChunkMemory(account.clone(), bytes);
-        let (back, spare) = bounded(chunks as usize);
+        let (back, spare) = unbounded();
         for _ in 1..chunks {
             let _ = back.send(Vec::with_capacity(CHUNK_BYTES));
         }

@@ -8,8 +8,8 @@ use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use alluvium_pagestore::channel::{Receiver, Sender, unbounded};
 use alluvium_pagestore::{Account, Error, ErrorKind, Result};
-use crossbeam_channel::{Receiver, Sender, bounded, unbounded};
 
 use super::options::{TraceOptions, TraceStats};
 use super::recorder::Recorder;
@@ -78,7 +78,7 @@ impl ChunkDesk {
     pub(super) fn start(patience: Duration) -> Result<Self> {
         // Bounded by the chunks that there are.
         let (full, chunks) = unbounded::<FullChunk>();
-        let (end, ended) = bounded(1);
+        let (end, ended) = unbounded();
         let spawned = thread::Builder::new().name("alluvium-trace".into()).spawn(move || {
             chunks.iter().for_each(FullChunk::write);
             let _ = end.send(());

@@ -11,8 +11,8 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
+use alluvium_pagestore::channel::Sender;
 use alluvium_pagestore::{Error, Result};
-use crossbeam_channel::Sender;
 
 use super::options::{TraceOptions, TraceStats};
 
@@ -152,7 +152,7 @@ impl FullChunk {
         file.0.lock().unwrap_or_else(PoisonError::into_inner).write(&chunk, count, missing);
         chunk.clear();
         if let Some(back) = back {
-            let _ = back.try_send(chunk);
+            let _ = back.send(chunk);
         }
     }
 }

@@ -10,6 +10,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use alluvium_pagestore::channel::Receiver;
 use alluvium_pagestore::io::{
     BLOCK_BYTES, CLOSING_MAX, Completion, IoBuffer, Operation, Patience, Reply, Request, UnderWay,
     Waker, next_completion,
@@ -18,7 +19,6 @@ use alluvium_pagestore::{
     MemoryKind, RECORD_HEADER_BYTES, RecordBytes, Result, UNSPLIT_BYTES, VerifiedRecord, damaged,
     verify_record,
 };
-use crossbeam_channel::Receiver;
 
 use super::StoredSegments;
 use crate::contract::fetch::{Fetch, Ticket};
@@ -66,7 +66,7 @@ pub struct RecordRead {
 impl RecordReads {
     /// None; `queue_depth` buffers of `read_bytes`.
     pub fn new((queue_depth, read_bytes): (usize, usize), patience: Duration) -> Self {
-        let (reply, completions) = crossbeam_channel::unbounded();
+        let (reply, completions) = alluvium_pagestore::channel::unbounded();
         Self {
             buffers: (0..queue_depth).map(|_| IoBuffer::zeroed(read_bytes)).collect(),
             read_bytes,
