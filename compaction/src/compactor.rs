@@ -10,9 +10,7 @@
 //! An error changes nothing here except that its call's fuel is lost: the next call tries the same
 //! step again.
 
-use std::collections::BTreeSet;
-
-use alluvium_pagestore::{PATIENT_FUEL, Result, Rewrite, RewriteProgress, SegmentMeta};
+use alluvium_pagestore::{PATIENT_FUEL, Result, Rewrite, RewriteProgress, SegmentMeta, SortedSet};
 
 use crate::merging::TierMerges;
 use crate::space::{Space, SpacePolicy};
@@ -35,7 +33,7 @@ pub struct Compactor {
     /// Dead segments of the last plan that are not removed yet.
     unlinking: Vec<u64>,
     /// Segments that were given up by [`Compactor::park`].
-    parked: BTreeSet<u64>,
+    parked: SortedSet<u64>,
     /// Fuel used beyond what was given.
     debt: usize,
     space: Space,

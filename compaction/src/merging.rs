@@ -23,9 +23,7 @@
 //!
 //! **It stops.** Nothing is begun without writes.
 
-use std::collections::BTreeSet;
-
-use alluvium_pagestore::SegmentMeta;
+use alluvium_pagestore::{SegmentMeta, SortedSet, sort_rarely};
 
 use crate::space::CHOSEN_MAX;
 
@@ -47,7 +45,7 @@ struct Tier {
     /// Records that may be moved; below 0 after a group that was larger.
     credit: i64,
     /// The group under way.
-    group: BTreeSet<u64>,
+    group: SortedSet<u64>,
 }
 
 impl TierMerges {
@@ -85,7 +83,7 @@ impl Tier {
     fn next(&mut self, mut live: Vec<&SegmentMeta>) -> Vec<u64> {
         if !self.group.is_empty() {
             let left = live.iter().map(|segment| segment.id).filter(|id| self.group.contains(id));
-            self.group = left.collect();
+            self.group = SortedSet::of(left);
         }
         if self.group.is_empty() {
             // A segment that is put off shows as not sealed.
@@ -93,12 +91,12 @@ impl Tier {
             if live.len() < FAN_IN || self.credit <= 0 {
                 return Vec::new();
             }
-            live.sort_unstable_by_key(|segment| segment.sequence);
+            sort_rarely(&mut live, |segment| segment.sequence);
             live.truncate(CHOSEN_MAX);
             self.begin(&live);
         }
         live.retain(|segment| segment.sealed && self.group.contains(&segment.id));
-        live.sort_unstable_by_key(|segment| segment.sequence);
+        sort_rarely(&mut live, |segment| segment.sequence);
         live.into_iter().map(|segment| segment.id).collect()
     }
 

@@ -29,6 +29,7 @@ mod serde_codec;
 #[cfg(feature = "sim")]
 mod sim;
 mod size;
+mod sorting;
 mod state;
 mod time;
 mod trial;
@@ -63,6 +64,7 @@ pub use segment::{
 };
 pub use serde_codec::{SERDE_CODEC, Serde, SerdeBytes, SerdeResolver};
 pub use size::{ByteSize, GIB, IntoByteSize, KIB, MIB};
+pub use sorting::{SortedSet, sort_rarely};
 pub use state::{Key, Lookup, RecordSerializer, State};
 pub use time::{MILLISECOND, SECOND, Time, count_nanos, nanos};
 pub use trial::Trials;

@@ -230,7 +230,12 @@ impl CheckpointImage {
 
     /// Returns the names of all files that the checkpoint needs, without its own; some twice.
     pub fn files(&self) -> impl Iterator<Item = String> + '_ {
-        self.states.iter().flat_map(StateManifest::files)
+        self.file_names().map(|name| name.to_string())
+    }
+
+    /// Returns the same names, as they are kept.
+    pub fn file_names(&self) -> impl Iterator<Item = FileName> + '_ {
+        self.states.iter().flat_map(StateManifest::file_names)
     }
 }
 

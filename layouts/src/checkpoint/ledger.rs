@@ -15,6 +15,7 @@ use std::rc::Rc;
 
 use alluvium_pagestore::{
     Account, BlobRef, ImagePart, MemoryKind, RECORDS, SegmentImage, SegmentInfo, StateImage,
+    sort_rarely,
 };
 
 use super::counts::SegmentCounts;
@@ -210,7 +211,9 @@ impl HeapFiles {
         // Those with the smallest share of live records first.
         let stored = self.stored();
         let mut by_share: Vec<_> = stored.clone().collect();
-        by_share.sort_by_key(|(slot, image, live)| ((live << 20) / image.records.max(1), *slot));
+        sort_rarely(&mut by_share, |(slot, image, live)| {
+            ((live << 20) / image.records.max(1), *slot)
+        });
         // What was written by a checkpoint that was given up is written again, changed or not.
         let live = stored.clone().map(|(.., live)| live).sum::<u64>();
         let without = entries.saturating_sub(live);
@@ -237,7 +240,7 @@ impl HeapFiles {
         let small_max = (SMALL_MIN + entries / ENTRIES_PER_SMALL).min(SMALL_MAX);
         let count_max = (2 * bytes / segment_bytes + small_max) as usize;
         if left.len() >= count_max {
-            left.sort_by_key(|(_, _, live)| *live);
+            sort_rarely(&mut left, |(slot, _, live)| (*live, *slot));
             let spare = left.len() - count_max + 1 + small_max as usize / 4;
             for (slot, _, live) in &left[..spare.min(left.len())] {
                 anew[*slot] = true;
@@ -374,7 +377,7 @@ impl HeapFiles {
             _ => None,
         });
         let mut left: Vec<_> = before.filter(|(.., live)| *live > 0).collect();
-        left.sort_by_key(|(_, image, _)| image.id);
+        sort_rarely(&mut left, |(_, image, _)| image.id);
         left.into_iter()
     }
 

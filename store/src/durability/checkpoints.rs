@@ -11,14 +11,14 @@
 mod recover;
 mod seal;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
 use alluvium_pagestore::{
     BlobWriter, CheckpointFile, CheckpointImage, Error, ErrorKind, FileName, Manifest, Result,
-    SegmentStore, StateImage, StateManifest, Time, checkpoint_name,
+    SegmentStore, SortedSet, StateImage, StateManifest, Time, checkpoint_name,
 };
 
 use alluvium_pagestore::mailbox::{Mailbox, RecvTimeoutError};
@@ -78,7 +78,7 @@ pub(crate) struct Checkpoints {
     /// Those that the manifest lists, the oldest first.
     retained: Vec<Retained>,
     /// Those that stay, however many are retained.
-    held: BTreeSet<u64>,
+    held: SortedSet<u64>,
     /// What states that are opened are restored from.
     base: Option<Arc<CheckpointImage>>,
     /// No number up to this is given again.
@@ -197,8 +197,8 @@ fn pin(segments: &SegmentStore, state: &StateManifest) {
 }
 
 /// The files of a state, each once.
-fn pinned_by(state: &StateManifest) -> BTreeSet<FileName> {
-    state.file_names().collect()
+fn pinned_by(state: &StateManifest) -> SortedSet<FileName> {
+    SortedSet::of(state.file_names())
 }
 
 pub(crate) fn entries_of(image: &CheckpointImage) -> u64 {

@@ -9,7 +9,6 @@
 //!   open.
 
 use std::cell::RefCell;
-use std::collections::BTreeSet;
 use std::fmt;
 use std::ops::Range;
 use std::path::PathBuf;
@@ -20,8 +19,8 @@ use std::time::Duration;
 use alluvium_layouts::{ForeignState, StateContext};
 use alluvium_pagestore::io::{Device, IoOptions, Patient, ReadOnly, open_device_to_read};
 use alluvium_pagestore::{
-    Account, CheckpointImage, Error, ErrorKind, KeyGroups, Manifest, Result, SegmentStore,
-    StateManifest, Time,
+    Account, CheckpointImage, Error, ErrorKind, FileName, KeyGroups, Manifest, Result,
+    SegmentStore, SortedSet, StateManifest, Time, sort_rarely,
 };
 
 use crate::durability::checkpoints::{Checkpoint, damaged_manifest, entries_of, whole_checkpoints};
@@ -110,7 +109,7 @@ pub(crate) struct Sources {
     opened: RefCell<Vec<Rc<OpenedSource>>>,
     pub(crate) restored_from: Vec<RestoredFrom>,
     /// States that have something and were not opened.
-    unopened: RefCell<BTreeSet<String>>,
+    unopened: RefCell<SortedSet<String>>,
 }
 
 struct OpenedSource {
@@ -175,11 +174,12 @@ impl OpenedSource {
     }
 
     fn check_files(&self) -> Result<()> {
-        let there: BTreeSet<String> = self.segments.device().list()?.into_iter().collect();
-        match self.image.files().find(|file| !there.contains(file)) {
+        let there = self.segments.device().list()?;
+        let there = SortedSet::of(there.iter().map(|name| FileName::from(&**name)));
+        match self.image.file_names().find(|file| !there.contains(file)) {
             Some(file) => {
                 let message = "a file that the checkpoint names is not there";
-                Err(Error::new(ErrorKind::Missing, message).with("file", file))
+                Err(Error::new(ErrorKind::Missing, message).with("file", file.to_string()))
             }
             None => Ok(()),
         }
@@ -230,7 +230,7 @@ impl Sources {
         let unopened = states.filter(|state| state.image.entries > 0);
         Ok(Self {
             restored_from: restored_from.collect(),
-            unopened: RefCell::new(unopened.map(|state| state.name.clone()).collect()),
+            unopened: RefCell::new(SortedSet::of(unopened.map(|state| state.name.clone()))),
             opened: RefCell::new(opened),
         })
     }
@@ -260,8 +260,8 @@ impl Sources {
     pub(crate) fn states(&self) -> Vec<StateManifest> {
         let opened = self.opened.borrow();
         let names = opened.iter().flat_map(|one| &one.image.states).map(|state| &*state.name);
-        let names: BTreeSet<&str> = names.collect();
-        names.iter().filter_map(|name| self.state(name)).collect()
+        let names = SortedSet::of(names);
+        names.as_slice().iter().filter_map(|name| self.state(name)).collect()
     }
 
     /// The parts of a state that is opened with this context; reading them books on `account`.
@@ -311,7 +311,7 @@ impl Sources {
 
     /// Names of the states that are not open.
     pub(crate) fn unopened(&self) -> Vec<String> {
-        self.unopened.borrow().iter().cloned().collect()
+        self.unopened.borrow().as_slice().to_vec()
     }
 
     /// Refuses a checkpoint that would not have all that the sources have.
@@ -350,7 +350,7 @@ fn check_all_groups(opened: &[Rc<OpenedSource>], owned: &Range<u16>) -> Result<(
     check_groups(opened, owned, |one| one.owned().into())?;
     let states = opened.iter().flat_map(|one| &one.image.states);
     let moving = states.filter(|state| state.groups.is_some());
-    let moving: BTreeSet<&str> = moving.map(|state| &*state.name).collect();
+    let moving = SortedSet::of(moving.map(|state| &*state.name));
     for name in moving {
         let checked = check_groups(opened, owned, |one| one.groups_of(name));
         checked.map_err(|error| error.with("state", name))?;
@@ -367,7 +367,7 @@ fn check_groups(
     for one in opened {
         ranges.extend(groups_of(one).within(owned).map(|range| (range, &one.name)));
     }
-    ranges.sort_by_key(|(range, _)| (range.start, range.end));
+    sort_rarely(&mut ranges, |(range, name)| (range.start, range.end, *name));
     let mut next = owned.start;
     let missing = |from: u16, to: u16| {
         let message = format!("key groups {from}..{to} are in none of the checkpoints");

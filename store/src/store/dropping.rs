@@ -3,9 +3,7 @@
 //! What it keeps true: a dropped state is in no checkpoint that begins after the call, and in every one
 //! from before for as long as that is retained; its files go with the last checkpoint that names them.
 
-use std::collections::BTreeSet;
-
-use alluvium_pagestore::{CheckpointImage, Error, ErrorKind, Result, StateManifest};
+use alluvium_pagestore::{CheckpointImage, Error, ErrorKind, Result, SortedSet, StateManifest};
 
 use super::Store;
 
@@ -97,7 +95,7 @@ fn expires(state: &StateManifest) -> bool {
 }
 
 /// States that were dropped, until a checkpoint without them is confirmed.
-pub(crate) type Dropped = BTreeSet<String>;
+pub(crate) type Dropped = SortedSet<String>;
 
 /// The states of a checkpoint that were not dropped since.
 pub(crate) fn kept<'i>(

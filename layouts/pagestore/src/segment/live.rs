@@ -1,13 +1,13 @@
 //! Which records of segments belong to a checkpoint: a bit per grain of a segment, and lists of the
 //! records that have died since those bits were written. Few deaths are only listed.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use super::format::GRAIN_BYTES;
 use super::packed::{GRAIN_BITS, PackedGrains, pack, packed_len};
 use super::{ImagePart, SegmentId, SegmentImage};
 use crate::blob::{BlobReader, BlobRef, BlobWriter};
-use crate::{Error, ErrorKind, Result};
+use crate::{Error, ErrorKind, Result, SortedSet};
 
 /// A set of record offsets, in grains, within one segment.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -192,7 +192,7 @@ impl Liveness {
     /// [`ErrorKind::Corrupt`] and [`ErrorKind::Missing`], which name the file.
     pub fn load(part: &ImagePart, blobs: Option<&BlobReader>) -> Result<Self> {
         let mut dead: BTreeMap<SegmentId, PackedGrains> = BTreeMap::new();
-        let named: BTreeSet<SegmentId> = part.segments.iter().map(|segment| segment.id).collect();
+        let named = SortedSet::of(part.segments.iter().map(|segment| segment.id));
         for blob in &part.deaths {
             let bytes = blobs.ok_or_else(lost)?.read(blob)?;
             let mut rest = &bytes[..];

@@ -19,6 +19,12 @@ pub struct Grave {
     pub payload: Arc<AlignedVec>,
 }
 
+/// Those of equal hashes stay in their order. Not inlined: compiled once.
+#[inline(never)]
+pub(super) fn sort(graves: &mut [Grave]) {
+    graves.sort_by_key(|grave| grave.hash);
+}
+
 impl Grave {
     /// Bytes of one whose payload has this length.
     pub fn memory_bytes(payload: usize) -> u64 {
@@ -250,6 +256,6 @@ impl ColdTier {
     /// A level was not written: its tombstones are to go to the next.
     pub(super) fn take_graves_back(&mut self) {
         self.buried.append(&mut self.going);
-        self.buried.sort_by_key(|grave| grave.hash);
+        sort(&mut self.buried);
     }
 }

@@ -122,7 +122,7 @@ impl ColdTier {
     /// What a checkpoint has of it. Cost: O(runs and tombstones), of which there are few.
     pub fn at_barrier(&self) -> RunsAtBarrier {
         let mut graves: Vec<Grave> = self.buried.iter().chain(&self.going).cloned().collect();
-        graves.sort_by_key(|grave| grave.hash);
+        super::graves::sort(&mut graves);
         RunsAtBarrier {
             levels: self.levels.infos(),
             sizes: self.grave_sizes(graves.len()),

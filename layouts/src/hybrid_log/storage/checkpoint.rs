@@ -198,7 +198,7 @@ impl LogCore {
                     seen += 1;
                 });
                 // Records on storage in the order they stand there.
-                sort(&mut addresses[..taken]);
+                sort_addresses(&mut addresses[..taken]);
                 self.visit_addresses(&addresses[..taken], visit)?;
                 passed += taken;
                 if passed == seen {
@@ -337,8 +337,9 @@ fn set_bytes_of(segment: &SegmentImage) -> u64 {
     2 * LiveSet::memory_bytes(segment.bytes) + BLOCK_BYTES as u64
 }
 
-/// Not generic: compiled once for all types of records.
-fn sort(addresses: &mut [Address]) {
+/// Not inlined: compiled once.
+#[inline(never)]
+pub(in crate::hybrid_log) fn sort_addresses(addresses: &mut [Address]) {
     addresses.sort_unstable_by_key(|address| address.0);
 }
 

@@ -9,3 +9,5 @@ pub(super) mod rewriter;
 pub(super) mod spill;
 pub(super) mod stored;
 pub(super) mod writers;
+
+pub(super) use checkpoint::sort_addresses;

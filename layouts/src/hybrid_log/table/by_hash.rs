@@ -14,6 +14,7 @@ use crate::contract::table::Cursor;
 use crate::hybrid_log::address::{Address, Location};
 use crate::hybrid_log::core::{LogCore, VisitRecords};
 use crate::hybrid_log::index::{Index, IndexHash, PREFIX_BITS};
+use crate::hybrid_log::storage::sort_addresses;
 use crate::hybrid_log::table::HybridLogTable;
 use crate::support::booked::Booked;
 use crate::support::record_type_unsafe::RecordRun;
@@ -145,7 +146,7 @@ impl LogCore {
                 }
                 visited += found.entries.len().max(1);
                 let mut addresses: Vec<_> = found.entries.iter().map(|entry| entry.1).collect();
-                addresses.sort_unstable_by_key(|address| address.0);
+                sort_addresses(&mut addresses);
                 self.visit_addresses(&addresses, visit)?;
                 Ok(found.next)
             });

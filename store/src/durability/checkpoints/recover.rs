@@ -8,7 +8,6 @@
 //! - The last in the manifest is what an open goes on from. It is the last that was confirmed or
 //!   restored by its number, and need not have the greatest number.
 
-use std::collections::BTreeSet;
 use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,7 +15,7 @@ use std::time::Duration;
 use alluvium_pagestore::io::{ASIDE, Device, Patient};
 use alluvium_pagestore::{
     CheckpointFile, CheckpointImage, Error, ErrorKind, FileKind, FileName, MANIFEST, MANIFEST_NEW,
-    Manifest, Result, SegmentStore, StateManifest, checkpoint_of_file,
+    Manifest, Result, SegmentStore, SortedSet, StateManifest, checkpoint_of_file, sort_rarely,
 };
 
 use super::{Checkpoints, Retained, pin, pinned_by};
@@ -58,7 +57,7 @@ impl Checkpoints {
         if let Some(asked) = restore {
             found.find_unlisted(&manifest, asked, &reads)?;
         }
-        found.retained.sort_by_key(|retained| retained.file.number);
+        sort_rarely(&mut found.retained, |retained| retained.file.number);
         found.base = found.choose(&manifest, &reads, unreadable.as_mut(), restore)?;
         let mut next_segment = 1;
         for Retained { image, .. } in &found.retained {
@@ -72,15 +71,15 @@ impl Checkpoints {
         let listed = restore.map(|number| found.list_with_last(&manifest, number));
         let is_changed = listed.as_ref().is_some_and(|listed| *listed != manifest);
         manifest = listed.unwrap_or(manifest);
-        let needed: BTreeSet<String> =
-            found.retained.iter().flat_map(|retained| retained.image.files()).collect();
+        let needed =
+            SortedSet::of(found.retained.iter().flat_map(|retained| retained.image.file_names()));
         let newest = found.retained.last();
         let newest = newest.map_or((0, 0), |r| (r.image.number, r.image.next_segment));
         let (mut begun, mut older) = (Vec::new(), Vec::new());
         for name in device.list()?.into_iter().filter(|name| name != MANIFEST) {
-            let numbered = FileName::from(&*name).number();
+            let file = FileName::from(&*name);
             let of = |kinds: &[FileKind]| {
-                numbered.filter(|(kind, _)| kinds.contains(kind)).map(|(_, number)| number)
+                file.number().filter(|(kind, _)| kinds.contains(kind)).map(|(_, number)| number)
             };
             let id = of(&[FileKind::Segment, FileKind::Run]);
             let checkpoint = of(&[FileKind::Checkpoint]);
@@ -88,7 +87,7 @@ impl Checkpoints {
             next_segment = id.map_or(next_segment, |id| next_segment.max(id + 1));
             found.last = checkpoint.map_or(found.last, |number| found.last.max(number));
             let listed = |number| manifest.checkpoints.iter().any(|file| file.number == number);
-            if needed.contains(&name) || checkpoint.is_some_and(listed) {
+            if needed.contains(&file) || checkpoint.is_some_and(listed) {
                 continue;
             }
             if [MANIFEST_NEW, ASIDE].contains(&&*name)
@@ -156,7 +155,7 @@ impl Checkpoints {
         // Those that cannot be read stay listed.
         let mut checkpoints = manifest.checkpoints.clone();
         checkpoints.extend(found.filter(|file| !manifest.checkpoints.contains(file)));
-        checkpoints.sort_by_key(|file| (file.number == last, file.number));
+        sort_rarely(&mut checkpoints, |file| (file.number == last, file.number));
         Manifest { checkpoints }
     }
 
@@ -199,10 +198,10 @@ impl Checkpoints {
     fn pin_all(&self, segments: &SegmentStore) {
         let base = self.base.iter().flat_map(|image| &image.states);
         let base = base.flat_map(StateManifest::file_names).filter(|name| !is_blobs(name));
-        let base: BTreeSet<FileName> = base.collect();
+        let base = SortedSet::of(base);
         for state in self.retained.iter().flat_map(|retained| &retained.image.states) {
             pin(segments, state);
-            for name in pinned_by(state).iter().filter(|name| !base.contains(*name)) {
+            for name in pinned_by(state).as_slice().iter().filter(|name| !base.contains(*name)) {
                 // It is pinned, so that nothing is removed that could fail.
                 let _ = segments.remove_file(&name.to_string());
             }
@@ -242,7 +241,7 @@ pub(crate) fn damaged_manifest(whole: &[CheckpointFile], damage: Error) -> Error
 /// whatever the manifest says. The newest may have been sealed and not confirmed.
 pub(crate) fn whole_checkpoints(device: &dyn Device) -> Result<Vec<CheckpointFile>> {
     let names = device.list()?;
-    let numbers: BTreeSet<u64> = names.iter().filter_map(|name| checkpoint_of_file(name)).collect();
+    let numbers = SortedSet::of(names.iter().filter_map(|name| checkpoint_of_file(name)));
     let mut whole = Vec::new();
     for number in numbers {
         match CheckpointImage::load(device, number, None) {
@@ -258,9 +257,9 @@ pub(crate) fn whole_checkpoints(device: &dyn Device) -> Result<Vec<CheckpointFil
 /// was confirmed before. Nothing of it is taken for left over then.
 fn check_never_had_one(device: &dyn Device) -> Result<()> {
     let names = device.list()?;
-    let numbers: BTreeSet<u64> = names.iter().filter_map(|name| checkpoint_of_file(name)).collect();
+    let numbers = SortedSet::of(names.iter().filter_map(|name| checkpoint_of_file(name)));
     let mut had_one = false;
-    for number in &numbers {
+    for number in numbers.as_slice() {
         match CheckpointImage::load(device, *number, None) {
             Ok((image, _)) => had_one |= image.after > 0,
             Err(error) if error.kind() == ErrorKind::Backpressure => return Err(error),
@@ -271,7 +270,7 @@ fn check_never_had_one(device: &dyn Device) -> Result<()> {
     if !had_one {
         return Ok(());
     }
-    let there: Vec<_> = numbers.iter().map(u64::to_string).collect();
+    let there: Vec<_> = numbers.as_slice().iter().map(u64::to_string).collect();
     let message = "the directory has lost its manifest; a checkpoint can be restored by its number";
     let error = Error::new(ErrorKind::Missing, message).with("file", MANIFEST);
     Err(error.with("can be restored", there.join(", ")))
@@ -309,11 +308,11 @@ fn check_groups(image: &CheckpointImage, config: &StoreConfig, owned: &Range<u16
 
 /// Whether every file is there that a checkpoint names.
 fn check_files(image: &CheckpointImage, names: &[String]) -> Result<()> {
-    let there: BTreeSet<&str> = names.iter().map(String::as_str).collect();
-    match image.files().find(|file| !there.contains(&**file)) {
+    let there = SortedSet::of(names.iter().map(|name| FileName::from(&**name)));
+    match image.file_names().find(|file| !there.contains(file)) {
         Some(file) => {
             let message = format!("checkpoint {} needs a file that is not there", image.number);
-            Err(Error::new(ErrorKind::Missing, message).with("file", file))
+            Err(Error::new(ErrorKind::Missing, message).with("file", file.to_string()))
         }
         None => Ok(()),
     }
