@@ -39,6 +39,7 @@ mod putting;
 mod reaching;
 mod removing;
 mod risen;
+mod sought;
 pub(super) mod typed_unsafe;
 
 /// An open [`HybridLog`].
@@ -212,14 +213,14 @@ impl<K: Key, V: State> Table<K, V> for HybridLogTable<K, V> {
         self.drop_scratch();
         let hash = self.hash(key);
         if self.core.log.cold.is_some() {
-            return self.take_and_bury(hash, key);
+            return self.take_elsewhere(hash, key);
         }
         match self.core.locate(hash, key) {
             RecordLocation::Absent => Ok(None),
             RecordLocation::Resident { at, number, slot } => {
                 Ok(Some(self.take_resident(at, number, slot)))
             }
-            RecordLocation::Cold => self.take_cold(hash, key),
+            RecordLocation::Cold => self.take_elsewhere(hash, key),
         }
     }
 

@@ -5,6 +5,8 @@
 use alluvium_pagestore::{Key, MemoryKind, Rejected, Result, State};
 
 use super::HybridLogTable;
+use super::core::LogCore;
+use super::sought::Sought;
 use crate::hybrid_log::index::{IndexHash, Position};
 use crate::hybrid_log::log::RecordLocation;
 use crate::support::record_type_unsafe::heap_of;
@@ -85,56 +87,89 @@ impl<K: Key, V: State> HybridLogTable<K, V> {
         }
     }
 
-    pub(super) fn put_into_room(
-        &mut self,
-        hash: IndexHash,
-        key: &K,
-        value: &V,
-    ) -> Result<PutKind<K, V>> {
+    fn put_into_room(&mut self, hash: IndexHash, key: &K, value: &V) -> Result<PutKind<K, V>> {
         if let Some(over) = self.put_over_larger(hash, key, value) {
             return Ok(over);
         }
         if !(K::NO_HEAP && V::NO_HEAP) {
             self.core.log.make_headroom()?;
         }
-        match self.core.locate(hash, key) {
-            RecordLocation::Absent => return self.put_new(hash, key, value),
+        let located = self.core.locate(hash, key);
+        match located {
+            RecordLocation::Absent if !self.has_cold() => {
+                return Ok(PutKind::New(self.core.log.make_room(hash)?));
+            }
             RecordLocation::Resident { number, slot, .. }
                 if self.core.log.is_in_place(number, slot) =>
             {
                 self.core.log.freshen(number, slot);
                 return Ok(PutKind::Over(number, slot));
             }
-            RecordLocation::Resident { .. } | RecordLocation::Cold => {}
+            _ => {}
         }
-        let to = self.core.log.make_room_to_move()?;
-        match self.core.locate_again(hash, key) {
-            RecordLocation::Absent => self.put_new(hash, key, value),
-            RecordLocation::Resident { number, slot, .. }
-                if self.core.log.is_in_place(number, slot) =>
-            {
-                self.core.log.freshen(number, slot);
-                Ok(PutKind::Over(number, slot))
+        let put = |core: &mut LogCore, sought: &mut Sought<'_>| core.put_elsewhere(sought, located);
+        let (put, taken) = self.seek::<K, _>(hash, key, put);
+        Ok(match put? {
+            Put::Over(number, slot) => PutKind::Over(number, slot),
+            Put::Instead(at, to) => PutKind::Instead(at, to, taken.map(|(k, v, _)| (k, v))),
+            Put::New(to) => PutKind::New(to),
+            Put::Risen => return self.put_into_room(hash, key, value),
+        })
+    }
+}
+
+/// Compiled once.
+impl LogCore {
+    /// Makes place for a value whose key is `located`, and not where the value can be changed. Takes the old
+    /// record, if it is elsewhere.
+    fn put_elsewhere(&mut self, sought: &mut Sought<'_>, located: RecordLocation) -> Result<Put> {
+        if let RecordLocation::Absent = located {
+            return self.put_new(sought);
+        }
+        let to = self.log.make_room_to_move()?;
+        match sought.locate(self) {
+            RecordLocation::Absent => self.put_new(sought),
+            RecordLocation::Resident { number, slot, .. } if self.log.is_in_place(number, slot) => {
+                self.log.freshen(number, slot);
+                Ok(Put::Over(number, slot))
             }
-            RecordLocation::Resident { at, number, slot }
-                if self.core.log.is_kept(number, slot) =>
-            {
-                self.core.log.leave_for_dead(number, slot);
-                Ok(PutKind::Instead(at, to, None))
+            RecordLocation::Resident { at, number, slot } if self.log.is_kept(number, slot) => {
+                self.log.leave_for_dead(number, slot);
+                Ok(Put::Instead(at, to))
             }
             RecordLocation::Resident { at, number, slot } => {
-                let (key, value, _) = self.core.take(number, slot);
-                Ok(PutKind::Instead(at, to, Some((key, value))))
+                sought.record.take(self, (number, slot));
+                Ok(Put::Instead(at, to))
             }
-            RecordLocation::Cold => match self.read_cold(hash, key, None)? {
-                Some((at, place, k, v)) => {
-                    self.core.log.stored.as_mut().expect("a store").record_died(place);
-                    Ok(PutKind::Instead(at, to, Some((k, v))))
+            RecordLocation::Cold => match self.read_cold(sought, None)? {
+                Some((at, place, _)) => {
+                    self.log.stored.as_mut().expect("a store").record_died(place);
+                    Ok(Put::Instead(at, to))
                 }
-                None => self.put_new(hash, key, value),
+                None => self.put_new(sought),
             },
         }
     }
+
+    /// A put of a key that has no entry in the index.
+    fn put_new(&mut self, sought: &mut Sought<'_>) -> Result<Put> {
+        if self.has_cold() && self.rise(sought)? {
+            return Ok(Put::Risen);
+        }
+        Ok(Put::New(self.log.make_room(sought.hash)?))
+    }
+}
+
+/// How a value is put whose key is not where it can be changed.
+enum Put {
+    /// Over the old value in this slot.
+    Over(u32, u32),
+    /// Into this slot, instead of a record elsewhere.
+    Instead(Position, (u32, u32)),
+    /// Into this slot; the key is new.
+    New((u32, u32)),
+    /// As any value whose key is in memory: its record has risen.
+    Risen,
 }
 
 /// How a value is put.

@@ -3,36 +3,44 @@
 //! A key that is to be changed *rises*: its record moves to memory and gets an entry again. Its copy in the runs is dead
 //! from then on. One that is read is lent, as others that are on storage; read again soon, it rises.
 
-use alluvium_pagestore::{ErrorKind, Key, Lookup, MemoryKind, Result, State, Time, codec};
+use alluvium_pagestore::{ErrorKind, Key, MemoryKind, Result, State, Time};
 
-use super::putting::PutKind;
+use super::HybridLogTable;
+use super::core::LogCore;
 use super::reaching::ValueLocation;
-use super::{HybridLogTable, Scratch};
+use super::sought::{DecodedSought, Sought};
 use crate::hybrid_log::cold::{ColdPresence, ColdTier};
-use crate::hybrid_log::index::IndexHash;
 use crate::hybrid_log::log::Log;
-use crate::support::record_type_unsafe::heap_of;
 
 impl<K: Key, V: State> HybridLogTable<K, V> {
     /// Whether keys without an entry may be there.
     #[inline(always)]
     pub(in crate::hybrid_log) fn has_cold(&self) -> bool {
-        self.core.log.cold.as_ref().is_some_and(|cold| cold.live() > 0 || cold.has_fetches())
+        self.core.has_cold()
+    }
+}
+
+/// Compiled once.
+impl LogCore {
+    /// Whether keys without an entry may be there.
+    #[inline(always)]
+    pub(super) fn has_cold(&self) -> bool {
+        self.log.cold.as_ref().is_some_and(|cold| cold.live() > 0 || cold.has_fetches())
     }
 
     /// Whether deleted keys may have to be buried.
     fn has_runs(&self) -> bool {
-        self.core.log.cold.as_ref().is_some_and(|cold| cold.has_levels())
+        self.log.cold.as_ref().is_some_and(|cold| cold.has_levels())
     }
 
     /// Runs a look-up in the tier, and once more if memory had no room for what it reads. Making room moves records in
     /// memory, and takes none out of the index.
-    fn in_cold<R>(
+    fn in_cold(
         &mut self,
         needs: u64,
-        call: &mut dyn FnMut(&mut ColdTier) -> Result<R>,
-    ) -> Result<R> {
-        let log = &mut self.core.log;
+        call: &mut dyn FnMut(&mut ColdTier) -> Result<ColdPresence>,
+    ) -> Result<ColdPresence> {
+        let log = &mut self.log;
         let cold = log.cold.as_mut().expect("asked before");
         let answer = match call(cold) {
             Err(error) if error.kind() == ErrorKind::OverBudget => {
@@ -45,96 +53,74 @@ impl<K: Key, V: State> HybridLogTable<K, V> {
         answer
     }
 
-    /// Reads a key that has no entry in the index.
-    fn read_run<Q: Lookup<K> + ?Sized>(&mut self, key: &Q) -> Result<Option<(K, V)>> {
-        let (hash, mut found) = (key.key_hash(), None);
-        self.core.log.make_headroom()?;
-        self.core.log.stats.cold_reads += 1;
-        let needs = self.core.log.cold.as_ref().map_or(0, |cold| cold.read_bytes());
+    /// What was touched last before this is not there.
+    fn gone_before(&self) -> Time {
+        self.log.cold.as_ref().map_or(Time::MIN, |cold| cold.expired_to())
+    }
+
+    /// Takes the record of a key that has no entry in the index.
+    fn read_run(&mut self, sought: &mut Sought<'_>) -> Result<Option<DecodedSought>> {
+        self.log.make_headroom()?;
+        self.log.stats.cold_reads += 1;
+        let needs = self.log.cold.as_ref().map_or(0, |cold| cold.read_bytes());
+        let Sought { whole_hash, record, .. } = sought;
+        let mut found = None;
         let known = self.in_cold(needs, &mut |cold| {
-            cold.find(hash, &mut |payload| {
-                let (k, v) = codec::decode::<K, V>(payload)?;
-                let is_it = key.is(&k);
-                if is_it {
-                    found = Some((k, v));
-                }
-                Ok(is_it)
+            cold.find(*whole_hash, &mut |payload| {
+                let decoded = record.decode(payload, true)?;
+                found = decoded.or(found);
+                Ok(decoded.is_some())
             })
         });
-        let state = &self.core.context.name;
-        let known = known.map_err(|error| error.with("state", state))?;
-        Ok(found.filter(|(_, value)| known == ColdPresence::There && !self.has_expired(value)))
-    }
-
-    /// Whether a value of the runs has expired: then its key is not there.
-    fn has_expired(&self, value: &V) -> bool {
-        let expired_to = self.core.log.cold.as_ref().map_or(Time::MIN, |cold| cold.expired_to());
-        self.touched_last(value) < expired_to
-    }
-
-    fn touched_last(&self, value: &V) -> Time {
-        self.last_touch.map_or(Time::MAX, |touched| touched(value))
+        let known = known.map_err(|error| error.with("state", &self.context.name))?;
+        let gone_before = self.gone_before();
+        Ok(found.filter(|found| known == ColdPresence::There && found.touched >= gone_before))
     }
 
     /// Brings a key that has no entry in the index to memory, if it is there. Says whether it is.
-    #[cold]
-    #[inline(never)]
-    pub(super) fn rise<Q: Lookup<K> + ?Sized>(&mut self, hash: IndexHash, key: &Q) -> Result<bool> {
-        let cold = self.core.log.cold.as_ref().filter(|_| self.has_cold());
-        if cold.is_none_or(|cold| cold.is_known_absent(key.key_hash())) {
+    pub(super) fn rise(&mut self, sought: &mut Sought<'_>) -> Result<bool> {
+        let cold = self.log.cold.as_ref().filter(|_| self.has_cold());
+        if cold.is_none_or(|cold| cold.is_known_absent(sought.whole_hash)) {
             return Ok(false);
         }
-        let Some((k, v)) = self.read_run(key)? else { return Ok(false) };
-        let to = self.core.log.make_room(hash)?;
-        let (heap, touched) = (heap_of(&k, &v), self.touched_last(&v));
-        self.insert(hash, (k, v, heap), to);
-        self.core.log.cold.as_mut().expect("asked before").left(key.key_hash(), touched);
+        let Some(DecodedSought { touched, .. }) = self.read_run(sought)? else { return Ok(false) };
+        let to = self.log.make_room(sought.hash)?;
+        sought.record.put(self, to);
+        let address = self.log.address_of(to.0, to.1);
+        self.log.index.insert(sought.hash, address);
+        self.log.cold.as_mut().expect("asked before").left(sought.whole_hash, touched);
         Ok(true)
     }
 
-    /// Finds a key that has no entry in the index, for reading.
-    #[cold]
-    #[inline(never)]
-    pub(super) fn find_in_runs<Q: Lookup<K> + ?Sized>(
+    /// Finds a key that has no entry in the index, for reading. What is to be lent is taken, and its heap
+    /// charged.
+    pub(super) fn find_in_runs(
         &mut self,
-        hash: IndexHash,
-        key: &Q,
+        sought: &mut Sought<'_>,
         again: bool,
     ) -> Result<ValueLocation> {
-        let cold = self.core.log.cold.as_ref();
-        if cold.is_none_or(|cold| cold.is_known_absent(key.key_hash())) {
+        let cold = self.log.cold.as_ref();
+        if cold.is_none_or(|cold| cold.is_known_absent(sought.whole_hash)) {
             return Ok(ValueLocation::Absent);
         }
-        if again && self.core.log.slot_at_hand().is_some() {
-            match self.own_slowly(hash, key, &mut None) {
+        if again && self.log.slot_at_hand().is_some() {
+            match self.own_elsewhere(sought, sought.locate(self), &mut None) {
                 Ok(Some((number, slot))) => return Ok(ValueLocation::Slot(number, slot)),
                 Ok(None) => return Ok(ValueLocation::Absent),
                 // The index has no room for it, or has some only once more is merged: it is lent.
                 Err(error) if error.kind() == ErrorKind::OverBudget => {}
-                Err(_) if self.core.log.has_merged_its_part() => {}
+                Err(_) if self.log.has_merged_its_part() => {}
                 Err(error) => return Err(error),
             }
         }
-        let Some((key, value)) = self.read_run(key)? else { return Ok(ValueLocation::Absent) };
-        let heap = heap_of(&key, &value);
-        self.core.log.account.charge(MemoryKind::Values, heap);
-        self.scratch = Some(Scratch { key, value, heap });
+        let Some(found) = self.read_run(sought)? else { return Ok(ValueLocation::Absent) };
+        self.log.account.charge(MemoryKind::Values, found.heap);
         Ok(ValueLocation::Scratch)
     }
 
-    /// A put of a key that has no entry in the index.
-    pub(super) fn put_new(&mut self, hash: IndexHash, key: &K, value: &V) -> Result<PutKind<K, V>> {
-        if self.has_cold() && self.rise(hash, key)? {
-            return self.put_into_room(hash, key, value);
-        }
-        Ok(PutKind::New(self.core.log.make_room(hash)?))
-    }
-
     /// Pays for a tombstone, and makes room for it: tombstones move down, and records with them, the key's own perhaps.
-    #[cold]
-    #[inline(never)]
     pub(super) fn prepare_to_bury(&mut self, hash: u64) -> Result<()> {
-        let (log, mut has_failed) = (&mut self.core.log, false);
+        let (log, mut has_failed) = (&mut self.log, false);
         let needs_one = |log: &Log| {
             log.cold.as_ref().is_some_and(|cold| cold.has_levels() && cold.may_have(hash))
         };
@@ -155,55 +141,48 @@ impl<K: Key, V: State> HybridLogTable<K, V> {
         Ok(())
     }
 
-    /// Buries a key whose entry is about to go, if runs may have a copy of it.
-    pub(super) fn bury<Q: Lookup<K> + ?Sized>(&mut self, key: &Q) -> Result<()> {
-        if self.has_runs()
-            && self.core.log.cold.as_ref().is_some_and(|c| c.may_have(key.key_hash()))
-        {
-            self.bury_and_take(key, true, &mut |_, _| ())?;
+    /// Buries a key whose entry is about to go, if runs may have a copy of it. Does not take the copy.
+    pub(super) fn bury(&mut self, sought: &mut Sought<'_>) -> Result<()> {
+        let may_have = |cold: &ColdTier| cold.may_have(sought.whole_hash);
+        if self.has_runs() && self.log.cold.as_deref().is_some_and(may_have) {
+            self.bury_copy(sought, true)?;
         }
         Ok(())
     }
 
-    /// Buries a key, and gives what its copy was.
-    fn bury_and_take<Q: Lookup<K> + ?Sized>(
+    /// Buries a key, and takes its copy if it has no entry. Says what that was.
+    fn bury_copy(
         &mut self,
-        key: &Q,
+        sought: &mut Sought<'_>,
         has_entry: bool,
-        give: &mut dyn FnMut(K, V),
-    ) -> Result<ColdPresence> {
-        let hash = key.key_hash();
-        let needs = self.core.log.cold.as_ref().map_or(0, |cold| cold.burial_bytes());
-        let expired_to = self.core.log.cold.as_ref().map_or(Time::MIN, |cold| cold.expired_to());
-        let last_touch = self.last_touch;
-        self.in_cold(needs, &mut |cold| {
-            cold.bury(hash, has_entry, &mut |payload| {
-                let (k, v) = codec::decode::<K, V>(payload)?;
+    ) -> Result<(ColdPresence, Option<DecodedSought>)> {
+        let needs = self.log.cold.as_ref().map_or(0, |cold| cold.burial_bytes());
+        let gone_before = self.gone_before();
+        let Sought { whole_hash, record, .. } = sought;
+        let mut found = None;
+        let known = self.in_cold(needs, &mut |cold| {
+            cold.bury(*whole_hash, has_entry, &mut |payload| {
+                let decoded = record.decode(payload, !has_entry)?;
                 // What has expired need not be buried.
-                let is_it = key.is(&k) && last_touch.is_none_or(|of| of(&v) >= expired_to);
-                if is_it {
-                    give(k, v);
-                }
-                Ok(is_it)
+                let is_it = decoded.filter(|decoded| decoded.touched >= gone_before);
+                found = is_it.or(found);
+                Ok(is_it.is_some())
             })
-        })
+        })?;
+        Ok((known, found))
     }
 
-    /// Takes a key that has no entry in the index.
-    #[cold]
-    #[inline(never)]
-    pub(super) fn take_from_runs<Q: Lookup<K> + ?Sized>(&mut self, key: &Q) -> Result<Option<V>> {
+    /// Takes a key that has no entry in the index. Says whether it was there.
+    pub(super) fn take_from_runs(&mut self, sought: &mut Sought<'_>) -> Result<bool> {
         if !self.has_cold() {
-            return Ok(None);
+            return Ok(false);
         }
-        self.core.log.make_headroom()?;
-        let mut taken = None;
-        let known = self.bury_and_take(key, false, &mut |_, value| taken = Some(value))?;
-        if known != ColdPresence::There {
-            return Ok(None);
-        }
-        let touched = taken.as_ref().map_or(Time::MAX, |value| self.touched_last(value));
-        self.core.log.cold.as_mut().expect("asked before").left(key.key_hash(), touched);
-        Ok(taken)
+        self.log.make_headroom()?;
+        let (ColdPresence::There, found) = self.bury_copy(sought, false)? else {
+            return Ok(false);
+        };
+        let touched = found.map_or(Time::MAX, |found| found.touched);
+        self.log.cold.as_mut().expect("asked before").left(sought.whole_hash, touched);
+        Ok(found.is_some())
     }
 }

@@ -45,6 +45,26 @@ impl<K: Key, V: State> TypedLog<K, V> {
         Ok(Self { core, types: PhantomData })
     }
 
+    /// A core as one of records of these types.
+    ///
+    /// # Panics
+    /// If it has records of others.
+    pub fn of(core: &LogCore) -> &Self {
+        assert!(core.log.record_type.is::<K, V>(), "a log of records of other types");
+        // SAFETY: a `TypedLog` is a `DroppedHere<LogCore>`, and that a `LogCore`: both are transparent.
+        unsafe { &*(&raw const *core).cast() }
+    }
+
+    /// The same, to be changed.
+    ///
+    /// # Panics
+    /// If it has records of others.
+    pub fn of_mut(core: &mut LogCore) -> &mut Self {
+        assert!(core.log.record_type.is::<K, V>(), "a log of records of other types");
+        // SAFETY: as above.
+        unsafe { &mut *(&raw mut *core).cast() }
+    }
+
     #[inline(always)]
     fn log(&self) -> &Log {
         &self.core.log
