@@ -1,7 +1,8 @@
 //! Loads keys into a hybrid log with sorted runs, reads and changes them, and counts what that took.
 //!
-//! `cargo run --release -p alluvium-layouts --example cold_keys -- KEYS MIB`: so many counters of 64 bytes, in so much
-//! memory, in a directory for temporary files. Every answer is checked.
+//! `cargo run --release -p alluvium-layouts --example cold_keys -- KEYS MIB BATCH`: so many counters of 64 bytes, in so much
+//! memory, in a directory for temporary files. They are put one by one, or so many at once, as `Map::load` does. Every
+//! answer is checked.
 
 mod common;
 
@@ -18,6 +19,9 @@ type Log = HybridLogTable<u64, Value>;
 /// Look-ups of each kind, and those that bring filters to memory before.
 const LOOK_UPS: u64 = 50_000;
 const BEFORE: u64 = 20_000;
+/// Absent keys that are looked for in batches, and keys of a batch.
+const ABSENT: u64 = 6_400_000;
+const AT_ONCE: usize = 64;
 
 fn value(key: u64) -> Value {
     [key; 7]
@@ -38,6 +42,28 @@ fn part(log: &mut Log, what: &str, calls: u64, mut call: impl FnMut(&mut Log, u6
     println!("{what}: {:.0}/s, {reads:.4} reads of runs a call", rate(calls, start));
 }
 
+/// Puts keys, so many at once.
+fn load(log: &mut Log, keys: u64, at_once: usize) {
+    let mut batch = Vec::with_capacity(at_once);
+    for key in 0..keys {
+        batch.push((key, value(key)));
+        if batch.len() == at_once || key + 1 == keys {
+            log.put_batch(&mut batch).unwrap_or_else(|error| panic!("{key}: {error}"));
+        }
+    }
+}
+
+/// Looks for keys that are not there, in batches.
+fn look_for_absent(log: &mut Log, keys: u64) {
+    let mut batch = Vec::with_capacity(AT_ONCE);
+    for first in (0..ABSENT).step_by(AT_ONCE) {
+        batch.clear();
+        batch.extend((first..).take(AT_ONCE).map(|nth| keys + (hash_word(nth) >> 1)));
+        log.read_batch(&batch, |key| key, |key, found| assert!(found.is_none(), "{key}"))
+            .unwrap_or_else(|error| panic!("{first}: {error}"));
+    }
+}
+
 fn show(log: &Log) {
     let stats = log.stats();
     let RunStats { keys, runs, levels, guide_bytes, directory_bytes, .. } = stats.runs;
@@ -53,15 +79,22 @@ fn show(log: &Log) {
 }
 
 fn main() -> alluvium_pagestore::Result<()> {
-    let [keys, mib] = common::numbers([100_000, 2]);
+    let [keys, mib, at_once] = common::numbers([100_000, 2, 1]);
     let place = tempfile::tempdir().expect("a directory for temporary files");
     let (context, _) = common::context("counters", place.path(), mib)?;
     let mut log: Log = Layout::<u64, Value>::open(&HybridLog::new().cold_runs(true), context)?;
-    part(&mut log, "load", keys, |log, key| {
-        let known =
-            log.put(key, value(key)).unwrap_or_else(|refused| panic!("{key}: {}", refused.error));
-        assert!(!known, "{key} is new");
-    });
+    let start = Instant::now();
+    match at_once {
+        1 => part(&mut log, "load", keys, |log, key| {
+            let put = log.put(key, value(key));
+            let known = put.unwrap_or_else(|refused| panic!("{key}: {}", refused.error));
+            assert!(!known, "{key} is new");
+        }),
+        _ => {
+            load(&mut log, keys, at_once as usize);
+            println!("load: {:.0}/s", rate(keys, start));
+        }
+    }
     show(&log);
     let some = |nth: u64| hash_word(nth) % keys;
     let read = |log: &mut Log, nth: u64| {
@@ -72,6 +105,9 @@ fn main() -> alluvium_pagestore::Result<()> {
     part(&mut log, "absent keys", LOOK_UPS, |log, nth| {
         assert!(log.get(&(keys + some(nth))).expect("it is read").is_none());
     });
+    let start = Instant::now();
+    look_for_absent(&mut log, keys);
+    println!("absent keys in batches: {:.0}/s", rate(ABSENT, start));
     part(&mut log, "updates", LOOK_UPS, |log, nth| {
         let changed = log.modify(&some(nth), |found| found[6] += 1).expect("it is changed");
         assert!(changed.is_some(), "{}", some(nth));

@@ -210,6 +210,16 @@ impl SortedRunCursor {
         chunk.record_at(bytes, self.record_at, self.order_bytes).map(|(record, _)| record)
     }
 
+    /// The record it is on, where the next one of its chunk stands, and the hash of that; none if it is the last of its
+    /// chunk.
+    fn peek_both(&self) -> Option<(RecordView<'_>, usize, u64)> {
+        let chunk = self.chunk.as_ref()?;
+        let bytes = &self.buffer.as_slice()[self.chunk_at..self.chunk_at + self.chunk_bytes];
+        let (record, next) = chunk.record_at(bytes, self.record_at, self.order_bytes)?;
+        let (later, _) = chunk.record_at(bytes, next, self.order_bytes)?;
+        Some((record, next, later.hash))
+    }
+
     /// Goes to the next record.
     ///
     /// # Errors
@@ -397,6 +407,13 @@ impl SortedRunCursor {
     }
 }
 
+/// The next record of a chunk: where it stands, and its hash.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct NextInChunk {
+    at: usize,
+    hash: u64,
+}
+
 /// A cursor on runs whose hashes do not overlap, one after the other: one of them is open at a time. It passes their cuts
 /// over.
 #[derive(Debug)]
@@ -481,8 +498,26 @@ impl RunChain {
     }
 
     /// The hash of the record it is on; none at the end.
+    #[inline]
     pub fn hash(&self) -> Option<u64> {
         self.hash
+    }
+
+    /// The record it is on, and the next, if that is in the same chunk, counts, and has another hash. Reads nothing.
+    #[inline]
+    pub fn peek_alone(&self) -> Option<(RecordView<'_>, NextInChunk)> {
+        let (cursor, run) = self.cursor.as_ref()?;
+        let (record, at, hash) = cursor.peek_both()?;
+        let is_other = hash != record.hash && !run.is_cut(hash);
+        is_other.then_some((record, NextInChunk { at, hash }))
+    }
+
+    /// Goes to the next record, which was [seen](RunChain::peek_alone).
+    #[inline]
+    pub fn go_to(&mut self, next: NextInChunk) {
+        let (cursor, _) = self.cursor.as_mut().expect("it is on a record");
+        cursor.record_at = next.at;
+        self.hash = Some(next.hash);
     }
 
     /// Goes to the next record.

@@ -38,6 +38,14 @@ pub(super) type LongChunk = (u32, u32);
 
 const LOW_BITS: u32 = 8;
 
+/// What the last of several look-ups has found: the next one of a hash close by need not search for it.
+#[derive(Clone, Debug, Default)]
+pub(super) struct LastBucket {
+    high: u64,
+    /// None before the first.
+    chunks: Option<Range<u32>>,
+}
+
 impl FenceShape {
     fn of(firsts: &[u64], long: &[LongChunk]) -> Self {
         let base = firsts.first().copied().unwrap_or(0);
@@ -92,11 +100,20 @@ impl<'a> Fence<'a> {
 
     /// The chunks that may have the hash; none only if it is below the first one.
     pub fn chunks_of(&self, hash: u64) -> Range<u32> {
+        self.chunks_of_next(hash, &mut LastBucket::default())
+    }
+
+    /// [`chunks_of`](Fence::chunks_of) one of several hashes.
+    pub fn chunks_of_next(&self, hash: u64, last: &mut LastBucket) -> Range<u32> {
         if hash < self.shape.base || self.shape.chunks == 0 {
             return 0..0;
         }
         let cut = self.shape.cut(hash);
-        let bucket = self.bucket(cut >> LOW_BITS);
+        let high = cut >> LOW_BITS;
+        if last.high != high || last.chunks.is_none() {
+            *last = LastBucket { high, chunks: Some(self.bucket(high)) };
+        }
+        let bucket = last.chunks.clone().unwrap_or_default();
         let low = cut as u8;
         let lows = &self.low[bucket.start as usize..bucket.end as usize];
         let below = bucket.start + lows.partition_point(|first| *first < low) as u32;

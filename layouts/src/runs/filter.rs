@@ -126,7 +126,8 @@ pub(super) struct FilterBuilder {
 impl FilterBuilder {
     /// Bytes that a builder of filters of up to so many hashes takes.
     pub fn memory_bytes(hashes: usize) -> u64 {
-        (FilterShape::slots_most(hashes) * (size_of::<u64>() + 1 + size_of::<u32>())) as u64
+        let slots = FilterShape::slots_most(hashes);
+        (slots * (size_of::<u64>() + 1) + (slots + 1) * size_of::<u32>()) as u64
     }
 
     /// A builder for up to so many hashes.
@@ -135,7 +136,8 @@ impl FilterBuilder {
         Self {
             sums: Vec::with_capacity(slots),
             counts: Vec::with_capacity(slots),
-            single: Vec::with_capacity(slots),
+            // One is written behind the last, and not counted.
+            single: Vec::with_capacity(slots + 1),
         }
     }
 
@@ -146,11 +148,7 @@ impl FilterBuilder {
             if self.take_slots(shape, hashes) {
                 let start = to.len();
                 to.resize(start + shape.bytes(), 0);
-                let (first, second) = to[start..].split_at_mut(shape.slots());
-                self.fill(shape, first, FilterShape::fingerprint);
-                if is_wide {
-                    self.fill(shape, second, FilterShape::second_fingerprint);
-                }
+                self.fill(shape, &mut to[start..]);
                 return shape;
             }
             shape.seed += 1;
@@ -163,12 +161,19 @@ impl FilterBuilder {
         if !self.count(shape, hashes) {
             return false;
         }
+        let slots = shape.slots();
         let Self { sums, counts, single } = self;
+        // Without branches: which slots are single nobody can foretell. What is no single slot is written over.
         single.clear();
-        single.extend((0..shape.slots() as u32).filter(|slot| counts[*slot as usize] == 1));
+        single.resize(slots + 1, 0);
+        let mut known = 0;
+        for (slot, count) in counts[..slots].iter().enumerate() {
+            single[known] = slot as u32;
+            known += usize::from(*count == 1);
+        }
         // Slots before `taken` are those of hashes; what stands from `next` on is to be looked at.
         let (mut taken, mut next) = (0, 0);
-        while next < single.len() {
+        while next < known {
             let slot = single[next] as usize;
             next += 1;
             if counts[slot] != 1 {
@@ -177,14 +182,13 @@ impl FilterBuilder {
             single[taken] = slot as u32;
             taken += 1;
             let mixed = sums[slot];
-            counts[slot] = 0;
-            for other in shape.slots_of(mixed).into_iter().filter(|other| *other != slot) {
+            for other in shape.slots_of(mixed) {
                 counts[other] -= 1;
                 sums[other] ^= mixed;
-                if counts[other] == 1 {
-                    single.push(other as u32);
-                }
+                single[known] = other as u32;
+                known += usize::from(counts[other] == 1);
             }
+            sums[slot] = mixed;
         }
         single.truncate(taken);
         taken == hashes.len()
@@ -210,13 +214,19 @@ impl FilterBuilder {
         true
     }
 
-    /// Fills the slots: the last taken first, as the others of its hash were taken later or by nobody.
-    fn fill(&self, shape: FilterShape, slots: &mut [u8], fingerprint: fn(u64) -> u8) {
+    /// Fills the slots of all tables: the last taken first, as the others of its hash were taken later or by nobody.
+    fn fill(&self, shape: FilterShape, tables: &mut [u8]) {
+        let (first, second) = tables.split_at_mut(shape.slots());
         for &slot in self.single.iter().rev() {
-            let slot = slot as usize;
-            let mixed = self.sums[slot];
-            let others = shape.slots_of(mixed).into_iter().fold(0, |sum, other| sum ^ slots[other]);
-            slots[slot] ^= others ^ fingerprint(mixed);
+            let mixed = self.sums[slot as usize];
+            let [one, two, three] = shape.slots_of(mixed);
+            // Its own slot is empty still.
+            let sum = first[one] ^ first[two] ^ first[three];
+            first[slot as usize] = sum ^ FilterShape::fingerprint(mixed);
+            if shape.is_wide {
+                let sum = second[one] ^ second[two] ^ second[three];
+                second[slot as usize] = sum ^ FilterShape::second_fingerprint(mixed);
+            }
         }
     }
 }

@@ -6,7 +6,7 @@ use std::ops::Range;
 
 use alluvium_pagestore::Result;
 
-use super::fence::{self, Fence, FenceShape, LongChunk};
+use super::fence::{self, Fence, FenceShape, LastBucket, LongChunk};
 use super::filter::{FilterBuilder, FilterShape};
 use super::{checksum, damaged, put_u32, put_u64, u32_at, u64_at};
 
@@ -89,8 +89,13 @@ fn check((run, offset): (u64, u64), contents: &GuideInput<'_>, bytes: &[u8]) -> 
         end += contents.firsts[end..].iter().take_while(|first| **first <= hash).count();
         below.saturating_sub(1) as u32..end as u32
     };
+    let (fence_bytes, slots) = bytes[HEADER_BYTES..].split_at(fence.bytes());
+    let (fence, mut last) = (Fence::new(fence, fence_bytes), LastBucket::default());
     let is_led = |hash: &u64| {
-        let found = chunks_of((fence, filter), bytes, *hash);
+        let found = match filter.may_have(slots, *hash) {
+            true => fence.chunks_of_next(*hash, &mut last),
+            false => 0..0,
+        };
         let wanted = chunks_written(*hash);
         found.start <= wanted.start && wanted.end <= found.end && !wanted.is_empty()
     };
