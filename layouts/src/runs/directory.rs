@@ -98,13 +98,38 @@ impl PartitionPlace {
 
     /// Those that may have a hash: several only if a hash has more records than fit one.
     pub fn of_hash(places: &[Self], hash: u64) -> Range<usize> {
-        let start = places.partition_point(|place| place.first_hash < hash);
-        let begin = places[start..].partition_point(|place| place.first_hash == hash);
+        let start = first_not_below(places, hash, |place| place.first_hash);
+        let begin = places[start..].iter().take_while(|place| place.first_hash == hash).count();
         match places.get(start) {
             Some(place) if begin > 0 && !place.goes_on => start..start + begin,
             _ => start.saturating_sub(1)..start + begin,
         }
     }
+}
+
+/// Steps from where a hash is expected. It is searched for after that.
+const STEPS_MAX: usize = 8;
+
+/// Where the first element stands whose hash is not below this one. Their hashes never fall and are spread evenly, more or
+/// less: a few neighbours are looked at then, where a search would wait for one cache line after the other.
+pub(super) fn first_not_below<T>(list: &[T], hash: u64, hash_of: impl Fn(&T) -> u64) -> usize {
+    let (Some(first), Some(last)) = (list.first().map(&hash_of), list.last().map(&hash_of)) else {
+        return 0;
+    };
+    if hash <= first || hash > last {
+        return if hash <= first { 0 } else { list.len() };
+    }
+    // The first is below, the last is not: so a step never leaves the list.
+    let share = (hash - first) as f64 / (last - first) as f64;
+    let mut at = ((share * (list.len() - 1) as f64) as usize).clamp(1, list.len() - 1);
+    for _ in 0..STEPS_MAX {
+        match (hash_of(&list[at - 1]) < hash, hash_of(&list[at]) < hash) {
+            (true, false) => return at,
+            (_, true) => at += 1,
+            (false, _) => at -= 1,
+        }
+    }
+    list.partition_point(|one| hash_of(one) < hash)
 }
 
 /// Writes the header of a run, of the state whose name has this hash.
@@ -212,6 +237,24 @@ fn check_versions(run: u64, bytes: &[u8]) -> Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use alluvium_pagestore::hash_word;
+
+    #[test]
+    fn the_first_that_is_not_below_is_found_however_hashes_are_spread() {
+        let even = (0..500).map(|nth| nth << 55).collect::<Vec<u64>>();
+        let mut random: Vec<u64> = (0..300).map(hash_word).collect();
+        random.extend([5; 20].iter().chain(&[u64::MAX; 9]));
+        random.sort_unstable();
+        let powers: Vec<u64> = (0..64).map(|nth| 1 << nth).collect();
+        for list in [even, random, powers, vec![7; 30], vec![3], vec![]] {
+            let around =
+                list.iter().flat_map(|hash| [hash.wrapping_sub(1), *hash, hash.wrapping_add(1)]);
+            for hash in around.chain([0, u64::MAX]).chain((0..100).map(hash_word)) {
+                let wanted = list.partition_point(|one| *one < hash);
+                assert_eq!(first_not_below(&list, hash, |one| *one), wanted, "{hash} in {list:?}");
+            }
+        }
+    }
 
     #[test]
     fn what_is_written_is_read() {

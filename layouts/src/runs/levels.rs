@@ -24,7 +24,7 @@ use alluvium_pagestore::{
 
 use super::ahead::WantedBlocks;
 use super::chunk::RecordView;
-use super::directory::{RunId, RunInfo};
+use super::directory::{RunId, RunInfo, first_not_below};
 use super::run::{GuideUse, ReadBuffer, RunReads, SortedRun};
 use super::unsynced::UnsyncedRun;
 use crate::support::booked::Booked;
@@ -80,8 +80,9 @@ impl Level {
 
     /// The runs that may have a hash: one, or neighbours that share it.
     fn runs_of(&self, hash: u64) -> Range<usize> {
-        let start = self.runs.partition_point(|run| run.info().last_hash < hash);
-        let end = self.runs.partition_point(|run| run.info().first_hash <= hash).max(start);
+        let start = first_not_below(&self.runs, hash, |run| run.info().last_hash);
+        let after = self.runs[start..].iter().take_while(|run| run.info().first_hash <= hash);
+        let end = start + after.count();
         match self.runs[start..end].iter().any(|run| run.info().is_cut(hash)) {
             true => start..start,
             false => start..end,
@@ -103,6 +104,7 @@ impl Level {
     fn may_have_each(&self, hashes: &[u64], known: u64) -> u64 {
         debug_assert!(hashes.len() <= AT_ONCE, "{} hashes at once", hashes.len());
         let (mut places, mut there) = ([None; AT_ONCE], 0);
+        // Three passes, so that what each reads is on its way when the next comes.
         for (nth, hash) in hashes.iter().enumerate().filter(|(nth, _)| known >> nth & 1 == 0) {
             for run in self.runs_of(*hash) {
                 for partition in self.runs[run].partitions_of(*hash) {
@@ -111,9 +113,13 @@ impl Level {
                         None => places[nth] = Some((run, partition)),
                         Some(_) => there |= 1 << nth,
                     }
-                    self.runs[run].prefetch(partition, *hash);
+                    self.runs[run].prefetch_guide(partition);
                 }
             }
+        }
+        for (nth, hash) in hashes.iter().enumerate() {
+            let Some((run, partition)) = places[nth] else { continue };
+            self.runs[run].prefetch(partition, *hash);
         }
         for (nth, hash) in hashes.iter().enumerate() {
             let Some((run, partition)) = places[nth] else { continue };

@@ -21,6 +21,7 @@ use super::guide::Guide;
 use super::unsynced::UnsyncedRun;
 use super::{checksum, damaged};
 use crate::support::booked::Booked;
+use crate::support::prefetch_unsafe::prefetch;
 
 /// What a look-up of a hash has to read next in a partition.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -288,6 +289,11 @@ impl SortedRun {
     /// Whether it may have a hash, going by the guides in memory. Reads nothing.
     pub fn may_have(&self, hash: u64) -> bool {
         self.partitions_of(hash).any(|partition| self.look(partition, hash) != GuideUse::Absent)
+    }
+
+    /// Hints the processor to load what [`prefetch`](SortedRun::prefetch) reads.
+    pub(super) fn prefetch_guide(&self, partition: usize) {
+        self.guides[partition].iter().for_each(|guide| prefetch(&raw const **guide));
     }
 
     /// Hints the processor to load what [`look`](SortedRun::look) reads of a partition.
