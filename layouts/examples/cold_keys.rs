@@ -1,14 +1,14 @@
 //! Loads keys into a hybrid log with sorted runs, reads and changes them, and counts what that took.
 //!
 //! `cargo run --release -p alluvium-layouts --example cold_keys -- KEYS MIB BATCH`: so many counters of 64 bytes, in so much
-//! memory, in a directory for temporary files. They are put one by one, or so many at once, as `Map::load` does. Every
-//! answer is checked.
+//! memory, in a directory for temporary files. They are put one by one if BATCH is 1, else so many at once, and as `Map::load`
+//! does if it is 0. Every answer is checked.
 
 mod common;
 
 use std::time::Instant;
 
-use alluvium_layouts::{HybridLog, HybridLogTable, Layout, RunStats, Table, Upkeep};
+use alluvium_layouts::{HybridLog, HybridLogTable, Layout, LoadRoom, RunStats, Table, Upkeep};
 use alluvium_pagestore::hash_word;
 
 use common::rate;
@@ -42,14 +42,21 @@ fn part(log: &mut Log, what: &str, calls: u64, mut call: impl FnMut(&mut Log, u6
     println!("{what}: {:.0}/s, {reads:.4} reads of runs a call", rate(calls, start));
 }
 
-/// Puts keys, so many at once.
+/// Puts keys, so many at once; as many as there is room for, if that is 0.
 fn load(log: &mut Log, keys: u64, at_once: usize) {
-    let mut batch = Vec::with_capacity(at_once);
-    for key in 0..keys {
-        batch.push((key, value(key)));
-        if batch.len() == at_once || key + 1 == keys {
-            log.put_batch(&mut batch).unwrap_or_else(|error| panic!("{key}: {error}"));
-        }
+    let mut key = 0;
+    while key < keys {
+        let room = if at_once == 0 { log.room_to_load(keys - key) } else { None };
+        let few = if at_once == 0 { 1024 } else { at_once };
+        let count = room.as_ref().map_or(few, LoadRoom::entries);
+        let mut batch: Vec<(u64, Value)> =
+            (key..keys).take(count).map(|key| (key, value(key))).collect();
+        key += batch.len() as u64;
+        let put = match room {
+            Some(room) => log.load_batch(&mut batch, room),
+            None => log.put_batch(&mut batch),
+        };
+        put.unwrap_or_else(|error| panic!("{key}: {error}"));
     }
 }
 

@@ -28,6 +28,7 @@ pub use contract::by_hash::{ByHash, VisitRun};
 pub use contract::expiry::{ExpiryPass, Touched};
 pub use contract::fetch::{Fetch, Ticket};
 pub use contract::lists::{Elements, Lists, ListsLayout, VisitList, for_each_list};
+pub use contract::loading::LoadRoom;
 pub use contract::needs::{ContextOf, ExpectedKeys, ExpectedSlices, MemoryNeeds, MemoryParts};
 pub use contract::panes::{Merge, PaneRun, Panes, PanesLayout};
 pub use contract::table::{

@@ -20,6 +20,7 @@ use alluvium_pagestore::{
 use crate::contract::by_hash::ByHash;
 use crate::contract::expiry::{self, ExpiryPass, Touched};
 use crate::contract::fetch::{Fetch, Ticket};
+use crate::contract::loading::LoadRoom;
 use crate::contract::upkeep::Upkeep;
 
 pub use pace::Pace;
@@ -179,6 +180,23 @@ pub trait Table<K: Key, V>: Upkeep {
             }
         }
         Ok(())
+    }
+
+    /// Returns room for more entries than [`put_batch`](Table::put_batch) is worth calling with, if
+    /// the table loads so many in a faster way: see [`load_batch`](Table::load_batch). At least `more`
+    /// entries are to come, as far as that is known. The default returns `None`.
+    fn room_to_load(&mut self, more: u64) -> Option<LoadRoom> {
+        let _ = more;
+        None
+    }
+
+    /// Does [`put`](Table::put) for each entry of `batch`, for which there was room, and leaves it
+    /// empty. Entries of one key are put in order. After an error the entries that were not put
+    /// remain in `batch`, in order; entries behind them may have been put. The default is
+    /// [`put_batch`](Table::put_batch).
+    fn load_batch(&mut self, batch: &mut Vec<(K, V)>, room: LoadRoom) -> Result<()> {
+        drop(room);
+        self.put_batch(batch)
     }
 
     /// Removes `key` and returns its value.

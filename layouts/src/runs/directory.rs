@@ -64,7 +64,7 @@ impl Partition {
 /// What a look-up needs of a partition.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct PartitionPlace {
-    first_hash: u64,
+    pub first_hash: u64,
     block: u32,
     blocks: u32,
     pub guide_bytes: u32,

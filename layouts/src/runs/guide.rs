@@ -162,6 +162,12 @@ impl<B: AsRef<[u8]>> Guide<B> {
         self.filter.prefetch(slots, hash);
     }
 
+    /// Whether the filter may have a hash.
+    pub fn may_have(&self, hash: u64) -> bool {
+        let slots = &self.bytes.as_ref()[HEADER_BYTES + self.fence.bytes()..];
+        self.filter.may_have(slots, hash)
+    }
+
     /// Bytes of the fence alone.
     pub fn fence_bytes(&self) -> u64 {
         self.fence.bytes() as u64

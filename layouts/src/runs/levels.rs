@@ -32,6 +32,7 @@ use crate::support::booked::Booked;
 use helping::AbandonedMerge;
 pub use helping::HelpedStep;
 use merging::LevelMerge;
+use merging::PILED_SHARE;
 pub use merging::{ABOVE_MAX, FAILED_MAX, MERGED_MAX, SHARE, due};
 use parts::PartedMerge;
 pub use work::BoxedJudge;
@@ -130,6 +131,25 @@ impl Level {
     }
 }
 
+impl Level {
+    /// [`may_have_each`](Level::may_have_each) of hashes in order. Reads guides of them that memory does not have, and keeps
+    /// them if there is room.
+    fn may_have_in_order(&mut self, hashes: &[u64], known: u64, buffer: &mut ReadBuffer) -> u64 {
+        let (mut at, mut there) = (0, 0);
+        while let Some(hash) = hashes.get(at) {
+            let (runs, mut count) = (self.runs_of(*hash), 1);
+            let is_one = runs.len() == 1;
+            for run in &mut self.runs[runs] {
+                let (bits, of_run) = run.may_have_in_order(&hashes[at..], known >> at, buffer);
+                there |= bits << at;
+                count = if is_one { of_run } else { 1 };
+            }
+            at += count;
+        }
+        there
+    }
+}
+
 /// Whether memory is what was missing.
 fn is_short(error: &Error) -> bool {
     error.kind() == ErrorKind::OverBudget
@@ -185,6 +205,8 @@ pub struct Levels {
     kept_for_next: Option<Booked>,
     /// Whether the next merge is due [early](Levels::merge_early).
     is_early: bool,
+    /// Whether levels [pile up](Levels::may_pile_up).
+    piles_up: bool,
     /// Who merges. None: the owner, in its steps.
     helper: Option<Helper>,
     /// Merges that were given up while the helper has them.
@@ -220,6 +242,7 @@ impl Levels {
             part_bytes: None,
             kept_for_next: None,
             is_early: false,
+            piles_up: false,
             helper: None,
             leaving: Vec::new(),
             buffer,
@@ -468,6 +491,28 @@ impl Levels {
     /// If there are more.
     pub fn may_have_each(&self, hashes: &[u64]) -> u64 {
         self.levels.iter().fold(0, |known, level| known | level.may_have_each(hashes, known))
+    }
+
+    /// [`may_have_each`](Levels::may_have_each) of hashes in order. Reads guides of them that memory does not have, waits for
+    /// the device, and keeps them if there is room. A hash whose guide cannot be read, or kept, may be there.
+    ///
+    /// # Panics
+    /// If there are more than 64.
+    pub fn may_have_in_order(&mut self, hashes: &[u64]) -> u64 {
+        let Self { levels, buffer, lacked, .. } = self;
+        levels.iter_mut().fold(0, |known, level| {
+            let there = known | level.may_have_in_order(hashes, known, buffer);
+            let runs = level.runs.iter_mut();
+            *lacked = runs.map(SortedRun::take_lacked).fold(*lacked, u64::max);
+            there
+        })
+    }
+
+    /// Levels pile up from now on while records are loaded, of which so many count: each is merged once then, and not several
+    /// times. None: they do not any more. They do not either while many records are dead.
+    pub fn may_pile_up(&mut self, live: Option<u64>) {
+        let few_are_dead = |live: u64| self.records() as f64 <= (1.0 + PILED_SHARE) * live as f64;
+        self.piles_up = live.is_some_and(few_are_dead);
     }
 
     /// The number of the last level that was opened. As long as it is the same, no level has a hash that none had.

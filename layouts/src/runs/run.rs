@@ -291,6 +291,55 @@ impl SortedRun {
         self.partitions_of(hash).any(|partition| self.look(partition, hash) != GuideUse::Absent)
     }
 
+    /// Which of the first of some hashes in order it may have, but for those that are `known` to be somewhere: a bit for
+    /// each; and how many these are, at least one: those of the first one's partition. Reads its guide, if memory does not
+    /// have it, and keeps it if there is room.
+    pub(super) fn may_have_in_order(
+        &mut self,
+        hashes: &[u64],
+        known: u64,
+        into: &mut ReadBuffer,
+    ) -> (u64, usize) {
+        let partitions = self.partitions_of(hashes[0]);
+        if partitions.len() != 1 {
+            return (u64::from(!partitions.is_empty()), 1);
+        }
+        let partition = partitions.start;
+        self.bring_guide(partition, into);
+        let next = self.partitions.get(partition + 1).map(|place| place.first_hash);
+        let is_of_it = |hash: u64| {
+            let is_before = next.is_none_or(|next| hash < next);
+            is_before && hash <= self.info.last_hash && !self.info.is_cut(hash)
+        };
+        let count = hashes.iter().take_while(|hash| is_of_it(**hash)).count().max(1);
+        (self.may_have_each(partition, &hashes[..count], known), count)
+    }
+
+    /// Which of up to 64 hashes a partition may have: a bit for each.
+    fn may_have_each(&self, partition: usize, hashes: &[u64], known: u64) -> u64 {
+        let Some(guide) = &self.guides[partition] else {
+            return u64::MAX >> (u64::BITS as usize - hashes.len());
+        };
+        let mut there = 0;
+        for (nth, hash) in hashes.iter().enumerate().filter(|(nth, _)| known >> nth & 1 == 0) {
+            there |= u64::from(guide.may_have(*hash)) << nth;
+        }
+        there
+    }
+
+    /// Reads the guide of a partition, if memory does not have it, and keeps it if there is room. What fails is left to the
+    /// look-up that needs it.
+    fn bring_guide(&mut self, partition: usize, into: &mut ReadBuffer) {
+        if self.guides[partition].is_some() {
+            return;
+        }
+        let place = &self.partitions[partition];
+        let (offset, bytes) = (place.guide_offset(), place.guide_bytes as usize);
+        if self.read(offset, bytes.next_multiple_of(BLOCK_BYTES), into).is_ok() {
+            let _ = self.take_guide(partition, into.buffer.as_slice(), 0);
+        }
+    }
+
     /// Hints the processor to load what [`prefetch`](SortedRun::prefetch) reads.
     pub(super) fn prefetch_guide(&self, partition: usize) {
         self.guides[partition].iter().for_each(|guide| prefetch(&raw const **guide));

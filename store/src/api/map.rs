@@ -4,7 +4,9 @@ use std::cell::{Ref, RefMut};
 use std::fmt;
 use std::rc::Rc;
 
-use alluvium_layouts::{BatchError, Cursor, Fetch, Layout, Peek, Table, TableStats, Ticket};
+use alluvium_layouts::{
+    BatchError, Cursor, Fetch, Layout, LoadRoom, Peek, Table, TableStats, Ticket,
+};
 use alluvium_pagestore::{Key, Lookup, Rejected, Result};
 
 use crate::api::fetcher::{self, Fetcher};
@@ -22,6 +24,8 @@ type VisitMapEntry<'v, K, V> = &'v mut dyn FnMut(&K, &V) -> Result<()>;
 const LOAD_BATCH: usize = 64;
 const LOAD_BATCH_BYTES: usize = 64 << 10;
 const LOAD_BATCH_MAX: usize = 1024;
+/// From so many entries on as many are loaded at once as the layout has room for.
+const LOAD_MANY: u64 = 16 << 10;
 
 /// A value per key. Open one with [`Store::map`](crate::Store::map).
 ///
@@ -488,9 +492,13 @@ impl<K: Key, V: 'static, L: Layout<K, V>> Map<K, V, L> {
     /// are in the state, and their reads are under way together. A new key causes no read from
     /// storage, unless its hash equals that of a stored key, or a filter of sorted runs is wrong.
     ///
+    /// A hybrid log whose index has no room for all entries, which own no heap, takes as many at
+    /// once as it has reserved memory for, and writes those of new keys to storage in one go. Give
+    /// the iterator an exact `size_hint`.
+    ///
     /// # Errors
     /// Those of [`put`](Map::put). The error returns the entries of the failed batch that are not
-    /// in the state, in order. All entries before them are in.
+    /// in the state, in order. All entries before the first of them are in.
     pub fn load(
         &mut self,
         entries: impl IntoIterator<Item = (K, V)>,
@@ -499,26 +507,40 @@ impl<K: Key, V: 'static, L: Layout<K, V>> Map<K, V, L> {
         let fit = LOAD_BATCH_BYTES / size_of::<(K, V)>().max(1);
         let owns_heap = std::mem::needs_drop::<(K, V)>();
         let at_once = if owns_heap { LOAD_BATCH } else { fit.clamp(LOAD_BATCH, LOAD_BATCH_MAX) };
-        let mut batch = Vec::with_capacity(at_once);
         if let Ok(mut table) = self.cell.enter() {
             let there = table.len();
             table.expect(there.saturating_add(entries.size_hint().0 as u64));
         }
+        let mut batch = Vec::new();
         loop {
-            batch.extend(entries.by_ref().take(at_once));
+            let (more, at_most) = entries.size_hint();
+            let is_large = loaded + more as u64 >= LOAD_MANY && at_most != Some(0);
+            let room = if is_large { self.room_to_load(more as u64) } else { None };
+            let most = room.as_ref().map_or(at_once, LoadRoom::entries);
+            batch.reserve_exact(at_most.map_or(most, |left| left.min(most)));
+            batch.extend(entries.by_ref().take(most));
             let count = batch.len();
             if count == 0 {
                 return Ok(loaded);
             }
             let checked = self.cell.check_all(batch.iter().map(|(key, _)| key.key_hash()));
-            let put = checked.and_then(|()| match self.cell.recorder() {
-                None => self.cell.enter_to_write(count)?.put_batch(&mut batch),
-                Some(recorder) => self.cell.put_batch_recorded(recorder, &mut batch),
+            let put = checked.and_then(|()| match (self.cell.recorder(), room) {
+                (Some(recorder), _) => self.cell.put_batch_recorded(recorder, &mut batch),
+                (None, Some(room)) => self.cell.enter_to_write(count)?.load_batch(&mut batch, room),
+                (None, None) => self.cell.enter_to_write(count)?.put_batch(&mut batch),
             });
             if let Err(error) = put {
                 return Err(Rejected::new(error, batch));
             }
             loaded += count as u64;
+        }
+    }
+
+    /// Room for many entries, if the layout loads so many faster. A recorded state loads few at once.
+    fn room_to_load(&self, more: u64) -> Option<LoadRoom> {
+        match self.cell.recorder() {
+            Some(_) => None,
+            None => self.cell.enter().ok()?.room_to_load(more),
         }
     }
 

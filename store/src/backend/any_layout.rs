@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use alluvium_layouts::{
     AppendLog, BatchError, ByHash, Cursor, ExpiryPass, Fetch, HasUpkeep, Heap, HeapTable,
-    HybridLog, HybridLogTable, Layout, OutOfLine, Peek, StateContext, Table, Ticket, Touched,
-    Upkeep, WindowSegments,
+    HybridLog, HybridLogTable, Layout, LoadRoom, OutOfLine, Peek, StateContext, Table, Ticket,
+    Touched, Upkeep, WindowSegments,
 };
 use alluvium_pagestore::io::Waker;
 use alluvium_pagestore::{EntryCodec, Key, Lookup, Rejected, Result, State, Time, description_of};
@@ -198,6 +198,14 @@ impl<K: Key, V: State> Table<K, V> for AnyTable<K, V> {
 
     fn put_batch(&mut self, batch: &mut Vec<(K, V)>) -> Result<()> {
         each!(self, table => table.put_batch(batch))
+    }
+
+    fn room_to_load(&mut self, more: u64) -> Option<LoadRoom> {
+        each!(self, table => table.room_to_load(more))
+    }
+
+    fn load_batch(&mut self, batch: &mut Vec<(K, V)>, room: LoadRoom) -> Result<()> {
+        each!(self, table => table.load_batch(batch, room))
     }
 
     #[inline]

@@ -92,3 +92,53 @@ fn keys_of_four_times_the_index_are_counted_and_there_again() {
         names.filter(|n| n.as_ref().unwrap().file_name().to_string_lossy().starts_with("run-"));
     assert_eq!(runs.count(), 0, "no checkpoint names a run any more");
 }
+
+/// Entries of the second load: of some keys two come, of which the last counts, and some keys are there.
+fn more_entries() -> impl Iterator<Item = (u64, u64)> {
+    (KEYS..2 * KEYS).flat_map(|key| {
+        let twice = (key % 31 == 0).then_some((key, 0));
+        let known = (key % 50 == 0).then_some((key - KEYS, 7));
+        twice.into_iter().chain([(key, key + 1)]).chain(known)
+    })
+}
+
+/// Nearly all keys of a load go to sorted runs at once. They are there as others are: known keys are put over, the last of
+/// several counts, and a checkpoint has what was loaded before it.
+#[test]
+fn many_entries_are_loaded_and_there_again() {
+    let place = tempfile::tempdir().unwrap();
+    let check = |all: &mut Map<u64, u64>, keys: u64, wanted: &dyn Fn(u64) -> u64| {
+        assert_eq!(all.len().unwrap(), keys);
+        let mut found = BTreeMap::new();
+        all.for_each(|key, count| {
+            assert!(found.insert(*key, *count).is_none(), "{key} is shown twice");
+            Ok(())
+        })
+        .unwrap();
+        assert!(found == (0..keys).map(|key| (key, wanted(key))).collect(), "{}", found.len());
+        for key in (0..keys).step_by(97) {
+            assert_eq!(all.read(&key, |found| found.copied()).unwrap(), Some(wanted(key)));
+        }
+        assert_eq!(all.read(&keys, |found| found.copied()).unwrap(), None);
+    };
+    let first = |key| key + 1;
+    let second = |key| if key < KEYS && key % 50 == 0 { 7 } else { key + 1 };
+    let store = open(place.path());
+    let mut all = counts(&store, true);
+    assert_eq!(all.load((0..KEYS).map(|key| (key, first(key)))).unwrap(), KEYS);
+    let runs = store.stats().unwrap().state("counts").unwrap().table.runs;
+    assert!(runs.keys > KEYS / 10 * 9, "{runs:?}");
+    store.checkpoint(1).unwrap();
+    assert!(all.load(more_entries()).unwrap() > KEYS);
+    check(&mut all, 2 * KEYS, &second);
+    // What is not in the checkpoint is gone after an open.
+    drop((all, store));
+    let store = open(place.path());
+    let mut all = counts(&store, true);
+    check(&mut all, KEYS, &first);
+    assert!(all.load(more_entries()).unwrap() > KEYS);
+    store.checkpoint(2).unwrap();
+    drop((all, store));
+    let store = open(place.path());
+    check(&mut counts(&store, true), 2 * KEYS, &second);
+}

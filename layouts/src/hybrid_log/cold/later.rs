@@ -138,7 +138,7 @@ impl Log {
         true
     }
 
-    fn cold_has_begun(&mut self) {
+    pub(super) fn cold_has_begun(&mut self) {
         self.index.hold_at(u64::MAX);
         let waker = self.later.as_ref().and_then(|later| later.waker.clone());
         if let (Some(cold), Some(waker)) = (&mut self.cold, waker) {
@@ -166,14 +166,14 @@ impl Log {
     }
 
     /// Drops a tier that may begin again. Other states leave the log what its work lacks.
-    fn drop_cold(&mut self) {
+    pub(super) fn drop_cold(&mut self) {
         self.cold.iter_mut().for_each(|cold| cold.purse.give_back());
         self.keep_for_work();
         self.cold = None;
     }
 
     /// Makes a tier without records, if there is memory for one. Says whether there was.
-    fn make_cold(&mut self) -> bool {
+    pub(super) fn make_cold(&mut self) -> bool {
         let Some(later) = &self.later else { return false };
         let needed = (ColdTier::opening_bytes(&later.context), "counts of keys in runs");
         let is_little = LITTLE_SHARE * self.index_bytes() < self.account.limit();

@@ -35,6 +35,9 @@ mod judge;
 mod later;
 #[cfg(test)]
 mod later_tests;
+mod loading;
+#[cfg(test)]
+mod loading_tests;
 #[cfg(test)]
 mod merging_tests;
 mod moving;
@@ -56,7 +59,6 @@ mod touches;
 #[cfg(test)]
 mod unreadable_tests;
 
-#[cfg(test)]
 use std::cell::Cell;
 use std::ops::RangeInclusive;
 use std::rc::Rc;
@@ -174,6 +176,14 @@ pub struct ColdTier {
     purse: Booked,
     /// Of that, what reads of a batch have at the moment.
     lent: u64,
+    /// Bytes of that which a batch has that is loaded.
+    lent_to_load: Rc<Cell<u64>>,
+    /// Records that were loaded to levels without a move.
+    loaded: u64,
+    /// Whether a batch is being loaded: no records move then.
+    is_loading: bool,
+    /// So many batches are put in the ordinary way.
+    load_rest: u32,
     /// A hash that no level had, and the number of the last level that had come then.
     absent: Option<(u64, u64)>,
     /// So many new entries come before it is looked again whether there is something to do.
@@ -290,6 +300,10 @@ impl ColdTier {
             takes_few: is_test,
             purse: Booked::none(account.clone(), MemoryKind::Tables),
             lent: 0,
+            lent_to_load: Rc::default(),
+            loaded: 0,
+            is_loading: false,
+            load_rest: 0,
             absent: None,
             rest: 0,
             failed: 0,
@@ -342,7 +356,12 @@ impl ColdTier {
     /// Bytes of these that are booked now.
     fn held_bytes(&self) -> u64 {
         let moving = self.moving.as_ref().map_or(0, |moving| moving.memory_bytes());
-        self.purse.bytes() + moving + self.levels.merging_bytes() + self.levels.leaving_bytes()
+        let loading = self.lent_to_load.get();
+        self.purse.bytes()
+            + moving
+            + loading
+            + self.levels.merging_bytes()
+            + self.levels.leaving_bytes()
     }
 
     /// Of runs that are to be written, while there are some that are older.
@@ -398,7 +417,7 @@ impl ColdTier {
             guide_bytes: levels.guide_bytes,
             fence_bytes: levels.fence_bytes,
             directory_bytes: levels.directory_bytes,
-            moved: self.moved,
+            moved: self.moved + self.loaded,
             moved_bytes: self.moved_bytes,
             merged_bytes: levels.merged_bytes,
             reads: levels.reads.chunks,

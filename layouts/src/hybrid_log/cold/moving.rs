@@ -502,7 +502,7 @@ impl ColdTier {
 
     /// Tombstones move alone while levels are merged, which may take long. Says whether they begin to.
     pub(super) fn begin_burial(&mut self) -> Result<bool> {
-        let may = self.levels.is_merging() && !self.has_many_levels();
+        let may = self.levels.is_merging() && !self.has_many_levels() && !self.is_loading;
         if !may || !self.wants_to_bury() || !self.going.is_empty() {
             return Ok(false);
         }

@@ -36,12 +36,12 @@ const JOIN_REST: u32 = 16;
 /// Bytes of records that a step looks at, at least and at most. At 32 bytes a record, and some 150 ns each, the longest
 /// takes less than a millisecond.
 const FUEL_MIN: u64 = 1 << 10;
-const FUEL_MAX: u64 = 128 << 10;
+pub(super) const FUEL_MAX: u64 = 128 << 10;
 /// Those of a step of a tick, and how many records that is, at 32 bytes each.
 const FUEL_TICK: u64 = 8 << 10;
 pub(in crate::hybrid_log) const RECORDS_TICK: usize = 256;
 /// What an entry of the index takes, about.
-const ENTRY_BYTES: u64 = 24;
+pub(super) const ENTRY_BYTES: u64 = 24;
 /// With nothing to do, or after failures, so many new entries come before it is looked again.
 const REST: u32 = 256;
 /// After so many steps that saved no memory up, steps are fewer: others take what pages give up.
@@ -146,7 +146,8 @@ impl ColdTier {
 
     /// Whether a move begins: records or tombstones are to move, and levels are not merged next.
     fn may_begin_move(&self) -> bool {
-        (self.wants_move || self.wants_to_bury()) && !self.is_merge_next()
+        let wants = self.wants_move || self.wants_to_bury();
+        wants && !self.is_loading && !self.is_merge_next()
     }
 
     /// Whether a merge that is due may begin on the helper's thread.
@@ -254,7 +255,7 @@ impl ColdTier {
         if self.entries_max.is_some() {
             // The little memory of tests has no room for it beside pages.
             self.purse.give_back();
-        } else if self.moved > 0 || self.is_working() {
+        } else if self.moved + self.loaded > 0 || self.is_working() {
             let lacking = self.work_bytes().saturating_sub(self.held_bytes());
             self.purse.try_reserve_more(lacking.min(self.account.available()));
         }
@@ -449,7 +450,7 @@ impl Log {
     }
 
     /// A step of the move or merge that goes on, or the beginning of one.
-    fn step_cold(&mut self, fuel: u64, need: StepUrgency) -> Result<StepOutcome> {
+    pub(super) fn step_cold(&mut self, fuel: u64, need: StepUrgency) -> Result<StepOutcome> {
         let Some(mut cold) = self.cold.take() else { return Ok(StepOutcome::Nothing) };
         cold.saved_before = cold.purse.bytes();
         if cold.is_working() {

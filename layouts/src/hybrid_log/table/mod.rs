@@ -24,6 +24,7 @@ use super::typed_unsafe::TypedLog;
 use crate::contract::by_hash::ByHash;
 use crate::contract::expiry::{ExpiryPass, Touched};
 use crate::contract::fetch::{Fetch, Ticket};
+use crate::contract::loading::LoadRoom;
 use crate::contract::table::{BatchError, Cursor, Layout, Peek, StateContext, Table};
 use crate::contract::upkeep::{HasUpkeep, Upkeep};
 use crate::support::record_type_unsafe::{ErasedTouched, RecordRun};
@@ -34,6 +35,7 @@ mod changing;
 pub(super) mod core;
 pub(super) mod expiring;
 pub(super) mod fetches;
+mod loading;
 mod passing;
 mod putting;
 mod reaching;
@@ -203,6 +205,15 @@ impl<K: Key, V: State> Table<K, V> for HybridLogTable<K, V> {
     fn put_batch(&mut self, batch: &mut Vec<(K, V)>) -> Result<()> {
         self.drop_scratch();
         self.put_in_order(batch)
+    }
+
+    fn room_to_load(&mut self, more: u64) -> Option<LoadRoom> {
+        self.core.log.room_to_load(size_of::<(K, V)>(), more)
+    }
+
+    fn load_batch(&mut self, batch: &mut Vec<(K, V)>, room: LoadRoom) -> Result<()> {
+        self.drop_scratch();
+        self.load_all(batch, room)
     }
 
     fn expect(&mut self, keys: u64) {

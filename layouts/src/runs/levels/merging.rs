@@ -22,6 +22,10 @@ pub const SHARE: f64 = 0.65;
 pub const EARLY_SHARE: f64 = 1.0 / 16.0;
 /// With so many levels above the oldest some of them are merged: those for which a level less costs least.
 pub const ABOVE_MAX: usize = 7;
+/// While levels pile up some are merged when there are so many, whatever share of the records they have, as long as dead records
+/// are no more than this share of those that count.
+pub(super) const PILED_MAX: usize = ABOVE_MAX + 1;
+pub(super) const PILED_SHARE: f64 = 0.25;
 /// So many levels are merged at once, at most.
 pub const MERGED_MAX: usize = ABOVE_MAX + 1;
 
@@ -38,11 +42,18 @@ pub fn due(records: &[u64], share: f64) -> Option<usize> {
     due_above(above, |_| true)
 }
 
+/// [`due`] while levels pile up.
+pub(super) fn due_of_pile(records: &[u64]) -> Option<usize> {
+    (records.len() >= PILED_MAX).then(|| cheapest(records, |_| true)).flatten()
+}
+
 /// How many of the newest of some levels are to be merged, whatever is below them, of as many as may be. None: there are few.
 pub(super) fn due_above(above: &[u64], may_be: impl Fn(&usize) -> bool) -> Option<usize> {
-    if above.len() < ABOVE_MAX {
-        return None;
-    }
+    if above.len() < ABOVE_MAX { None } else { cheapest(above, may_be) }
+}
+
+/// How many of the newest of some levels are to be merged, of as many as may be: those for which a level less costs least.
+fn cheapest(above: &[u64], may_be: impl Fn(&usize) -> bool) -> Option<usize> {
     // The square favours merges of many: what is merged now need not be merged with each later one.
     let cost = |count: &usize| {
         let sum: u64 = above[..*count].iter().sum();

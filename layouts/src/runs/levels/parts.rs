@@ -14,7 +14,9 @@ use std::ops::Range;
 
 use alluvium_pagestore::KeyGroup;
 
-use super::merging::{ABOVE_MAX, EARLY_SHARE, LevelMerge, MERGED_MAX, SHARE, due, due_above};
+use super::merging::{
+    ABOVE_MAX, EARLY_SHARE, LevelMerge, MERGED_MAX, PILED_MAX, SHARE, due, due_above, due_of_pile,
+};
 use super::{Level, Levels};
 use crate::runs::merge::MergePart;
 use crate::runs::writer::{PARTITIONS_MAX, RunSizes};
@@ -135,12 +137,18 @@ impl Levels {
         let records = |levels: &[Level]| levels.iter().map(Level::records).collect::<Vec<u64>>();
         let newest = |count: usize| DueLevels { range: 0..count, from: 0 };
         let Some(parted) = self.parted.last() else {
+            if self.piles_up {
+                return due_of_pile(&records(&self.levels)).map(newest);
+            }
             let share = if self.is_early { EARLY_SHARE } else { SHARE };
             return due(&records(&self.levels), share).map(newest);
         };
         let range = self.range_of(parted);
         let merged = parted.merged.and_then(|number| self.position(number));
         let above = merged.unwrap_or(range.start).min(range.start);
+        if self.piles_up && above < PILED_MAX {
+            return Some(DueLevels { range, from: parted.next });
+        }
         // What comes meanwhile has no more than its share of the records either. Lists merge what has few bytes.
         let records_of = |levels: &[Level]| levels.iter().map(Level::records).sum::<u64>() as f64;
         let of_it = records_of(&self.levels[above..range.end]);
