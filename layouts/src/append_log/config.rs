@@ -26,6 +26,8 @@ pub struct AppendLog {
     packs_all: bool,
     #[serde(skip)]
     reads_in_parts: bool,
+    #[serde(skip)]
+    packs_from_the_start: bool,
 }
 
 /// Largest block size chosen by default, in bytes, without the last element.
@@ -115,6 +117,13 @@ impl AppendLog {
         self.pack_all()
     }
 
+    /// Takes the memory for packing when the state is opened, and keeps it, however little there is: for an owner that
+    /// opens the log because there are many small slices.
+    pub(crate) fn pack_from_the_start(mut self) -> Self {
+        self.packs_from_the_start = true;
+        self
+    }
+
     pub(super) fn limit(&self) -> Option<u64> {
         self.memory.map(|size| size.0)
     }
@@ -157,6 +166,7 @@ impl AppendLog {
             packs_slices: self.packs_slices.unwrap_or(PACKS_SLICES),
             packs_all: self.packs_all,
             reads_in_parts: self.reads_in_parts,
+            packs_from_the_start: self.packs_from_the_start,
         };
         // A run's window and a block decoded, of a few runs; and lists.
         let needed = sizes.writer_bytes + 8 * sizes.window_bytes as u64 + (32 << 10);
@@ -208,4 +218,6 @@ pub struct ListSizes {
     pub packs_all: bool,
     /// Whether all but the smallest packed slices are read part by part, and moved to runs of their own to be cleared.
     pub reads_in_parts: bool,
+    /// Whether memory for packing is taken when the state is opened, and kept.
+    pub packs_from_the_start: bool,
 }

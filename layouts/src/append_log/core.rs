@@ -186,6 +186,9 @@ impl ListsCore {
         if let Some((image, _)) = restored {
             lists.restore(&image)?;
         }
+        if lists.sizes.packs_from_the_start {
+            lists.pack_from_the_start();
+        }
         if lists.source.is_some() {
             lists.kept_now();
         }

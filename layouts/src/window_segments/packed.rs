@@ -30,9 +30,12 @@ use crate::support::booked::Booked;
 use crate::support::key_unsafe::KeyRef;
 use crate::support::record_type_unsafe::RecordRef;
 
-/// The log has one part in so many of the memory, at least so much.
+/// The log has one part in so many of the memory, at least so much; with less memory than that takes so many eighths.
 const LOG_SHARE: u64 = 2;
 const LOG_BYTES_MIN: u64 = MIB;
+const LOG_EIGHTHS_OF_LITTLE: u64 = 3;
+/// With less memory there is none.
+const PACKED_MEMORY_MIN: u64 = MIB;
 /// Small slices are many if they would take more than one part in so many of the memory with an accumulator each.
 const MANY_SHARE: u64 = 32;
 /// An accumulator has one part in so many of the memory at most, for it to be packed.
@@ -170,12 +173,15 @@ impl SegmentsCore {
 
     /// What the log gets of the memory.
     fn log_bytes(&self) -> u64 {
-        (self.account.limit() / LOG_SHARE).max(LOG_BYTES_MIN)
+        match self.account.limit() {
+            little if little < LOG_SHARE * LOG_BYTES_MIN => little / 8 * LOG_EIGHTHS_OF_LITTLE,
+            memory => memory / LOG_SHARE,
+        }
     }
 
     fn may_pack(&self) -> bool {
         let memory = self.account.limit();
-        let has_room = memory >= LOG_SHARE * LOG_BYTES_MIN
+        let has_room = memory >= PACKED_MEMORY_MIN
             && self.sizes.headroom_bytes <= memory / VALUE_SHARE
             && self.gathering.has_room();
         self.sizes.packs && self.context.segments.is_some() && has_room
@@ -188,7 +194,8 @@ impl SegmentsCore {
             return;
         }
         let (count, free) = (self.by_time.len(), self.account.available());
-        let (wanted, low) = (self.log_bytes(), self.sizes.low_water_bytes);
+        let wanted = self.log_bytes() + self.account.left_to_others();
+        let low = self.sizes.low_water_bytes;
         let is_due = match self.sizes.packs_all {
             true => count >= PACKS_ALL_FROM,
             false => {
@@ -221,6 +228,7 @@ impl SegmentsCore {
         let context = StateContext { account, restored, ..self.context.clone() };
         let layout = AppendLog::new().patience(self.sizes.patience);
         let layout = if self.sizes.packs_all { layout.pack_all() } else { layout };
+        let layout = if bytes < LOG_BYTES_MIN { layout.pack_from_the_start() } else { layout };
         let lists = ListsCore::open(&layout, self.types.lists(), context)?;
         let (slices_image, log_image) = (None, None);
         let packed = PackedSlices {

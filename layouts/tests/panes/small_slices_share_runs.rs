@@ -93,6 +93,31 @@ fn without_packing_the_same_stream_is_refused() {
     assert!(panes.stats().live_keys < 2000);
 }
 
+/// In the least memory in which slices are packed, with a thread and without.
+#[test]
+fn a_mebibyte_takes_many_small_slices_and_has_them_again() {
+    type Sum = (u64, u64);
+    let directory = tempfile::tempdir().unwrap();
+    for is_real in [true, false] {
+        let mut place = match is_real {
+            true => Place::real(MIB, directory.path()),
+            false => Place::simulated(MIB, 3).0,
+        };
+        let (mut model, mut random) = (Model::default(), Random(11));
+        let mut panes = place.open::<Sum, _>(&WindowSegments::new());
+        fill(&mut panes, &mut model, &mut random);
+        assert_holds(&mut panes, &model, "filled");
+        place.checkpoint::<Sum>(&mut panes).unwrap();
+        let then = model.clone();
+        fill(&mut panes, &mut model, &mut random);
+        assert_holds(&mut panes, &model, "filled again");
+        assert!(place.account.stats().peak <= MIB, "{}", place.account.stats().peak);
+        drop(panes);
+        let mut panes = place.open::<Sum, _>(&WindowSegments::new());
+        assert_holds(&mut panes, &then, "opened");
+    }
+}
+
 /// Where all slices are purged the log gives its half of the memory back, once no checkpoint has any of them; and packs again
 /// what comes then. A crash at any step finds the last checkpoint.
 #[test]

@@ -81,10 +81,19 @@ fn a_value_a_second_is_taken_for_days_in_eight_mebibytes() {
     assert_within(&store, memory);
 }
 
-/// Counts of sliding windows: a key or two in each of many slices, some of them again later.
 #[test]
 fn counts_of_small_slices_are_taken_for_hours_in_four_mebibytes() {
-    let (memory, seconds) = (4 * MIB, 12_000);
+    count_in_small_slices(4 * MIB, 12_000);
+}
+
+/// The least memory in which they share runs.
+#[test]
+fn counts_of_small_slices_are_taken_in_a_mebibyte() {
+    count_in_small_slices(MIB, 4_000);
+}
+
+/// Counts of sliding windows: a key or two in each of many slices, some of them again later.
+fn count_in_small_slices(memory: u64, seconds: i64) {
     let store = store(memory, Helpers::Inline);
     let windows = Windows::sliding(nanos(3 * SECOND), nanos(SECOND));
     let mut counts = store.aggregated::<u64, u64, _>("counts").open(windows, Counting).unwrap();

@@ -82,7 +82,7 @@ impl ListsCore {
     pub(in crate::append_log) fn end_packing(&mut self) {
         let Some(packed) = self.packed.as_mut().filter(|packed| packed.may_end) else { return };
         packed.may_end = false;
-        if !packed.is_idle() {
+        if !packed.is_idle() || self.sizes.packs_from_the_start {
             return;
         }
         // If it cannot end it is tried again when memory has changed.
@@ -144,6 +144,13 @@ fn is_small_with_runs(bucket: &AppendBucket, (small_bytes, element): (u64, u64))
 }
 
 impl ListsCore {
+    /// Takes the memory for packing while there is some, as whoever opened the log knows that many small slices come.
+    pub(in crate::append_log) fn pack_from_the_start(&mut self) {
+        if let Some(packed) = self.packed.as_mut().filter(|packed| !packed.writes) {
+            packed.lacks_memory = !packed.take_memory();
+        }
+    }
+
     /// Takes what writing packed slices takes, whether there is that much or not, for a log that is only asked what it
     /// wants. Says how much.
     pub(in crate::append_log) fn packs_from_now_on(&mut self) -> u64 {

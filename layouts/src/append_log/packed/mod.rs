@@ -217,7 +217,7 @@ impl PackedState {
         is_restored: bool,
     ) -> Option<Self> {
         let (account, memory) = (context.account.clone(), context.account.limit());
-        if memory < PACKED_MEMORY_MIN && !is_restored {
+        if memory < PACKED_MEMORY_MIN && !is_restored && !sizes.packs_from_the_start {
             return None;
         }
         let state = fingerprint(&context.name);
