@@ -121,6 +121,19 @@ impl Run {
         assert_eq!(self.table.take(&key).unwrap(), self.model.remove(&key), "{key}");
     }
 
+    /// Loads as many new keys as there is room for, from this one on. Returns the next.
+    fn load(&mut self, from: u64) -> u64 {
+        let Some(room) = self.table.room_to_load(0) else {
+            self.put(from, from);
+            return from + 1;
+        };
+        let end = from + room.entries() as u64;
+        let mut batch = (from..end).map(|key| (key, key)).collect();
+        self.table.load_batch(&mut batch, room).unwrap();
+        self.model.extend((from..end).map(|key| (key, key)));
+        end
+    }
+
     /// Takes a checkpoint, and calls `between` between its steps.
     pub fn checkpoint(
         &mut self,
@@ -186,6 +199,33 @@ fn records_move_and_levels_merge_while_a_checkpoint_is_taken() {
         assert_eq!(entries(&mut run.table).unwrap(), run.model);
     }
     assert!(run.table.stats().joins > joins, "segments are joined meanwhile");
+}
+
+/// A level that was loaded is in a checkpoint whose barrier comes after it, and in no other.
+#[test]
+fn entries_are_loaded_while_a_checkpoint_is_taken() {
+    let (mut run, mut next, mut meanwhile) = (Run::new(), KEYS, 0);
+    for round in 0..4 {
+        next = run.load(next);
+        let mut loads = 0;
+        let (image, model) = run.checkpoint(CheckpointOutcome::Committed, |run| {
+            if loads < 3 {
+                let from = next;
+                next = run.load(from);
+                loads += u64::from(next > from + 1);
+            }
+        });
+        meanwhile += loads;
+        assert!(model.len() < run.model.len());
+        assert_eq!(entries(&mut run.table).unwrap(), run.model);
+        restored(&run.device, &run.layout, &image, &model);
+        if round == 3 {
+            // A crash: what was loaded after the barrier is gone.
+            run.go_on(&image, model);
+            assert_eq!(entries(&mut run.table).unwrap(), run.model);
+        }
+    }
+    assert!(meanwhile >= 2, "{meanwhile} batches of {} keys", next - KEYS);
 }
 
 #[test]
