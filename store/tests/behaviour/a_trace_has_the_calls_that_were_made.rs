@@ -220,6 +220,24 @@ fn states_are_chosen_by_name_and_each_run_has_files_of_its_own() {
     }
 }
 
+/// Of a load the trace has each put, in order, also where new keys would go to sorted runs all at once.
+#[test]
+fn a_load_of_many_entries() {
+    let (place, traced) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let options = TraceOptions { wait_ms: 60_000, ..TraceOptions::to(traced.path()) };
+    let store = Store::builder(place.path()).memory(4 * MIB).max_value(4 * KIB).trace(options);
+    let store = store.open().unwrap();
+    let layout = AnyLayout::from(HybridLog::new().memory(MIB).cold_runs(true));
+    let mut counts = store.map::<u64, u64>("counts").layout(layout).open().unwrap();
+    let keys = 40_000;
+    assert_eq!(counts.load((0..keys).map(|key| (key, key))).unwrap(), keys);
+    assert!(counts.stats().unwrap().runs.keys > 0 && counts.len().unwrap() == keys);
+    drop((counts, store));
+    let found = read(&traced.path().join("counts.trace"));
+    let made = (0..keys).map(|key| ("put".to_owned(), key.to_string()));
+    assert!(found.into_iter().map(|(access, key, _)| (access, key)).eq(made));
+}
+
 #[test]
 fn lists_and_values() {
     let place = tempfile::tempdir().unwrap();

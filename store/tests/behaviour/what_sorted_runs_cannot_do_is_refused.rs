@@ -116,6 +116,38 @@ fn entries_in_runs_expire_and_come_back_with_a_checkpoint() {
     assert_eq!((map.len().unwrap(), stats.runs.keys, stats.runs.bytes), (0, 0, 0), "{stats:?}");
 }
 
+/// A load of entries that expire counts them by their last touch, as single puts do.
+#[test]
+fn entries_that_are_loaded_expire() {
+    let device = Simulated::new(17, Faults::none());
+    let store = builder(&device).open().unwrap();
+    let map = store.expiring_map::<u64, u64>("map").layout(asked_for());
+    let mut map = map.open(Ttl::event_time(nanos(20_000))).unwrap();
+    let half = KEYS / 2;
+    for (now, keys) in [(0, 0..half), (15_000, half..KEYS)] {
+        map.advance(Time(now)).unwrap();
+        let loaded = map.load(keys.map(|key| (key, key * 3)));
+        assert_eq!(loaded.map_err(|rejected| rejected.error).unwrap(), half);
+    }
+    assert!(map.stats().unwrap().runs.moved > KEYS / 4);
+    assert_eq!(map.len().unwrap(), KEYS);
+    map.advance(Time(25_000)).unwrap();
+    for key in (0..KEYS).step_by(7) {
+        let found = map.read(&key, |found| found.copied()).unwrap();
+        assert_eq!(found, (key >= half).then_some(key * 3), "{key}");
+    }
+    map.advance(Time(100_000)).unwrap();
+    for ticks in 0.. {
+        if store.tick(5000).unwrap() == 0 {
+            break;
+        }
+        assert!(ticks < 100_000, "never idle");
+    }
+    // What is over is not seen; some of it may be in memory still.
+    assert_eq!(map.stats().unwrap().runs.keys, 0);
+    assert!((0..KEYS).step_by(7).all(|key| map.read(&key, |found| found.is_none()).unwrap()));
+}
+
 #[test]
 fn a_checkpoint_of_keys_that_did_not_move_is_opened_with_a_mover() {
     let device = Simulated::new(2, Faults::none());
