@@ -16,11 +16,11 @@ use serde::{Deserialize, Serialize};
 use timely::ExchangeData;
 use timely::dataflow::StreamVec;
 use timely::dataflow::operators::Concat;
-use timely::dataflow::operators::vec::Map as _;
 
 use super::Events;
 use super::day::{minute_of_day, rank};
 use crate::nexmark::{Bid, Event};
+use crate::queries::row_by_row::RowByRow;
 
 /// What bids are grouped by.
 pub(super) trait Group: ExchangeData + Key + Ord {

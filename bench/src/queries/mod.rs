@@ -42,6 +42,7 @@ mod q7;
 mod q8;
 mod q9;
 mod row;
+pub(crate) mod row_by_row;
 mod side_table;
 mod straight;
 mod top;

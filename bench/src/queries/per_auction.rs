@@ -6,10 +6,10 @@
 use alluvium::{Map, State};
 use alluvium_timely::{Changes, KeyBy, Spec, Stateful, WorkerState};
 use serde::{Deserialize, Serialize};
-use timely::dataflow::operators::vec::Map as _;
 
 use super::Events;
 use crate::nexmark::{Auction, Bid, Event, Record};
+use crate::queries::row_by_row::RowByRow;
 
 /// A row that concerns an auction, with its place in the stream.
 #[derive(Clone, Debug, Serialize, Deserialize)]

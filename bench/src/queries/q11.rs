@@ -17,10 +17,10 @@ use timely::container::CapacityContainerBuilder;
 use timely::dataflow::StreamVec;
 use timely::dataflow::channels::pact::Pipeline;
 use timely::dataflow::operators::generic::operator::Operator;
-use timely::dataflow::operators::vec::Map as _;
 
 use super::{Events, Fields, Query, Row};
 use crate::nexmark::Event;
+use crate::queries::row_by_row::RowByRow;
 
 /// Bids by session.
 #[derive(Clone, Copy, Debug)]

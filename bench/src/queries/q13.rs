@@ -8,10 +8,10 @@ use alluvium::config::ByteSize;
 use alluvium::{KeyHash, Time};
 use alluvium_timely::{Changes, KeyBy, LookupJoin, NodeConfig, TableLoader, WorkerState};
 use serde::{Deserialize, Serialize};
-use timely::dataflow::operators::vec::Map;
 
 use super::{Events, Fields, Query, Row, SideTable};
 use crate::nexmark::Event;
+use crate::queries::row_by_row::RowByRow;
 
 /// Adds to each bid what the side input says.
 #[derive(Clone, Copy, Debug)]

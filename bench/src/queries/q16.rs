@@ -4,12 +4,12 @@
 
 use alluvium::KeyHash;
 use alluvium_timely::{Changes, Spec, WorkerState};
-use timely::dataflow::operators::vec::Map;
 
 use super::day::{Day, date, day};
 use super::distinct::{Figures, Group, figures};
 use super::{Events, Fields, Query, Row};
 use crate::nexmark::Bid;
+use crate::queries::row_by_row::RowByRow;
 
 /// Bids, bidders and auctions of a channel on a day.
 #[derive(Clone, Copy, Debug)]

@@ -11,11 +11,11 @@
 use alluvium::{KeyHash, State, Time};
 use alluvium_timely::{Aggregate, Changes, KeyBy, Rolling, Spec, WorkerState};
 use serde::{Deserialize, Serialize};
-use timely::dataflow::operators::vec::Map as _;
 
 use super::day::{Day, date, day, rank};
 use super::{Events, Fields, Query, Row};
 use crate::nexmark::Event;
+use crate::queries::row_by_row::RowByRow;
 
 /// Statistics of the bids for an auction on a day.
 #[derive(Clone, Copy, Debug)]

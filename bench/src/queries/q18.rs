@@ -7,10 +7,10 @@
 
 use alluvium::{Map, State, Time};
 use alluvium_timely::{Changes, Context, KeyBy, Spec, Stateful, WorkerState};
-use timely::dataflow::operators::vec::Map as _;
 
 use super::whole::{Offer, WholeBid};
 use super::{Events, Fields, Query, Row};
+use crate::queries::row_by_row::RowByRow;
 
 /// The last bid of a bidder for an auction.
 #[derive(Clone, Copy, Debug)]

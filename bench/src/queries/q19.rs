@@ -9,12 +9,12 @@ use std::cmp::Reverse;
 
 use alluvium::{KeyHash, Map, State, Time};
 use alluvium_timely::{Changes, Context, KeyBy, Spec, Stateful, WorkerState};
-use timely::dataflow::operators::vec::Map as _;
 
 use super::top::{self, Ranked};
 use super::whole::{Offer, WholeBid};
 use super::{Events, Fields, Query, Row};
 use crate::nexmark::Bid;
+use crate::queries::row_by_row::RowByRow;
 
 /// The ten best bids of each auction.
 #[derive(Clone, Copy, Debug)]

@@ -10,11 +10,11 @@ use alluvium::{KeyHash, Store};
 use alluvium_timely::{Changes, Join, JoinSides, KeyBy, Spec, WorkerState};
 use timely::container::buffer::default_capacity;
 use timely::dataflow::operators::core::OkErr;
-use timely::dataflow::operators::vec::Map;
 
 use super::whole::{WholeAuction, WholeBid};
 use super::{Events, Fields, Query, Row, Straight};
 use crate::nexmark::{Auction, Bid, Event, Record};
+use crate::queries::row_by_row::RowByRow;
 
 /// Bids with the auctions of a category that they are for.
 #[derive(Clone, Copy, Debug)]

@@ -10,10 +10,10 @@ use alluvium::{KeyHash, State};
 use alluvium_timely::{Changes, Join, KeyBy, Spec, WorkerState};
 use serde::{Deserialize, Serialize};
 use timely::dataflow::operators::core::OkErr;
-use timely::dataflow::operators::vec::Map;
 
 use super::{Events, Fields, Query, Row};
 use crate::nexmark::Event;
+use crate::queries::row_by_row::RowByRow;
 
 /// Who sells items of a category in some states.
 #[derive(Clone, Copy, Debug)]

@@ -11,11 +11,11 @@ use std::cmp::Reverse;
 use alluvium::{AnyLayout, Heap, KeyHash, Map, State, Store, Time};
 use alluvium_timely::{Aggregate, Changes, KeyBy, Rolling, Spec, WorkerState};
 use serde::{Deserialize, Serialize};
-use timely::dataflow::operators::vec::Map as _;
 
 use super::winning::{self, Rules, StraightWinning, winning};
 use super::{Events, Fields, Query, Row, Straight};
 use crate::nexmark::{Auction, Bid, Record};
+use crate::queries::row_by_row::RowByRow;
 
 /// The average price that the items of a category were sold for.
 #[derive(Clone, Copy, Debug)]

@@ -14,10 +14,10 @@ use alluvium::time::nanos;
 use alluvium::{KeyHash, SECOND, State, Time, Window, Windows};
 use alluvium_timely::{Aggregate, Changes, Counting, KeyBy, Spec, Windowing, WorkerState};
 use serde::{Deserialize, Serialize};
-use timely::dataflow::operators::vec::Map as _;
 
 use super::{Events, Fields, Query, Row};
 use crate::nexmark::Event;
+use crate::queries::row_by_row::RowByRow;
 
 /// The hottest auctions of sliding windows.
 #[derive(Clone, Copy, Debug)]

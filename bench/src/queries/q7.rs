@@ -17,10 +17,10 @@ use alluvium::{KeyHash, SECOND, State, Time, Window, Windows};
 use alluvium_timely::{Aggregate, Changes, KeyBy, Spec, Windowing, WorkerState};
 use serde::{Deserialize, Serialize};
 use timely::dataflow::StreamVec;
-use timely::dataflow::operators::vec::Map as _;
 
 use super::{Events, Fields, Query, Row};
 use crate::nexmark::{Bid, Event};
+use crate::queries::row_by_row::RowByRow;
 
 pub(super) const LENGTH: i64 = 10 * SECOND;
 

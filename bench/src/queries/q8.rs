@@ -19,10 +19,10 @@ use alluvium_timely::{Aggregate, Changes, Join, KeyBy, Spec, Windowing, WorkerSt
 use serde::{Deserialize, Serialize};
 use timely::dataflow::StreamVec;
 use timely::dataflow::operators::core::OkErr;
-use timely::dataflow::operators::vec::Map as _;
 
 use super::{Events, Fields, Query, Row};
 use crate::nexmark::Event;
+use crate::queries::row_by_row::RowByRow;
 
 /// New people who opened auctions.
 #[derive(Clone, Copy, Debug)]

@@ -3,13 +3,13 @@
 use std::collections::HashMap;
 
 use alluvium_timely::Changes;
-use timely::dataflow::operators::vec::Map as _;
 
 use super::super::Events;
 use super::super::plain::{Alarm, Ask, Maps, on_maps, plain_query};
 use super::super::q4::AverageRow;
 use super::super::winning::winning_plain;
 use super::{Averaging, BidderAverageRow, ByBidder, ByCategory, Close, Closes, Running};
+use crate::queries::row_by_row::RowByRow;
 
 plain_query! {
     /// The testbed's q4 on maps of the standard library.

@@ -2,11 +2,11 @@
 
 use alluvium::Time;
 use timely::dataflow::operators::core::OkErr;
-use timely::dataflow::operators::vec::Map;
 
 use super::super::q3::{Item, Seller, SellerRow, relevant};
 use super::super::q8::{SellerRow as SellerIdRow, deeds, is_seller};
 use super::{join, plain_query};
+use crate::queries::row_by_row::RowByRow;
 
 plain_query! {
     /// q3 on maps of the standard library.

@@ -3,12 +3,12 @@
 use std::collections::{BTreeMap, HashMap};
 
 use alluvium::{SECOND, Time};
-use timely::dataflow::operators::vec::Map;
 
 use super::super::q5::{HottestOfWindowRow, LENGTH as COUNTED, SLIDE};
 use super::super::q7::{HighestPriceRow, LENGTH, prices};
 use super::{Alarm, Ask, Maps, on_maps, plain_query};
 use crate::nexmark::Event;
+use crate::queries::row_by_row::RowByRow;
 
 const _: () = assert!(COUNTED % SLIDE == 0 && SLIDE == SECOND);
 

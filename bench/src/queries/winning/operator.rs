@@ -5,12 +5,12 @@ use alluvium::backend::Layout;
 use alluvium::{AnyLayout, Map, State, Time};
 use alluvium_timely::{Changes, Context, KeyBy, Spec, Stateful, WorkerState};
 use serde::{Deserialize, Serialize};
-use timely::dataflow::operators::vec::Map as _;
 
 use super::super::Events;
 use super::Rules;
 use super::item::{Auction, Item, ItemOf};
 use crate::nexmark::{Event, Record};
+use crate::queries::row_by_row::RowByRow;
 
 /// What the operator sees of an event.
 #[derive(Clone, Debug, Serialize, Deserialize)]

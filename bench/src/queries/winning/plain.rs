@@ -10,8 +10,8 @@ use super::super::plain::{Alarm, Ask, Maps, on_maps};
 use super::Rules;
 use super::item::{Auction, ItemOf};
 use super::operator::{Input, InputOf};
+use crate::queries::row_by_row::RowByRow;
 use alluvium_timely::Changes;
-use timely::dataflow::operators::vec::Map as _;
 
 /// What is kept of each auction id.
 struct Items<R: Rules>(HashMap<u64, ItemOf<R>>);

@@ -8,13 +8,13 @@ use std::rc::Rc;
 
 use alluvium::Time;
 use alluvium_timely::{Changes, WorkerState};
-use timely::dataflow::operators::vec::Map;
-use timely::dataflow::operators::{Exchange, Inspect, Probe};
+use timely::dataflow::operators::{Exchange, Probe};
 use timely::dataflow::{ProbeHandle, StreamVec};
 
 use super::ledger::Ledger;
 use super::partitions::Partitions;
 use crate::args::NexmarkArgs;
+use crate::queries::row_by_row::RowByRow;
 use crate::queries::{Fields, Row};
 use crate::report::ResultsWriter;
 use crate::{Error, Result};
