@@ -181,7 +181,10 @@ impl SegmentsCore {
 
     fn may_pack(&self) -> bool {
         let memory = self.account.limit();
+        // In little memory the log leaves no room for values that grow.
+        let is_large = memory >= LOG_SHARE * LOG_BYTES_MIN || self.sizes.headroom_bytes == 0;
         let has_room = memory >= PACKED_MEMORY_MIN
+            && is_large
             && self.sizes.headroom_bytes <= memory / VALUE_SHARE
             && self.gathering.has_room();
         self.sizes.packs && self.context.segments.is_some() && has_room

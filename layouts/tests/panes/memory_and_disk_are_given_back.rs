@@ -174,9 +174,7 @@ fn reclaiming_gives_up_memory_by_writing_slices() {
 fn purged_slices_that_wait_to_be_given_back_are_not_seen_and_can_begin_anew() {
     for kib in [1536, 16 << 10] {
         let (mut place, _) = Place::simulated(kib * KIB, 5);
-        // What is packed goes with the next checkpoint.
-        let layout = WindowSegments::new().image(8 * KIB).packs_slices(false);
-        let mut panes = place.open::<Items, _>(&layout);
+        let mut panes = place.open::<Items, _>(&WindowSegments::new().image(8 * KIB));
         let mut model = Model::default();
         let floor = place.account.used();
         for round in 0..4u32 {
@@ -198,7 +196,7 @@ fn purged_slices_that_wait_to_be_given_back_are_not_seen_and_can_begin_anew() {
                 place.checkpoint::<Items>(&mut panes).unwrap();
                 drop(panes);
                 assert_eq!(place.account.used(), 0);
-                panes = place.open(&layout);
+                panes = place.open(&WindowSegments::new().image(8 * KIB));
             }
             let found = fold::<Items>(&mut panes, i64::MIN..i64::MAX, 500).unwrap();
             assert_eq!(found, model.fold::<Items>(i64::MIN..i64::MAX), "round {round}");
