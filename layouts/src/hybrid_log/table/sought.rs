@@ -105,7 +105,7 @@ impl<K: Key, V: State> HybridLogTable<K, V> {
         let name = || key_text(&key.to_owned());
         let whole_hash = key.key_hash();
         let mut sought = Sought { hash, whole_hash, name: &name, record: &mut record };
-        let called = call(&mut *self.core, &mut sought);
+        let called = call(&mut self.core, &mut sought);
         (called, record.taken)
     }
 }
