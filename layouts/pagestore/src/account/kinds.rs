@@ -40,7 +40,7 @@ pub const MEMORY_KINDS: [MemoryKind; 5] = [
     MemoryKind::Tables,
 ];
 
-/// A reading of an [`Account`], in bytes.
+/// A reading of an [`Account`](super::Account), in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AccountStats {
     /// The limit.
